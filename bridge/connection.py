@@ -1,0 +1,47 @@
+"""The one contract of every protocol machine: bytes in, events out, bytes to send, deadline.
+
+A machine is sans-I/O: no socket, clock, thread or store. `now` is an argument (seconds of a monotonic clock), and
+what must go out is asked for, never pushed. So one asyncio driver (`bridge.driver`) serves MQTT, AMQP and the link,
+and every machine can be tested byte by byte. Events are classes of the machine's own; the driver passes them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class Connection(Protocol):
+    """One end of one connection, as a state machine.
+
+    The driver calls, in this order and never from two places at once: `receive_data` for what the socket gave
+    (or `receive_eof`, or `handle_timeout` when `deadline` has passed), hands the events to their owner, then takes
+    `data_to_send` and writes it, and closes the socket after writing once `closed` is true.
+    No method raises for what a peer sent: a violation is answered as the standard says, and closes.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """True when the socket must be closed once `data_to_send` has been written."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """When `handle_timeout` wants to be called (same clock as `now`); None for never."""
+        ...
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        """Take bytes of the peer; return the events they complete, in order (often empty)."""
+        ...
+
+    def receive_eof(self, now: float) -> Sequence[Any]:
+        """The peer closed or the socket broke; returns the last events. Idempotent."""
+        ...
+
+    def handle_timeout(self, now: float) -> Sequence[Any]:
+        """The deadline passed: keep-alive, idle timeout or handshake limit."""
+        ...
+
+    def data_to_send(self) -> bytes:
+        """Everything to write now, once; empty when there is nothing."""
+        ...

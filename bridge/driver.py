@@ -1,0 +1,161 @@
+"""The asyncio shell around every sans-I/O connection: sockets in, sockets out, one timer.
+
+It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
+of the owner; whatever was produced in a turn of the loop leaves in one `write`. The timer is lazy: it is not moved
+for every byte, it looks at the deadline when it fires (8 000 idle connections cost 8 000 timers, not a heap churn).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from bridge.connection import Connection
+
+log = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """Who a driver belongs to: a protocol session."""
+
+    def handle(self, events: Sequence[Any]) -> None:
+        """Take the events of one read. The driver flushes afterwards."""
+        ...
+
+    def writable(self) -> None:
+        """The peer reads again after `Driver.congested` was true."""
+        ...
+
+
+class Driver(asyncio.Protocol):
+    """Drives one `Connection` over one transport."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        owner: Callable[[Driver], Owner],
+        *,
+        write_bytes_max: int,
+        gone: Callable[[Driver], None] | None = None,
+    ) -> None:
+        """`owner` is called once the transport is there; `gone` once it has been lost.
+
+        `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true.
+        """
+        self.connection = connection
+        self.congested = False
+        self.transport: asyncio.Transport | None = None
+        self._make_owner = owner
+        self._owner: Owner | None = None
+        self._gone = gone
+        self._write_bytes_max = write_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._flush_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused_for: set[str] = set()
+
+    # --- asyncio.Protocol -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=self._write_bytes_max)
+        self._owner = self._make_owner(self)
+        self.flush_soon()
+
+    def data_received(self, data: bytes) -> None:
+        self._dispatch(self.connection.receive_data(data, self._loop.time()))
+
+    def eof_received(self) -> bool:
+        return False  # close the transport: connection_lost tells the machine
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._dispatch(self.connection.receive_eof(self._loop.time()))
+        if self._gone is not None:
+            self._gone(self)
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        if self._owner is not None:
+            self._owner.writable()
+            self.flush_soon()
+
+    # --- for the owner ----------------------------------------------------------------------------------------
+
+    @property
+    def peername(self) -> str:
+        """``host:port`` of the peer, or ``-`` when it is gone."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "-"
+
+    def flush_soon(self) -> None:
+        """Write what the connection has to send at the end of this turn of the loop."""
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def pause_reading(self, reason: str) -> None:
+        """Stop reading until every reason given has been taken back (a pause carries its reason)."""
+        if not self._paused_for and self.transport is not None:
+            self.transport.pause_reading()
+        self._paused_for.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        """Take a reason back; idempotent."""
+        if reason in self._paused_for:
+            self._paused_for.discard(reason)
+            if not self._paused_for and self.transport is not None:
+                self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Drop the socket without ceremony."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _dispatch(self, events: Sequence[Any]) -> None:
+        if events and self._owner is not None:
+            self._owner.handle(events)
+        self.flush_soon()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        connection = self.connection
+        data = connection.data_to_send()
+        transport = self.transport
+        if transport is None:
+            return
+        if data:
+            transport.write(data)
+        if connection.closed:
+            transport.close()
+        else:
+            self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.connection.deadline
+        if deadline is None:
+            return
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return  # it will look again when it fires
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._timeout)
+
+    def _timeout(self) -> None:
+        self._timer = None
+        deadline = self.connection.deadline
+        now = self._loop.time()
+        if deadline is not None and deadline <= now:
+            self._dispatch(self.connection.handle_timeout(now))
+        else:
+            self._arm()

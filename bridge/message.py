@@ -1,0 +1,78 @@
+"""The message model both banks share: runs of messages, and the flags each run carries.
+
+A broker written in Python is fast only when it touches each message a few times. Messages that arrive in one
+read of one socket are nearly always alike (same device, same address, same quality of service), so the unit
+that travels from the protocol machines through the router into the store and out again is the *run*: messages
+alike in everything but their body. A single message is a run of one.
+
+This module knows no protocol, no socket, no clock and no store.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+QOS_MASK = 0b0000_0011
+"""Bits 0-1: the MQTT quality of service the message was sent with (0, 1, 2); AMQP: 0 pre-settled, 1 unsettled."""
+RETAIN = 0b0000_0100
+"""The RETAIN flag of the PUBLISH, or annotation ``x-opt-retain-message`` of an AMQP message."""
+AMQP = 0b0000_1000
+"""Set: bodies are AMQP bare messages. Clear: bodies are MQTT application payloads."""
+DURABLE = 0b0001_0000
+"""The AMQP header's ``durable`` (AMQP 1.0 section 3.2.1); for MQTT the same as QoS > 0."""
+CLOCK_GOOD = 0b0010_0000
+"""The gateway's clock was known to be right when it stamped ``received_at``."""
+
+
+class Run(msgspec.Struct, gc=False):
+    """Messages that arrived together and differ in their body only.
+
+    ``address``      the MQTT topic name or AMQP address, e.g. ``plant/7/temp``.
+    ``device``       identity of the sender (MQTT client id or AMQP container id).
+    ``flags``        bit field of the constants above.
+    ``properties``   in the encoding the message came in: MQTT 5 publish properties (section 3.3.2.3, without
+                     their length prefix, without topic alias and subscription identifiers), or the encoded
+                     AMQP header section (section 3.2.1); empty when there are none.
+    ``bodies``       one byte string a message, in order: the MQTT payload, or the AMQP message without its
+                     header and delivery annotations, never re-encoded.
+    ``received_at``  UTC nanoseconds since 1970, stamped by the router, 0 before.
+    """
+
+    address: str
+    device: str
+    flags: int
+    properties: bytes
+    bodies: list[bytes]
+    received_at: int = 0
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def qos(self) -> int:
+        return self.flags & QOS_MASK
+
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies and properties together."""
+        return sum(map(len, self.bodies)) + len(self.properties) * len(self.bodies)
+
+    def part(self, start: int, stop: int) -> Run:
+        """The messages ``start <= i < stop`` as a run of their own (the whole run is returned unchanged)."""
+        if start <= 0 and stop >= len(self.bodies):
+            return self
+        return Run(self.address, self.device, self.flags, self.properties, self.bodies[start:stop], self.received_at)
+
+
+class Stored(NamedTuple):
+    """A run with the names the store gave its messages.
+
+    ``position``  place of the first message in its log; the others follow densely.
+    ``sequence``  sequence of the first message in (epoch, address); the others follow densely.
+    """
+
+    position: int
+    sequence: int
+    run: Run

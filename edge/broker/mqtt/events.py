@@ -1,0 +1,115 @@
+"""What the MQTT machine tells its session: one class a packet type that matters above the protocol."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bridge.message import Run
+
+
+class Will(msgspec.Struct, frozen=True, gc=False):
+    """The Will Message of CONNECT (MQTT 5 section 3.1.2.5); its run carries QoS and RETAIN in the flags."""
+
+    run: Run
+    delay_s: int = 0
+
+
+class Connect(msgspec.Struct, frozen=True, gc=False):
+    """A valid CONNECT. The session answers with `Connection.accept` or `Connection.refuse`."""
+
+    version: int
+    """Protocol level: 3 (MQTT 3.1), 4 (3.1.1), 5."""
+    client_id: str
+    clean_start: bool
+    keep_alive_s: int
+    session_expiry_s: int
+    """0: ends with the connection; 0xFFFFFFFF: never. Before MQTT 5: 0 with clean session, else never."""
+    username: str | None = None
+    password: bytes | None = None
+    will: Will | None = None
+    receive_maximum: int = 65_535
+    maximum_packet_size: int = 268_435_460
+    topic_alias_maximum: int = 0
+    request_response_information: bool = False
+    request_problem_information: bool = True
+    authentication_method: str | None = None
+    authentication_data: bytes = b""
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """PUBLISH packets that arrived together, alike but for their payload.
+
+    `packet_ids` has one entry a message at QoS 1 and 2 and is empty at QoS 0. A QoS 2 packet id that is already
+    being received is answered by the machine and never shows up twice. The session answers with
+    `Connection.acknowledge(qos, packet_ids)` once the messages are safe: PUBACK, or PUBREC.
+    """
+
+    run: Run
+    packet_ids: list[int]
+
+
+class Released(msgspec.Struct, frozen=True, gc=False):
+    """PUBREL for these packet ids (the machine has answered PUBCOMP): they may be forgotten."""
+
+    packet_ids: list[int]
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A run handed to `Connection.deliver`: sent as one PUBLISH a message.
+
+    `qos` is the one granted (never above the run's own), `retain` the RETAIN flag to send, `identifiers` the
+    subscription identifiers (MQTT 5 section 3.3.2.3.8), `token` whatever the session wants to find again.
+    """
+
+    run: Run
+    qos: int
+    retain: bool
+    token: object
+    identifiers: tuple[int, ...] = ()
+
+
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+    """Messages of ours the peer is done with (PUBACK, PUBCOMP, or PUBREC with an error), in that order.
+
+    Each is (delivery, index of the message in ``delivery.run.bodies``).
+    """
+
+    messages: list[tuple[Delivery, int]]
+
+
+class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):
+    """One filter of a SUBSCRIBE with its options (MQTT 5 section 3.8.3.1)."""
+
+    filter: str
+    qos: int
+    no_local: bool = False
+    retain_as_published: bool = False
+    retain_handling: int = 0
+
+
+class Subscribe(msgspec.Struct, frozen=True, gc=False):
+    """The session answers with `Connection.subscribed(packet_id, codes)`."""
+
+    packet_id: int
+    requests: list[SubscriptionRequest]
+    identifier: int = 0
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
+    """The session answers with `Connection.unsubscribed(packet_id, codes)`."""
+
+    packet_id: int
+    filters: list[str]
+
+
+class Disconnected(msgspec.Struct, frozen=True, gc=False):
+    """The connection is over; always the last event, exactly once.
+
+    `publish_will`: false after a normal DISCONNECT (or one without a will), true otherwise.
+    `session_expiry_s`: set when DISCONNECT changed it (MQTT 5 section 3.14.2.2.2).
+    `reason`: for the log, in words.
+    """
+
+    publish_will: bool
+    reason: str
+    session_expiry_s: int | None = None

@@ -1,0 +1,137 @@
+"""What the router asks of a store: four verbs on logs, small durable state, and one commit at a time.
+
+Words: a *log* is an append-only sequence of messages (one for each queue; one for each `Address` resource of type
+topic, whatever number of topic names it covers). A *position* is a message's place in its log, dense from 0. A
+*sequence* is a message's number in (epoch, address), dense from 0. A *cursor* is one consumer group's place in one
+log: everything below its position is acknowledged, plus ranges above it. A *group* is what one commit writes.
+
+Nothing is durable until the group it joined is committed. Positions and sequences are given when a group is sealed, so
+a group that fails to commit leaves no hole. Implementations: `sqlite` (the product) and `memory` (its twin in
+tests and `durability: memory`); one contract suite runs over both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from bridge.message import Run, Stored
+
+
+class StoreError(Exception):
+    """The store cannot do what was asked; the message says why and what to do next."""
+
+
+class StoreBusy(StoreError):
+    """Another process holds this data directory."""
+
+
+class StoreTooNew(StoreError):
+    """The store was made by a newer program."""
+
+
+class StoreFull(StoreError):
+    """The medium is full or read-only, or the floor under free space is reached; nothing of the group was kept."""
+
+
+class CursorRecord(NamedTuple):
+    """A cursor as it stands in the store: ``position`` is the first position not acknowledged for good."""
+
+    cursor: int
+    name: str
+    log: int
+    position: int
+    acknowledged: Sequence[tuple[int, int]]
+    """Ranges (first, last) above `position` that are acknowledged already, ascending, disjoint."""
+
+
+class Committed(NamedTuple):
+    """What one commit made durable, or why it did not."""
+
+    appended: Sequence[tuple[int, Stored]]
+    """(log, stored run) in the order appended; empty when `error` is set."""
+    error: StoreError | None
+
+
+class Store(Protocol):
+    """The gateway's store. All methods are called from the event loop's thread only and return at once.
+
+    `append`, `acknowledge`, `put`, `delete`, `log`, `open_cursor` and `drop_cursor` join the open group. `flush`
+    seals it and hands it to the writer, unless a commit is running (then the group stays open and grows: that is
+    the group commit) or nothing is in it. When a commit ends, `on_commit` is called on the loop's thread, and then
+    the next `flush` may seal. Callbacks reach the loop's thread through the `post` function given at construction
+    (``loop.call_soon_threadsafe`` in the product, a list in tests).
+    """
+
+    epoch: str
+    """32 hex digits, random, made with the store."""
+    on_commit: Callable[[Committed], None]
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of bodies gathered and not yet durable; the server stops reading sockets above a limit."""
+        ...
+
+    @property
+    def committing(self) -> bool:
+        """True while a sealed group is with the writer."""
+        ...
+
+    def log(self, name: str) -> int:
+        """The number of the log called `name`; made (in the open group) when it is new."""
+        ...
+
+    def bounds(self, log: int) -> tuple[int, int]:
+        """(first position kept, next position to be given), both of what is committed."""
+        ...
+
+    def append(self, log: int, run: Run) -> None:
+        """Add a run to the open group. It gets position and sequence when the group is sealed."""
+        ...
+
+    def open_cursor(self, name: str, log: int, position: int) -> int:
+        """The number of the cursor (name, log); made at `position` when it is new, else left as it stands."""
+        ...
+
+    def cursors(self) -> Sequence[CursorRecord]:
+        """Every cursor, as of the last commit."""
+        ...
+
+    def acknowledge(self, cursor: int, first: int, last: int) -> None:
+        """Positions ``first <= p <= last`` are done with for this cursor. Idempotent, any order.
+
+        Segments wholly below every cursor of their log are deleted by a later commit.
+        """
+        ...
+
+    def drop_cursor(self, cursor: int) -> None:
+        """The consumer group is gone; a log without cursors keeps nothing."""
+        ...
+
+    def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
+
+        The first run is trimmed so that it starts at `position` (or at the first position kept, when that is
+        later). `done` is called on the loop's thread; an empty sequence means there is nothing committed from there.
+        """
+        ...
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        """Set small durable state (sessions, subscriptions, retained messages); joins the open group."""
+        ...
+
+    def delete(self, kind: str, key: str) -> None:
+        """Remove small durable state; nothing happens when there is none."""
+        ...
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        """All (key, value) of a kind as committed; for start-up."""
+        ...
+
+    def flush(self) -> bool:
+        """Seal the open group and start its commit; False when a commit is running or nothing was gathered."""
+        ...
+
+    def close(self) -> None:
+        """Commit what is gathered, stop the threads, close the file. Blocks; idempotent."""
+        ...
