@@ -1,0 +1,193 @@
+"""What the broker is told to be: plain values, no YAML, no files, no defaults of a product.
+
+`edge.appliance.configuration` makes one of these out of resources, a hub makes one out of its own settings, a test
+writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
+new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from edge.broker.addresses import AddressRule, AddressType
+from edge.broker.limits import Limits
+
+
+class WhenFull(enum.Enum):
+    """What happens to a message for an address whose quota is used up."""
+
+    REJECT = "reject"
+    DROP_OLDEST = "dropOldest"
+    THIN = "thin"
+
+
+class DurabilityMode(enum.Enum):
+    """When an acknowledgement leaves: after its commit, after a commit that waited for company, or at once."""
+
+    FSYNC = "fsync"
+    BATCH = "batch"
+    MEMORY = "memory"
+
+
+class Direction(enum.Enum):
+    """Which way a forwarder carries messages, seen from this node."""
+
+    OUT = "out"
+    IN = "in"
+
+
+class Authentication(enum.Enum):
+    """How clients of a space say who they are (EnMasse's authentication services)."""
+
+    NONE = "none"
+    STANDARD = "standard"
+    EXTERNAL = "external"
+
+
+class Durability(msgspec.Struct, frozen=True):
+    """`delay_s` is how long a commit may wait for more messages; 0 unless the mode is BATCH."""
+
+    mode: DurabilityMode = DurabilityMode.FSYNC
+    delay_s: float = 0.0
+
+
+class Redelivery(msgspec.Struct, frozen=True, kw_only=True):
+    """How often and how soon an unsuccessful delivery is tried again."""
+
+    attempts_max: int | None = None
+    """Deliveries of one message before it is dead-lettered; None for without end."""
+    delay_s: float = 0.0
+    """Wait before the second delivery."""
+    delay_multiplier: float = 1.0
+    """Factor on the wait for each further delivery."""
+    delay_max_s: float | None = None
+    """No wait grows beyond this; None for no bound."""
+
+
+class AddressPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stored address promises beyond its type."""
+
+    ttl_min_s: float | None = None
+    """A message's own time to live is raised to this."""
+    ttl_max_s: float | None = None
+    """A message's own time to live is lowered to this; a message without one gets it."""
+    redelivery: Redelivery = Redelivery()
+    deadletter: str | None = None
+    """Address of type deadletter for messages that could not be delivered."""
+    expiry: str | None = None
+    """Address of type deadletter for messages whose time to live has passed; None: they are dropped, and ledgered."""
+    quota_bytes: int | None = None
+    """Bytes of bodies the address may keep; None: as much as the space has."""
+    reserve_bytes: int = 0
+    """Bytes of the space's store that no other address may take from this one."""
+    when_full: WhenFull = WhenFull.REJECT
+    durability: Durability = Durability()
+    consumers_max: int | None = None
+    """Consumers at one time; None for no bound. Of a subscription: 1 unless configured."""
+
+
+class AddressConfiguration(msgspec.Struct, frozen=True):
+    """One `Address` resource: the rule for its names and the policy of what falls under it.
+
+    `topic` is the topic a subscription belongs to; empty for every other type.
+    """
+
+    rule: AddressRule
+    policy: AddressPolicy = AddressPolicy()
+    topic: str = ""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """``host:port``; port 0 lets the system choose. An IPv6 host is kept without its brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """SASL PLAIN towards a remote peer. The password does not show in `repr`, so not in a log either."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Credentials(username={self.username!r}, password=...)"
+
+
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of PEM files for TLS towards a remote peer; without `ca` the system's authorities count."""
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+
+class Connector(msgspec.Struct, frozen=True, kw_only=True):
+    """A named remote peer. Endpoints are tried in order, the first being preferred."""
+
+    name: str
+    endpoints: tuple[Endpoint, ...]
+    container: str = ""
+    """The name we go by there (AMQP container-id; towards a hub the gateway's name); empty: the node's own."""
+    tls: TlsFiles | None = None
+    """None for plain TCP."""
+    credentials: Credentials | None = None
+    idle_timeout_s: float | None = None
+    """AMQP idle timeout we announce; None: the limit's."""
+    frame_bytes_max: int | None = None
+    """AMQP max-frame-size we announce; None: the engine's."""
+
+
+class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
+    """Binds one address, or every name of a filter, to an address over a connector."""
+
+    name: str
+    filter: str
+    """Local address or filter, for example ``plant/#``."""
+    connector: str
+    """Name of a `Connector`."""
+    remote_address: str
+    """Address at the far side; equal to `filter` when names are kept as they are."""
+    direction: Direction = Direction.OUT
+    priority: int = 0
+    """Higher goes first where several forwarders of a connector have something to send."""
+
+
+class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a broker is told. The default serves nothing to nobody."""
+
+    space: str = "default"
+    gateway: str = ""
+    """Name of this node towards others; empty: nobody gave it one."""
+    authentication: Authentication = Authentication.NONE
+    default_type: AddressType = AddressType.TOPIC
+    """Type of every name no rule matches."""
+    addresses: tuple[AddressConfiguration, ...] = ()
+    mqtt: Endpoint | None = None
+    amqp: Endpoint | None = None
+    http: Endpoint | None = None
+    connectors: tuple[Connector, ...] = ()
+    forwarders: tuple[Forwarder, ...] = ()
+    limits: Limits = Limits()
+
+    @property
+    def rules(self) -> list[AddressRule]:
+        """The rule of every address, for `addresses.AddressTable`."""
+        return [address.rule for address in self.addresses]
+
+    @property
+    def default_rule(self) -> AddressRule:
+        """The rule of names nothing else matches."""
+        return AddressRule("#", self.default_type)
+
+    def connector(self, name: str) -> Connector:
+        """The connector called `name`; `KeyError` when there is none."""
+        for connector in self.connectors:
+            if connector.name == name:
+                return connector
+        raise KeyError(name)

@@ -1,0 +1,79 @@
+"""A set of integers kept as disjoint ascending ranges: what acknowledgements and outstanding deliveries look like.
+
+In-order traffic touches one end only, so adding and removing there is O(1); elsewhere it is O(log n) plus a list move.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+
+class Ranges:
+    """Disjoint, non-adjacent, ascending closed ranges of integers."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._lasts: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._firsts)
+
+    def __len__(self) -> int:
+        """How many ranges (not how many integers)."""
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(list(zip(self._firsts, self._lasts, strict=True)))
+
+    @property
+    def count(self) -> int:
+        """How many integers."""
+        return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
+
+    @property
+    def first(self) -> int:
+        """The smallest integer; IndexError when empty."""
+        return self._firsts[0]
+
+    def __contains__(self, value: int) -> bool:
+        i = bisect_right(self._firsts, value) - 1
+        return i >= 0 and value <= self._lasts[i]
+
+    def add(self, first: int, last: int) -> None:
+        """Add ``first..last``, merging what it touches."""
+        firsts, lasts = self._firsts, self._lasts
+        if not firsts or first > lasts[-1] + 1:
+            firsts.append(first)
+            lasts.append(last)
+            return
+        if first >= firsts[-1]:
+            lasts[-1] = max(lasts[-1], last)
+            return
+        low = bisect_right(lasts, first - 2)  # first range that ends at first - 1 or later
+        high = bisect_right(firsts, last + 1)  # ranges before this one begin at last + 1 or earlier
+        if low < high:
+            first = min(first, firsts[low])
+            last = max(last, lasts[high - 1])
+        firsts[low:high] = [first]
+        lasts[low:high] = [last]
+
+    def remove(self, first: int, last: int) -> None:
+        """Take ``first..last`` out; integers that are not in are ignored."""
+        firsts, lasts = self._firsts, self._lasts
+        low = bisect_right(lasts, first - 1)
+        high = bisect_right(firsts, last)
+        if low >= high:
+            return
+        left, right = firsts[low], lasts[high - 1]
+        kept = [pair for pair in ((left, first - 1), (last + 1, right)) if pair[0] <= pair[1]]
+        firsts[low:high] = [pair[0] for pair in kept]
+        lasts[low:high] = [pair[1] for pair in kept]
+
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of the set that lie in ``first..last``, ascending."""
+        low = bisect_right(self._lasts, first - 1)
+        high = bisect_right(self._firsts, last)
+        return [(max(first, self._firsts[i]), min(last, self._lasts[i])) for i in range(low, high)]

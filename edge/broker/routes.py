@@ -1,0 +1,125 @@
+"""Routes: what happens to a run of one address, one class an address type. Built by the router, cached by address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bridge.message import RETAIN, Run, Stored
+from edge.broker.contract import Origin, Refusal
+from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription
+
+
+class Keeper(Protocol):
+    """What a route asks of the router."""
+
+    def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Append to a log; the origin hears `accepted` when that is on disk."""
+        ...
+
+    def done(self, origin: Origin, tokens: Sequence[int]) -> None:
+        """Nothing to keep: the origin may hear `accepted`, behind what it sent before."""
+        ...
+
+    def retain(self, run: Run) -> bool:
+        """Replace the retained message of the address; True when that has to reach the disk before the answer."""
+        ...
+
+    def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
+        """The origin hears `accepted` when the open group is on disk."""
+        ...
+
+
+class Route(Protocol):
+    """Where the runs of one address go."""
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Take a run of a sender."""
+        ...
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        """A run of this address was committed; add to `touched` who has something to deliver now."""
+        ...
+
+
+class QueueRoute:
+    """Every message is stored; consumers compete for it after the commit."""
+
+    __slots__ = ("subscription",)
+
+    def __init__(self, subscription: LogSubscription) -> None:
+        self.subscription = subscription
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        keeper.keep(self.subscription.log, origin, run, tokens)
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        self.subscription.arrived(stored)
+        touched.add(self.subscription)
+
+
+class TopicRoute:
+    """Every subscriber gets a copy; the body is stored once, and only when a durable subscription wants it."""
+
+    __slots__ = ("_keeps_qos0", "durable", "live", "log")
+
+    def __init__(
+        self, log: int, durable: Sequence[LogSubscription], live: Sequence[TransientSubscription], *, keeps_qos0: bool
+    ) -> None:
+        """`keeps_qos0`: some durable subscription wants QoS 0 messages too (a forwarder does)."""
+        self.log = log
+        self.durable = durable
+        self.live = live
+        self._keeps_qos0 = keeps_qos0
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        for subscription in self.live:
+            subscription.offer(run)
+        retained = bool(run.flags & RETAIN) and keeper.retain(run)
+        if self.durable and (run.qos or self._keeps_qos0):
+            keeper.keep(self.log, origin, run, tokens)
+        elif retained:
+            keeper.done_on_disk(origin, tokens)
+        else:
+            keeper.done(origin, tokens)
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        for subscription in self.durable:
+            if subscription.wants(stored.run):
+                subscription.arrived(stored)
+                touched.add(subscription)
+
+
+class AnycastRoute:
+    """Handed to one consumer; its answer goes back to the origin."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, group: AnycastGroup) -> None:
+        self.group = group
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        self.group.offer(origin, run, tokens)
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        """Nothing of an anycast address is ever committed."""
+
+
+class MulticastRoute:
+    """Handed to every consumer that is connected; nothing is stored, nobody there is an answer too."""
+
+    __slots__ = ("live",)
+
+    def __init__(self, live: Sequence[TransientSubscription]) -> None:
+        self.live = live
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        for subscription in self.live:
+            subscription.offer(run)
+        if self.live:
+            keeper.done(origin, tokens)
+        elif tokens:
+            origin.refused(tokens, Refusal.NO_CONSUMER)
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        """Nothing of a multicast address is ever committed."""

@@ -1,0 +1,189 @@
+"""The broker: store, router, sessions and listeners put together on one event loop.
+
+It owns what crosses them: when a commit is started (once a turn of the loop), when sockets stop being read because
+the store has too much under way, and the housekeeping tick. It knows no file and no command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from bridge.driver import Driver
+from bridge.engine import Engine
+from edge.broker.addresses import AddressTable
+from edge.broker.amqp.session import AmqpSession
+from edge.broker.amqp.translate import mqtt_from_run
+from edge.broker.configuration import BrokerConfiguration
+from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, TICK_S, WRITE_BUFFER_BYTES_MAX
+from edge.broker.listeners.tcp import TcpListener
+from edge.broker.mqtt.clients import Client, Clients
+from edge.broker.mqtt.connection import Connection as MqttConnection
+from edge.broker.mqtt.events import Will
+from edge.broker.mqtt.limits import Limits as MqttLimits
+from edge.broker.mqtt.session import MqttSession, publish_will
+from edge.broker.router import Router
+from edge.broker.store.contract import Committed, Store
+
+log = logging.getLogger(__name__)
+
+STORE_BUSY = "the store has too much under way"
+
+
+class Broker:
+    """One broker engine. The caller made the store (``post=loop.call_soon_threadsafe``) and closes it after `stop`."""
+
+    def __init__(
+        self, configuration: BrokerConfiguration, store: Store, *, clock_good: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.configuration = configuration
+        self.store = store
+        self._loop = asyncio.get_running_loop()
+        self._flush_scheduled = False
+        self._paused = False
+        self._ticker: asyncio.TimerHandle | None = None
+        self.router = Router(
+            store,
+            AddressTable(configuration.rules, configuration.default_rule),
+            clock_ns=time.time_ns,
+            clock_good=clock_good,
+            flush_soon=self._flush_soon,
+        )
+        store.on_commit = self._committed
+        self.clients = Clients(self.router, store, mqtt_from_run)
+        limits = configuration.limits
+        self._mqtt_limits = MqttLimits(
+            connect_timeout_s=limits.handshake_s,
+            packet_bytes_max=limits.packet_bytes_max,
+            receive_maximum=limits.receive_maximum,
+            inflight_max=limits.inflight_max,
+        )
+        self.mqtt = TcpListener("mqtt", self._mqtt_driver)
+        self.amqp = TcpListener("amqp", self._amqp_driver)
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
+        bound = {}
+        for listener, endpoint in ((self.mqtt, self.configuration.mqtt), (self.amqp, self.configuration.amqp)):
+            if endpoint is not None:
+                bound[listener.name] = await listener.start(endpoint.host, endpoint.port)
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        return bound
+
+    async def stop(self) -> None:
+        """Close the listeners and every connection; what was acknowledged is on disk already."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self.mqtt.stop()
+        await self.amqp.stop()
+
+    @property
+    def connections(self) -> int:
+        """Open sockets of devices."""
+        return len(self.mqtt.drivers) + len(self.amqp.drivers)
+
+    # --- commits and pressure ---------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self.router.flush()
+        if not self._paused and self.store.pending_bytes > PENDING_BYTES_MAX:
+            self._paused = True
+            for driver in self._drivers():
+                driver.pause_reading(STORE_BUSY)
+
+    def _committed(self, commit: Committed) -> None:
+        if commit.error is not None:
+            log.error("commit failed, nothing of it was acknowledged: %s", commit.error)
+        self.router.committed(commit)
+        if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
+            self._paused = False
+            for driver in self._drivers():
+                driver.resume_reading(STORE_BUSY)
+
+    def _drivers(self) -> Iterator[Driver]:
+        yield from self.mqtt.drivers
+        yield from self.amqp.drivers
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self.clients.tick(self._loop.time(), self._publish_will)
+        self.router.tick()
+
+    def _publish_will(self, client: Client, will: Will) -> None:
+        publish_will(self.router, client.client_id, will)
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    def _mqtt_driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+        if self.connections >= self.configuration.limits.connections_max:
+            return None
+        connection = MqttConnection(self._mqtt_limits, self._loop.time())
+        return Driver(
+            connection,
+            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._loop.time),
+            write_bytes_max=WRITE_BUFFER_BYTES_MAX,
+            gone=gone,
+        )
+
+    def _amqp_driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+        limits = self.configuration.limits
+        if self.connections >= limits.connections_max:
+            return None
+        engine = Engine(
+            container_id=self.configuration.gateway or "waypost", server=True, idle_timeout_s=limits.idle_timeout_s
+        )
+        return Driver(
+            engine,
+            lambda driver: AmqpSession(driver, engine, self.router),
+            write_bytes_max=WRITE_BUFFER_BYTES_MAX,
+            gone=gone,
+        )
+
+
+class BrokerFigures(msgspec.Struct):
+    """What a status page shows of the engine."""
+
+    clients: dict[str, int]
+    messages: dict[str, int]
+    queues: list[dict[str, object]]
+    subscriptions: list[dict[str, object]]
+
+
+def figures(broker: Broker) -> BrokerFigures:
+    """A snapshot for status pages; cost grows with queues and durable subscriptions, not with messages."""
+    router = broker.router
+    return BrokerFigures(
+        clients={"mqtt": broker.clients.connected, "amqp": len(broker.amqp.drivers), "sessions": len(broker.clients)},
+        messages={
+            "received": router.figures.received,
+            "acknowledged": router.figures.acknowledged,
+            "refused": router.figures.refused,
+            "retained": router.retained_count,
+        },
+        queues=[
+            {"address": address, "type": "queue", "backlog": queue.backlog, "outstanding": queue.outstanding}
+            for address, queue in router.queues.items()
+        ],
+        subscriptions=[
+            {
+                "name": name,
+                "filter": found.declaration.pattern,
+                "consumers": found.consumers,
+                "backlog": sum(part.backlog for part in found.parts),
+                "outstanding": sum(part.outstanding for part in found.parts),
+            }
+            for name, found in router.durable_subscriptions.items()
+        ],
+    )

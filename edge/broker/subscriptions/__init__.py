@@ -1,0 +1,13 @@
+"""Subscriptions: a consumer group's place in what an address delivers.
+
+Three kinds, one contract (`edge.broker.contract.Subscription`): `LogSubscription` reads a log of the store through a
+cursor (a queue's competing consumers, or a durable subscription), `TransientSubscription` holds what its consumer
+has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes the settlement back to their origin.
+"""
+
+from edge.broker.subscriptions.anycast import AnycastGroup
+from edge.broker.subscriptions.group import ConsumerGroup
+from edge.broker.subscriptions.log import LogSubscription
+from edge.broker.subscriptions.transient import TransientSubscription
+
+__all__ = ["AnycastGroup", "ConsumerGroup", "LogSubscription", "TransientSubscription"]

@@ -1,0 +1,122 @@
+"""Anycast: consumers that take turns, nothing stored, the settlement passed end to end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bridge.message import Run, Stored
+from edge.broker.contract import Consumer, Origin, Outcome, Refusal
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
+from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
+
+
+class AnycastGroup:
+    """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
+
+    def __init__(self, address: str) -> None:
+        self.pattern = address
+        self.group = ConsumerGroup()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when consumers have new credit beyond what is waiting."""
+        self._waiting: deque[Stored] = deque()
+        self._waiting_bytes = 0
+        self._position = 0
+        self._origins: dict[int, tuple[Origin, int]] = {}
+        """Who sent what is outstanding or waiting: position -> (origin, its token)."""
+        self._outstanding: dict[Consumer, dict[int, Stored]] = {}
+
+    def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Hand a run on; refused at once when there is no consumer or too much is waiting already."""
+        if not self.group:
+            origin.refused(tokens, Refusal.NO_CONSUMER)
+            return
+        size = run.size
+        if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MAX:
+            origin.refused(tokens, Refusal.FULL)
+            return
+        first = self._position
+        self._position += len(run.bodies)
+        for i, token in enumerate(tokens):
+            self._origins[first + i] = (origin, token)
+        self._waiting.append(Stored(first, 0, run))
+        self._waiting_bytes += size
+        self.pump()
+
+    def pump(self) -> None:
+        """Deliver what is waiting to whoever has credit."""
+        while self._waiting:
+            turn = self.group.next()
+            if turn is None:
+                return
+            consumer, credit = turn
+            stored = self._waiting.popleft()
+            total = len(stored.run.bodies)
+            count = self.group.share(total, credit)
+            if count < total:
+                self._waiting.appendleft(part_of(stored, count, total))
+                stored = part_of(stored, 0, count)
+            self._waiting_bytes -= stored.run.size
+            held = self._outstanding.setdefault(consumer, {})
+            for i in range(len(stored.run.bodies)):
+                held[stored.position + i] = stored
+            consumer.deliver(self, stored)
+        self.changed()
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        """Pass the consumer's answer on to the origins; released messages go to another consumer."""
+        held = self._outstanding.get(consumer, {})
+        answers: dict[Origin, list[int]] = {}
+        for position in range(first, last + 1):
+            stored = held.pop(position, None)
+            if stored is None:
+                continue
+            if outcome in RETURNED:
+                self._return(position, stored)
+                continue
+            origin, token = self._origins.pop(position, (None, 0))
+            if origin is not None:
+                answers.setdefault(origin, []).append(token)
+        for origin, tokens in answers.items():
+            if outcome is Outcome.ACCEPTED:
+                origin.accepted(tokens)
+            else:
+                origin.refused(tokens, Refusal.REJECTED)
+        if outcome in RETURNED:
+            self.pump()
+
+    def join(self, consumer: Consumer) -> None:
+        self.group.join(consumer)
+
+    def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
+        """What the consumer had not answered goes to the others; without others its origins hear so."""
+        self.group.leave(consumer)
+        for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
+            self._return(position, stored)
+        if self.group:
+            self.pump()
+            return
+        refused: dict[Origin, list[int]] = {}
+        for origin, token in self._origins.values():
+            refused.setdefault(origin, []).append(token)
+        self._origins.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        for origin, tokens in refused.items():
+            origin.refused(tokens, Refusal.NO_CONSUMER)
+
+    def forget(self, origin: Origin) -> None:
+        """The origin is gone: nobody is left to hear the outcome of what it sent."""
+        self._origins = {position: sent for position, sent in self._origins.items() if sent[0] is not origin}
+
+    @property
+    def credit(self) -> int:
+        """Messages consumers could take now beyond what is waiting already."""
+        waiting = sum(len(stored.run.bodies) for stored in self._waiting)
+        return max(0, self.group.credit - waiting)
+
+    def _return(self, position: int, stored: Stored) -> None:
+        i = position - stored.position
+        one = part_of(stored, i, i + 1)
+        self._waiting.appendleft(one)
+        self._waiting_bytes += one.run.size

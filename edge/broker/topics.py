@@ -1,0 +1,139 @@
+"""Topic names and topic filters (MQTT 5 section 4.7): matching one, and a tree that matches many at once.
+
+Pure functions over strings. A filter is assumed valid (the protocol machines check); names beginning with ``$`` are not
+matched by a filter that begins with a wildcard [MQTT-4.7.2-1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+def is_filter(name: str) -> bool:
+    """True when the name contains a wildcard character."""
+    return "+" in name or "#" in name
+
+
+def matches(pattern: str, name: str) -> bool:
+    """True when the topic filter matches the topic name."""
+    if pattern == name:
+        return True
+    if name.startswith("$") and not pattern.startswith("$"):
+        return False
+    filter_levels, name_levels = pattern.split("/"), name.split("/")
+    for i, level in enumerate(filter_levels):
+        if level == "#":
+            return True  # also the parent level [MQTT-4.7.1-2]
+        if i >= len(name_levels) or level not in ("+", name_levels[i]):
+            return False
+    return len(filter_levels) == len(name_levels)
+
+
+def covers(outer: str, inner: str) -> bool:
+    """True when every name the filter `inner` matches is matched by `outer` too (``$`` names aside)."""
+    outer_levels, inner_levels = outer.split("/"), inner.split("/")
+    for i, level in enumerate(outer_levels):
+        if level == "#":
+            return True
+        if i >= len(inner_levels) or inner_levels[i] == "#" or level not in ("+", inner_levels[i]):
+            return False
+    return len(outer_levels) == len(inner_levels)
+
+
+def overlaps(a: str, b: str) -> bool:
+    """True when some name is matched by both filters."""
+    a_levels, b_levels = a.split("/"), b.split("/")
+    for i in range(max(len(a_levels), len(b_levels))):
+        x = a_levels[i] if i < len(a_levels) else None
+        y = b_levels[i] if i < len(b_levels) else None
+        if x == "#" or y == "#":
+            return True  # "#" matches its parent level too
+        if x is None or y is None:
+            return False  # one ends here, and the other goes on with something else than "#"
+        if "+" not in (x, y) and x != y:
+            return False
+    return True
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "values")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] = {}
+        self.values: dict[T, None] = {}  # a dict keeps order, so delivery order is reproducible
+
+
+class FilterTree(Generic[T]):
+    """A multimap from topic filter to values that finds all filters matching a name.
+
+    Cost of a match is bounded by the nodes of the tree and by 2^levels, whichever is less: at each level a name can
+    only go down its own literal and ``+``; the level limit of `edge.broker.limits` bounds it.
+    """
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, pattern: str, value: T) -> None:
+        """Idempotent."""
+        node = self._root
+        for level in pattern.split("/"):
+            node = node.children.setdefault(level, _Node())
+        if value not in node.values:
+            node.values[value] = None
+            self._count += 1
+
+    def remove(self, pattern: str, value: T) -> None:
+        """Remove one value and the branches it leaves empty; nothing happens when it is not there."""
+        path = [self._root]
+        levels = pattern.split("/")
+        for level in levels:
+            child = path[-1].children.get(level)
+            if child is None:
+                return
+            path.append(child)
+        if value not in path[-1].values:
+            return
+        del path[-1].values[value]
+        self._count -= 1
+        for i in range(len(levels), 0, -1):
+            if path[i].values or path[i].children:
+                break
+            del path[i - 1].children[levels[i - 1]]
+
+    def match(self, name: str) -> list[T]:
+        """Values of every filter that matches the name, each value once."""
+        levels = name.split("/")
+        found: dict[T, None] = {}
+        stack = [(self._root, 0)]
+        hidden = name.startswith("$")
+        while stack:
+            node, i = stack.pop()
+            wildcards = not (hidden and i == 0)
+            children = node.children
+            if wildcards and "#" in children:
+                found.update(children["#"].values)
+            if i == len(levels):
+                found.update(node.values)
+                continue
+            if wildcards and "+" in children:
+                stack.append((children["+"], i + 1))
+            literal = children.get(levels[i])
+            if literal is not None and levels[i] not in ("+", "#"):
+                stack.append((literal, i + 1))
+        return list(found)
+
+    def __iter__(self) -> Iterator[T]:
+        seen: dict[T, None] = {}
+        stack = [self._root]
+        while stack:
+            node = stack.pop()
+            seen.update(node.values)
+            stack.extend(node.children.values())
+        return iter(seen)

@@ -1,0 +1,68 @@
+"""Topic filters: the tree against one-by-one matching, and the relations between filters against sampled names."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.broker.topics import FilterTree, covers, matches, overlaps
+
+LEVEL = st.sampled_from(["a", "b", "", "$x"])
+NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
+FILTERS = st.tuples(
+    st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=0, max_size=4), st.booleans()
+).map(lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])]))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("sport/tennis/player1/#", "sport/tennis/player1", True),  # [MQTT-4.7.1-2]
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon", True),
+        ("sport/#", "sport", True),
+        ("sport/tennis/+", "sport/tennis/player1/ranking", False),
+        ("sport/+", "sport", False),
+        ("sport/+", "sport/", True),
+        ("+/+", "/finance", True),
+        ("/+", "/finance", True),
+        ("+", "/finance", False),
+        ("#", "$SYS/uptime", False),  # [MQTT-4.7.2-1]
+        ("+/monitor/Clients", "$SYS/monitor/Clients", False),
+        ("$SYS/#", "$SYS/uptime", True),
+        ("ACCOUNTS", "Accounts", False),  # case sensitive (section 4.7.3)
+    ],
+)
+def test_matches_as_the_standard_says(pattern: str, name: str, expected: bool) -> None:
+    assert matches(pattern, name) is expected
+
+
+@given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=20), st.lists(NAMES, max_size=10), st.data())
+@settings(max_examples=200, deadline=None)
+def test_tree_finds_what_one_by_one_matching_finds(
+    entries: list[tuple[str, int]], names: list[str], data: st.DataObject
+) -> None:
+    tree: FilterTree[int] = FilterTree()
+    for pattern, value in entries:
+        tree.add(pattern, value)
+    gone = data.draw(st.lists(st.sampled_from(entries), max_size=5)) if entries else []
+    for pattern, value in gone:
+        tree.remove(pattern, value)
+    left = {entry for entry in entries if entry not in gone}
+    assert len(tree) == len(left)
+    for name in names:
+        found = tree.match(name)
+        assert len(found) == len(set(found))
+        assert set(found) == {value for pattern, value in left if matches(pattern, name)}
+
+
+@given(FILTERS, FILTERS, NAMES)
+@settings(max_examples=500, deadline=None)
+def test_covers_and_overlaps_agree_with_names(a: str, b: str, name: str) -> None:
+    if name.startswith("$"):
+        return
+    if covers(a, b) and matches(b, name):
+        assert matches(a, name)
+    if matches(a, name) and matches(b, name):
+        assert overlaps(a, b)
+    assert overlaps(a, b) == overlaps(b, a)
