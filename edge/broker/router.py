@@ -18,7 +18,7 @@ from edge.broker.contract import Consumer, Origin, Refusal, Subscription
 from edge.broker.durable import Declaration, DurableSubscription
 from edge.broker.limits import RETAINED_MAX, ROUTES_CACHED_MAX, SENDER_CREDIT
 from edge.broker.routes import AnycastRoute, MulticastRoute, QueueRoute, Route, TopicRoute
-from edge.broker.store.contract import Committed, CursorRecord, Store, StoreFull
+from edge.broker.store.contract import Committed, Store, StoreFull
 from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription
 from edge.broker.topics import FilterTree, is_filter, matches
 
@@ -111,6 +111,8 @@ class Router:
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends."""
         self.figures = Figures()
+        self.bases: dict[str, int] = {}
+        """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
         self.table = table
         self._store = store
         self._clock_ns = clock_ns
@@ -287,7 +289,7 @@ class Router:
             self._drop(found)
         else:
             consumers = []
-        subscription = self._open(declaration, self._cursors())
+        subscription = self._open(declaration)
         self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
         for consumer in consumers:
             subscription.join(consumer)
@@ -377,9 +379,7 @@ class Router:
         queue = self._queues.get(address)
         if queue is None:
             log = self._store.log(f"queue {address}")
-            cursor = self._store.open_cursor(QUEUE_CURSOR, log, 0)
-            found = self._cursors().get((QUEUE_CURSOR, log))
-            queue = self._log_subscription(address, log, cursor, found, position=0)
+            queue = self._log_subscription(address, QUEUE_CURSOR, log, 0)
             self._queues[address] = queue
             self._store.put("queue", address, b"")
             for consumer in self._pattern_consumers.match(address):
@@ -447,15 +447,12 @@ class Router:
         self._routes.clear()
         self._credit_changed(subscription.pattern)
 
-    def _open(self, declaration: Declaration, cursors: dict[tuple[str, int], CursorRecord]) -> DurableSubscription:
+    def _open(self, declaration: Declaration) -> DurableSubscription:
         """Open a cursor in every topic log the filter reaches and enter the subscription into the routes."""
         subscription = DurableSubscription(declaration)
         for rule in self.table.topic_rules(declaration.pattern):
             log = self._topic_log(rule)
-            position = self._store.bounds(log)[1]
-            cursor = self._store.open_cursor(declaration.name, log, position)
-            found = cursors.get((declaration.name, log))
-            part = self._log_subscription(declaration.pattern, log, cursor, found, position=position)
+            part = self._log_subscription(declaration.pattern, declaration.name, log, self._store.bounds(log)[1])
             part.accepts = declaration.accepts
             subscription.parts.append(part)
         self._durable[declaration.name] = subscription
@@ -463,13 +460,12 @@ class Router:
         self._routes.clear()
         return subscription
 
-    def _log_subscription(
-        self, pattern: str, log: int, cursor: int, found: CursorRecord | None, *, position: int
-    ) -> LogSubscription:
-        if found is None:
-            return LogSubscription(self._store, pattern, log, cursor, position=position)
+    def _log_subscription(self, pattern: str, name: str, log: int, position: int) -> LogSubscription:
+        """The subscription with cursor `name` in a log, where the store left it or new at `position`."""
+        cursor = self._store.open_cursor(name, log, position)
+        record = self._store.cursor(cursor)
         return LogSubscription(
-            self._store, pattern, log, cursor, position=found.position, acknowledged=found.acknowledged
+            self._store, pattern, log, cursor, position=record.position, acknowledged=record.acknowledged
         )
 
     def _forget(self, subscription: DurableSubscription) -> None:
@@ -484,9 +480,6 @@ class Router:
         self._durable_tree.remove(subscription.declaration.pattern, subscription)
         self._routes.clear()
 
-    def _cursors(self) -> dict[tuple[str, int], CursorRecord]:
-        return {(record.name, record.log): record for record in self._store.cursors()}
-
     def _credit_changed(self, pattern: str) -> None:
         for address, watchers in self._credit_watchers.items():
             if address == pattern or matches(pattern, address):
@@ -497,13 +490,10 @@ class Router:
 
     def _restore(self) -> None:
         """Bring back queues, durable subscriptions and retained messages as the store kept them."""
-        cursors = self._cursors()
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")
-            cursor = self._store.open_cursor(QUEUE_CURSOR, log, 0)
-            found = cursors.get((QUEUE_CURSOR, log))
-            self._queues[address] = self._log_subscription(address, log, cursor, found, position=0)
+            self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0)
         for _, value in self._store.items("subscription"):
-            self._open(msgspec.msgpack.decode(value, type=Declaration), cursors)
+            self._open(msgspec.msgpack.decode(value, type=Declaration))
         for address, value in self._store.items("retained"):
             self._retained[address] = msgspec.msgpack.decode(value, type=Run)

@@ -24,7 +24,6 @@ from edge.broker.listeners.tcp import TcpListener
 from edge.broker.mqtt.clients import Client, Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.events import Will
-from edge.broker.mqtt.limits import Limits as MqttLimits
 from edge.broker.mqtt.session import MqttSession, publish_will
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
@@ -55,13 +54,6 @@ class Broker:
         )
         store.on_commit = self._committed
         self.clients = Clients(self.router, store, mqtt_from_run)
-        limits = configuration.limits
-        self._mqtt_limits = MqttLimits(
-            connect_timeout_s=limits.handshake_s,
-            packet_bytes_max=limits.packet_bytes_max,
-            receive_maximum=limits.receive_maximum,
-            inflight_max=limits.inflight_max,
-        )
         self.mqtt = TcpListener("mqtt", self._mqtt_driver)
         self.amqp = TcpListener("amqp", self._amqp_driver)
 
@@ -127,9 +119,10 @@ class Broker:
     # --- connections ------------------------------------------------------------------------------------------
 
     def _mqtt_driver(self, gone: Callable[[Driver], None]) -> Driver | None:
-        if self.connections >= self.configuration.limits.connections_max:
+        limits = self.configuration.limits
+        if self.connections >= limits.connections_max:
             return None
-        connection = MqttConnection(self._mqtt_limits, self._loop.time())
+        connection = MqttConnection(limits, self._loop.time())
         return Driver(
             connection,
             lambda driver: MqttSession(driver, connection, self.router, self.clients, self._loop.time),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import array
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run, Stored
-from edge.broker.contract import Consumer, Outcome, Subscription
+from edge.broker.contract import Outcome, Subscription
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
@@ -58,6 +58,14 @@ class Record(msgspec.Struct):
     """Request and subscription identifier (0: none)."""
 
 
+class _Token(NamedTuple):
+    """How a delivery finds back to where it is settled."""
+
+    subscription: Subscription
+    position: int
+    subscriber: Subscriber
+
+
 class Subscriber:
     """One subscription of a client: the router's consumer for it."""
 
@@ -87,6 +95,12 @@ class Subscriber:
         run = stored.run
         self.send(subscription, stored, retain=self.request.retain_as_published and bool(run.flags & RETAIN))
 
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        for joined in (self.durable, self.live):
+            if joined is not None:
+                joined.pump()
+
     def send(self, subscription: Subscription, stored: Stored, *, retain: bool) -> None:
         """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
         attachment = self.client.attachment
@@ -96,7 +110,7 @@ class Subscriber:
         qos = min(run.qos, self.request.qos)
         if run.flags & AMQP:
             run = self.client.translate(run)
-        token = (subscription, position, self)
+        token = _Token(subscription, position, self)
         skipped = attachment.connection.deliver(Delivery(run, qos, retain, token, self.identifiers))
         if position >= 0:
             if qos == 0:
@@ -146,9 +160,10 @@ class Client:
         self.pump_starved()
 
     def _settle(self, delivery: Delivery, first: int, last: int) -> None:
-        subscription, position, subscriber = delivery.token  # type: ignore[misc] - we made it in Subscriber.send
-        if position >= 0:
-            subscription.settle(subscriber, position + first, position + last, Outcome.ACCEPTED)
+        token = delivery.token
+        if isinstance(token, _Token) and token.position >= 0:
+            position = token.position
+            token.subscription.settle(token.subscriber, position + first, position + last, Outcome.ACCEPTED)
 
     def pump_starved(self) -> None:
         """The window, or the socket, has room again."""
@@ -156,16 +171,13 @@ class Client:
         if self.starved:
             starved, self.starved = self.starved, {}
             for subscriber in starved:
-                subscriber.durable and subscriber.durable.pump()
-                subscriber.live and subscriber.live.pump()
+                subscriber.pump()
 
     def pump(self) -> None:
         """Serve every subscription (after a connect)."""
         self._send_retained()
         for subscriber in list(self.subscribers.values()):
-            for joined in (subscriber.durable, subscriber.live):
-                if joined is not None:
-                    joined.pump()
+            subscriber.pump()
 
     def feed_retained(self, subscriber: Subscriber, subscription: Subscription, runs: Iterable[Run]) -> None:
         """Send retained messages as the window allows."""
@@ -201,7 +213,7 @@ class Clients:
             self._restore(client_id, msgspec.msgpack.decode(value, type=Record))
         for client_id, value in store.items("incoming"):
             if client_id in self._clients:
-                self._clients[client_id].state = SessionState(array.array("H", value))
+                self._clients[client_id].state.restore_incoming(array.array("H", value))
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -365,8 +377,3 @@ class Clients:
             requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in client.subscribers.values()]
             record = Record(client.expiry_s, requests)
             self._store.put("session", client.client_id, msgspec.msgpack.encode(record))
-
-
-def consumer_of(subscriber: Subscriber) -> Consumer:
-    """A subscriber as the router sees it (checked by the type checker)."""
-    return subscriber

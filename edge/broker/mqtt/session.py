@@ -125,7 +125,7 @@ class MqttSession:
         if tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens)
         else:
-            self._received([token - QOS2_TOKEN for token in tokens], ReasonCode.SUCCESS)
+            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens])
         self._driver.flush_soon()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
@@ -140,18 +140,8 @@ class MqttSession:
         elif tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens, reason)
         else:
-            self._received([token - QOS2_TOKEN for token in tokens], reason)
+            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens], reason)
         self._driver.flush_soon()
-
-    def _received(self, packet_ids: Sequence[int], reason: ReasonCode) -> None:
-        """Answer QoS 2 messages. The session may have moved to a newer connection that waits for the same ids."""
-        client = self._client
-        attachment = client.attachment if client is not None else None
-        if attachment is None or attachment is self:
-            self.connection.acknowledge(2, packet_ids, reason)
-        else:
-            attachment.connection.acknowledge(2, packet_ids, reason)
-            attachment.flush_soon()
 
     # --- control packets --------------------------------------------------------------------------------------
 

@@ -1,0 +1,189 @@
+"""`waypost edge`: run a gateway, prepare its data directory, ask a running one how it is."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError, Exit
+
+STATUS_TIMEOUT_S = 5.0
+"""A gateway on this machine that does not answer within this is not well."""
+
+
+@click.group()
+def edge() -> None:
+    """Run a gateway: the broker devices connect to, its store, and the bridge to a hub."""
+
+
+@edge.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory; made when it is new.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True), help="YAML resources, instead of applied ones.")
+@click.option("--dev", is_flag=True, help="For trying out: loopback only, no authentication, a preset address space.")
+@click.option("--mqtt", metavar="HOST:PORT", help="Listen for MQTT here; port 0 picks a free one.")
+@click.option("--amqp", metavar="HOST:PORT", help="Listen for AMQP 1.0 here.")
+@click.option("--http", metavar="HOST:PORT", help="Serve the console and the status here.")
+@click.option("--hub", metavar="URL", help="Bridge to this hub: amqp://HOST:PORT. Needs --gateway and --forward.")
+@click.option("--gateway", metavar="NAME", help="Name of this gateway at the hub.")
+@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Forward what this filter matches.")
+def run(
+    data: Path,
+    config: Path | None,
+    dev: bool,
+    mqtt: str | None,
+    amqp: str | None,
+    http: str | None,
+    hub: str | None,
+    gateway: str | None,
+    filters: tuple[str, ...],
+) -> None:
+    """Serve devices until SIGTERM.
+
+    Prints one line when it serves: `ready mqtt=HOST:PORT amqp=HOST:PORT http=HOST:PORT`.
+
+    \b
+    A gateway for trying out, with an uplink to a hub on this machine:
+      waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
+    """
+    from edge.appliance.configuration import effective
+    from edge.appliance.configuration.resources import ConfigurationRejected
+
+    try:
+        configuration = effective.configuration_of(
+            data, config, dev=dev, mqtt=mqtt, amqp=amqp, http=http, hub=hub, gateway=gateway, forward=filters
+        )
+    except ConfigurationRejected as rejected:
+        lines = "\n".join(str(error) for error in rejected.errors)
+        raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
+    if dev:
+        _refuse_beyond_loopback(configuration)
+    _set_up_logging()
+    sys.exit(_serve(configuration, data))
+
+
+def _refuse_beyond_loopback(configuration: Any) -> None:
+    for endpoint in (configuration.mqtt, configuration.amqp, configuration.http):
+        if endpoint is not None and endpoint.host != "localhost" and not _is_loopback(endpoint.host):
+            raise CommandError(
+                f"--dev serves this machine only, and {endpoint.host} is not a loopback address",
+                hint="listen on 127.0.0.1, or configure the gateway with resources (waypost apply) and without --dev",
+                code=Exit.USAGE,
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _set_up_logging() -> None:
+    if not logging.getLogger().handlers:
+        logging.basicConfig(
+            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+        )
+
+
+def _serve(configuration: Any, data: Path) -> int:
+    import uvloop
+
+    from edge.broker.listeners.tcp import ListenError
+    from edge.broker.store.contract import StoreError
+
+    try:
+        return int(uvloop.run(_run(configuration, data)))
+    except ListenError as error:
+        raise CommandError(str(error), code=Exit.USAGE) from None
+    except StoreError as error:
+        raise CommandError(str(error)) from None
+
+
+async def _run(configuration: Any, data: Path) -> int:
+    from edge.appliance.gateway import Gateway
+
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    gateway = Gateway(configuration, data)
+    bound = await gateway.start()
+    names = [f"{name}={_joined(*bound[name])}" for name in ("mqtt", "amqp", "http") if name in bound]
+    print("ready", *names, flush=True)  # the interface: one line on stdout
+    await ended.wait()
+    await gateway.stop()
+    return int(Exit.DONE)
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@edge.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory to make.")
+def init(data: Path) -> None:
+    """Make a data directory with an empty store, and print its epoch."""
+    from edge.broker.store.contract import StoreError
+    from edge.broker.store.sqlite import SqliteStore
+
+    try:
+        store = SqliteStore.open(data, post=lambda callback: callback())
+    except StoreError as error:
+        raise CommandError(str(error)) from None
+    epoch = store.epoch
+    store.close()
+    click.echo(f"{data}: store ready, epoch {epoch}")
+
+
+@edge.command()
+@click.option(
+    "--http", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Console of the gateway."
+)
+@click.option("--json", "as_json", is_flag=True, help="The whole status as JSON.")
+def status(http: str, as_json: bool) -> None:
+    """Ask a running gateway how it is."""
+    url = f"http://{http}/api/v1/status"
+    try:
+        with urllib.request.urlopen(url, timeout=STATUS_TIMEOUT_S) as answer:
+            document: dict[str, Any] = msgspec.json.decode(answer.read())
+    except (OSError, ValueError, urllib.error.URLError) as error:
+        raise CommandError(
+            f"no gateway answers at {url}: {getattr(error, 'reason', error)}",
+            hint="is it running, and is this the address after http= in its `ready` line?",
+            code=Exit.UNREACHABLE,
+        ) from None
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    _print_status(document)
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    uplink, messages, clients = document["uplink"], document["messages"], document["clients"]
+    table = Table(show_header=False, box=None, pad_edge=False)
+    rows = {
+        "gateway": f"{document['gateway'] or '-'}  (epoch {document['epoch'][:8]}, version {document['version']})",
+        "up": f"{document['uptime_s']:.0f} s",
+        "clients": ", ".join(f"{count} {name}" for name, count in clients.items()),
+        "messages": ", ".join(f"{count:,} {name}" for name, count in messages.items()),
+        "store": f"{document['store']['messages']:,} messages, {document['store']['file_bytes'] / 1e6:,.1f} MB on disk",
+        "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
+        "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
+    }
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}[/bold]", value)
+    Console().print(table)

@@ -1,0 +1,176 @@
+"""The gateway: a broker with its store, its uplinks and its console, as one running thing."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from bridge.version import VERSION
+from edge.appliance.clock import ClockQuality
+from edge.appliance.console.app import make_app
+from edge.appliance.console.server import WebServer
+from edge.appliance.console.status import Status, Uplink
+from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.listeners.tcp import ListenError
+from edge.broker.server import Broker
+from edge.broker.store.contract import StoreInfo
+from edge.broker.store.sqlite import SqliteStore
+from edge.broker.uplinks import ConnectorUplink, uplinks
+
+log = logging.getLogger(__name__)
+
+STATUS_REPORT_S: Final = 5.0
+"""Period of the status report to the hub: a row of the lake's `gateway_status` each."""
+
+STORE_FIGURES_S: Final = 0.5
+"""The store's figures (a stat of its files, a sum over its logs) are taken at most this often."""
+
+
+class Gateway:
+    """One gateway of one data directory. `open`, `start`, later `stop`; made inside a running loop."""
+
+    def __init__(self, configuration: BrokerConfiguration, data: Path) -> None:
+        """Open the store. Raises `edge.broker.store.contract.StoreError`."""
+        loop = asyncio.get_running_loop()
+        self.configuration = configuration
+        self.clock_good = ClockQuality()
+        self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe)
+        self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
+        self.uplinks: list[ConnectorUplink] = uplinks(configuration, self.broker.router, self.store.epoch)
+        self._started_at = time.monotonic()
+        self._web: WebServer | None = None
+        self._reporter: asyncio.Task[None] | None = None
+        self._info: StoreInfo | None = None
+        self._info_at = float("-inf")
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Serve; returns what listens where, by name. Raises ListenError, with nothing left open."""
+        try:
+            bound = await self.broker.start()
+            if self.configuration.http is not None:
+                bound["http"] = await self._start_console(self.configuration.http)
+        except ListenError:
+            await self.stop()
+            raise
+        for uplink in self.uplinks:
+            uplink.start()
+        self._reporter = asyncio.create_task(self._report())
+        return bound
+
+    async def stop(self) -> None:
+        """Stop serving, then finish the last commit and close the store."""
+        if self._reporter is not None:
+            self._reporter.cancel()
+        for uplink in self.uplinks:
+            await uplink.stop()
+        await self.broker.stop()
+        if self._web is not None:
+            await self._web.stop()
+        self.store.close()
+
+    # --- console and status -----------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Cut every uplink and keep it cut (console)."""
+        for uplink in self.uplinks:
+            uplink.dialer.pause()
+
+    def resume(self) -> None:
+        """Take the uplinks up again (console)."""
+        for uplink in self.uplinks:
+            uplink.dialer.resume()
+
+    def status(self) -> Status:
+        """What the console shows."""
+        broker, info = self.broker, self._store_info()
+        router = broker.router
+        topics = [
+            {
+                "address": subscription.declaration.pattern,
+                "type": "forwarder" if name.startswith("forwarder/") else "subscription",
+                "stored": sum(part.backlog + part.outstanding for part in subscription.parts),
+                "subscribers": subscription.consumers,
+            }
+            for name, subscription in router.durable_subscriptions.items()
+        ]
+        queues = [
+            {
+                "address": address,
+                "type": "queue",
+                "stored": queue.backlog + queue.outstanding,
+                "subscribers": len(queue.group.consumers),
+            }
+            for address, queue in router.queues.items()
+        ]
+        return {
+            "gateway": self.configuration.gateway,
+            "epoch": self.store.epoch,
+            "version": VERSION,
+            "uptime_s": round(time.monotonic() - self._started_at, 3),
+            "clients": {"mqtt": broker.clients.connected, "amqp": len(broker.amqp.drivers), "http": 0},
+            "messages": {
+                "received": router.figures.received,
+                "acknowledged": router.figures.acknowledged,
+            },
+            "addresses": [*topics, *queues],  # type: ignore[list-item]  # built to the shape of AddressStatus
+            "store": {"messages": info.messages, "bytes": info.bytes, "file_bytes": info.file_bytes},
+            "uplink": self._uplink_status(),
+            "problems": [],
+        }
+
+    def _uplink_status(self) -> Uplink:
+        if not self.uplinks:
+            return {"state": "off"}
+        first = self.uplinks[0]
+        state = first.dialer.state
+        figures = first.uplink.figures
+        return {
+            "state": "paused" if state.paused else "connected" if state.connected else "connecting",
+            "endpoint": state.endpoint or "",
+            "backlog_messages": sum(uplink.backlog for uplink in self.uplinks),
+            "sent": figures.messages_sent,
+            "acked": figures.messages_accepted,
+            "last_error": state.last_error,
+        }
+
+    def _store_info(self) -> StoreInfo:
+        now = time.monotonic()
+        if self._info is None or now - self._info_at > STORE_FIGURES_S:
+            self._info, self._info_at = self.store.info(), now
+        return self._info
+
+    async def _report(self) -> None:
+        """Tell the peers of the uplinks how we are, for as long as we live."""
+        while True:
+            document = {
+                "state": "running",
+                "epoch": self.store.epoch,
+                "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
+                "version": VERSION,
+                "backlog_messages": sum(uplink.backlog for uplink in self.uplinks),
+                "devices_connected": self.broker.connections,
+                "messages_accepted": self.broker.router.figures.acknowledged,
+                "clock_quality": "good" if self.clock_good() else "unknown",
+            }
+            for uplink in self.uplinks:
+                uplink.reports.status(document)
+            await asyncio.sleep(STATUS_REPORT_S)
+
+    async def _start_console(self, endpoint: Endpoint) -> tuple[str, int]:
+        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((endpoint.host, endpoint.port))
+        except OSError as error:
+            sock.close()
+            raise ListenError(f"http: cannot listen on {endpoint}: {error.strerror}") from error
+        self._web = WebServer(make_app(self.status, self), sock)
+        await self._web.start()
+        bound = sock.getsockname()
+        return str(bound[0]), int(bound[1])
