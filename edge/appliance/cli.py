@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 import signal
@@ -56,37 +55,32 @@ def run(
     A gateway for trying out, with an uplink to a hub on this machine:
       waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
-    from edge.appliance.configuration import effective
+    from edge.appliance.configuration.repository import RepositoryError
     from edge.appliance.configuration.resources import ConfigurationRejected
+    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
 
+    options = RunOptions(
+        data=data,
+        config=config,
+        dev=dev,
+        mqtt=mqtt,
+        amqp=amqp,
+        http=http,
+        hub=hub,
+        gateway=gateway,
+        forward=filters,
+    )
     try:
-        configuration = effective.configuration_of(
-            data, config, dev=dev, mqtt=mqtt, amqp=amqp, http=http, hub=hub, gateway=gateway, forward=filters
-        )
+        configuration = configuration_of(options)
+    except OptionsRefused as refused:
+        raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
     except ConfigurationRejected as rejected:
         lines = "\n".join(str(error) for error in rejected.errors)
         raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
-    if dev:
-        _refuse_beyond_loopback(configuration)
+    except RepositoryError as error:
+        raise CommandError(str(error)) from None
     _set_up_logging()
     sys.exit(_serve(configuration, data))
-
-
-def _refuse_beyond_loopback(configuration: Any) -> None:
-    for endpoint in (configuration.mqtt, configuration.amqp, configuration.http):
-        if endpoint is not None and endpoint.host != "localhost" and not _is_loopback(endpoint.host):
-            raise CommandError(
-                f"--dev serves this machine only, and {endpoint.host} is not a loopback address",
-                hint="listen on 127.0.0.1, or configure the gateway with resources (waypost apply) and without --dev",
-                code=Exit.USAGE,
-            )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _set_up_logging() -> None:
@@ -94,6 +88,7 @@ def _set_up_logging() -> None:
         logging.basicConfig(
             level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
         )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its life is ours, and we tell it
 
 
 def _serve(configuration: Any, data: Path) -> int:

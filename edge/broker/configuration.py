@@ -147,6 +147,7 @@ class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
     """Binds one address, or every name of a filter, to an address over a connector."""
 
     name: str
+    """Unique in a configuration and the same over restarts: what a forwarder's place in its log is kept under."""
     filter: str
     """Local address or filter, for example ``plant/#``."""
     connector: str

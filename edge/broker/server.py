@@ -17,7 +17,7 @@ from bridge.driver import Driver
 from bridge.engine import Engine
 from edge.broker.addresses import AddressTable
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.amqp.translate import mqtt_from_run
+from edge.broker.amqp.translate import mqtt_runs
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, TICK_S, WRITE_BUFFER_BYTES_MAX
 from edge.broker.listeners.tcp import TcpListener
@@ -53,7 +53,7 @@ class Broker:
             flush_soon=self._flush_soon,
         )
         store.on_commit = self._committed
-        self.clients = Clients(self.router, store, mqtt_from_run)
+        self.clients = Clients(self.router, store, mqtt_runs)
         self.mqtt = TcpListener("mqtt", self._mqtt_driver)
         self.amqp = TcpListener("amqp", self._amqp_driver)
 

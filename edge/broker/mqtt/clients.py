@@ -104,27 +104,27 @@ class Subscriber:
     def send(self, subscription: Subscription, stored: Stored, *, retain: bool) -> None:
         """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
         attachment = self.client.attachment
-        run, position = stored.run, stored.position
         if attachment is None:
             raise LookupError(f"{self.name}: delivery without a connection")
-        qos = min(run.qos, self.request.qos)
-        if run.flags & AMQP:
-            run = self.client.translate(run)
-        token = _Token(subscription, position, self)
-        skipped = attachment.connection.deliver(Delivery(run, qos, retain, token, self.identifiers))
-        if position >= 0:
+        position = stored.position
+        for run in self.client.translate(stored.run) if stored.run.flags & AMQP else (stored.run,):
+            qos = min(run.qos, self.request.qos)
+            token = _Token(subscription, position, self)
+            skipped = attachment.connection.deliver(Delivery(run, qos, retain, token, self.identifiers))
+            if position < 0:
+                continue
             if qos == 0:
                 subscription.settle(self, position, position + len(run.bodies) - 1, Outcome.ACCEPTED)
-            else:
-                for i in skipped:  # larger than the client's maximum: it is as if delivered [MQTT-3.1.2-25]
-                    subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
+            for i in skipped if qos else ():  # above the client's maximum: as if delivered [MQTT-3.1.2-25]
+                subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
+            position += len(run.bodies)
         attachment.flush_soon()
 
 
 class Client:
     """One session."""
 
-    def __init__(self, client_id: str, translate: Callable[[Run], Run]) -> None:
+    def __init__(self, client_id: str, translate: Callable[[Run], list[Run]]) -> None:
         self.client_id = client_id
         self.translate = translate
         self.state = SessionState()
@@ -203,8 +203,8 @@ class Client:
 class Clients:
     """All sessions of the broker, by client id."""
 
-    def __init__(self, router: Router, store: Store, translate: Callable[[Run], Run]) -> None:
-        """`translate` makes MQTT bodies of a run of AMQP messages."""
+    def __init__(self, router: Router, store: Store, translate: Callable[[Run], list[Run]]) -> None:
+        """`translate` makes MQTT runs of a run of AMQP messages."""
         self._router = router
         self._store = store
         self._translate = translate

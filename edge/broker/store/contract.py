@@ -6,8 +6,10 @@ topic, whatever number of topic names it covers). A *position* is a message's pl
 log: everything below its position is acknowledged, plus ranges above it. A *group* is what one commit writes.
 
 Nothing is durable until the group it joined is committed. Positions and sequences are given when a group is sealed, so
-a group that fails to commit leaves no hole. Implementations: `sqlite` (the product) and `memory` (its twin in
-tests and `durability: memory`); one contract suite runs over both.
+a group that fails to commit leaves no hole. What a failed group had appended is given up (its senders are told);
+everything else it held (new logs and cursors, acknowledgements, dropped cursors, small state) is kept and joins the
+next group, so that no number handed out ever becomes invalid. Implementations: `sqlite` (the product) and `memory`
+(its twin in tests and `durability: memory`); one contract suite runs over both.
 """
 
 from __future__ import annotations
@@ -34,6 +36,14 @@ class StoreFull(StoreError):
     """The medium is full or read-only, or the floor under free space is reached; nothing of the group was kept."""
 
 
+class StoreDamaged(StoreError):
+    """The file is not a store, or what it holds fails its checks."""
+
+
+class StoreInaccessible(StoreError):
+    """The data directory or a file in it cannot be read and written by this process."""
+
+
 class CursorRecord(NamedTuple):
     """A cursor as it stands in the store: ``position`` is the first position not acknowledged for good."""
 
@@ -53,6 +63,40 @@ class Committed(NamedTuple):
     error: StoreError | None
 
 
+class LogInfo(NamedTuple):
+    """A log as committed: positions ``first <= p < next`` are kept, with `bytes` of bodies."""
+
+    log: int
+    name: str
+    first: int
+    next: int
+    bytes: int
+
+
+class CursorInfo(NamedTuple):
+    """A cursor as remembered: `backlog` messages of its log are not acknowledged."""
+
+    cursor: int
+    name: str
+    log: int
+    position: int
+    backlog: int
+
+
+class StoreInfo(NamedTuple):
+    """What a store holds; for status pages."""
+
+    epoch: str
+    messages: int
+    bytes: int
+    """Bytes of bodies."""
+    file_bytes: int
+    """Bytes of the files on the medium, 0 in memory."""
+    pending_bytes: int
+    logs: Sequence[LogInfo]
+    cursors: Sequence[CursorInfo]
+
+
 class Store(Protocol):
     """The gateway's store. All methods are called from the event loop's thread only and return at once.
 
@@ -61,6 +105,11 @@ class Store(Protocol):
     the group commit) or nothing is in it. When a commit ends, `on_commit` is called on the loop's thread, and then
     the next `flush` may seal. Callbacks reach the loop's thread through the `post` function given at construction
     (``loop.call_soon_threadsafe`` in the product, a list in tests).
+
+    Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
+    first group sealed `moves_delay_s` (50 ms) or more after they were remembered. `flush` seals a group for them alone
+    when nothing else is in it, and not before; so the owner calls `flush` from a periodic tick as well. Deleting what
+    every cursor has passed is bounded work a commit and goes on in later ones: `flush` in `on_commit` drives it.
     """
 
     epoch: str
@@ -78,7 +127,10 @@ class Store(Protocol):
         ...
 
     def log(self, name: str) -> int:
-        """The number of the log called `name`; made (in the open group) when it is new."""
+        """The number of the log called `name`; made (in the open group) when it is new.
+
+        Raises StoreError when there are 524 287 logs.
+        """
         ...
 
     def bounds(self, log: int) -> tuple[int, int]:
@@ -86,11 +138,21 @@ class Store(Protocol):
         ...
 
     def append(self, log: int, run: Run) -> None:
-        """Add a run to the open group. It gets position and sequence when the group is sealed."""
+        """Add a run to the open group. It gets position and sequence when the group is sealed.
+
+        Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode.
+        """
         ...
 
     def open_cursor(self, name: str, log: int, position: int) -> int:
-        """The number of the cursor (name, log); made at `position` when it is new, else left as it stands."""
+        """The number of the cursor (name, log); made when it is new, else left as it stands.
+
+        It is made at `position`, or at the first position kept when that is later.
+        """
+        ...
+
+    def cursor(self, cursor: int) -> CursorRecord:
+        """One cursor as remembered, with what is not committed yet. Raises KeyError when there is none."""
         ...
 
     def cursors(self) -> Sequence[CursorRecord]:
@@ -100,7 +162,8 @@ class Store(Protocol):
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         """Positions ``first <= p <= last`` are done with for this cursor. Idempotent, any order.
 
-        Segments wholly below every cursor of their log are deleted by a later commit.
+        Segments wholly below every cursor of their log are deleted by a later commit. Nothing happens when the cursor
+        was dropped. Raises ValueError when `last` is not committed yet.
         """
         ...
 
@@ -112,12 +175,18 @@ class Store(Protocol):
         """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
 
         The first run is trimmed so that it starts at `position` (or at the first position kept, when that is
-        later). `done` is called on the loop's thread; an empty sequence means there is nothing committed from there.
+        later). `done` is called on the loop's thread; an empty sequence means there is nothing committed from there,
+        or that reading failed (which is logged). "Committed" is what `on_commit` has told at the time of this call.
+        Positions may be missing between two runs: a segment that fails its checksum is logged, skipped, and counts as
+        acknowledged by every cursor.
         """
         ...
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        """Set small durable state (sessions, subscriptions, retained messages); joins the open group."""
+        """Set small durable state (sessions, subscriptions, retained messages); joins the open group.
+
+        Raises StoreError when the value is over 512 MiB or a name is not valid Unicode.
+        """
         ...
 
     def delete(self, kind: str, key: str) -> None:
@@ -129,9 +198,16 @@ class Store(Protocol):
         ...
 
     def flush(self) -> bool:
-        """Seal the open group and start its commit; False when a commit is running or nothing was gathered."""
+        """Seal the open group and start its commit; False when a commit is running or nothing is due."""
+        ...
+
+    def info(self) -> StoreInfo:
+        """What the store holds; O(logs + cursors)."""
         ...
 
     def close(self) -> None:
-        """Commit what is gathered, stop the threads, close the file. Blocks; idempotent."""
+        """Commit what is gathered, stop the threads, close the file. Blocks; idempotent.
+
+        `on_commit` is called from within; reads under way are not answered.
+        """
         ...

@@ -91,7 +91,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.joined: dict[str, object] = {}
         self.boot()
         self.join("durable")
-        self.wanted: list[tuple[str, bytes]] = []
+        self.join("queue-a")
 
     def boot(self) -> None:
         self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1)
@@ -222,5 +222,5 @@ class RouterMachine(RuleBasedStateMachine):
                 return
 
 
-RouterMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+RouterMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
 TestRouter = RouterMachine.TestCase

@@ -1,0 +1,139 @@
+"""The bricks of the batch format: integer columns in planes, dictionaries, and sections under a codec.
+
+Everything that reads is bounds-checked here, and raises `BatchError` and nothing else. All integers little-endian.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import threading
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+from typing import ClassVar, Final
+
+import zstandard
+
+_LEVEL: Final = 3
+"""zstd on JSON readings: levels 1 to 3 differ by 6 % in size and 10 % in time; 6 saves 7 % and takes 4 times longer."""
+
+
+class Codec(enum.IntEnum):
+    """How the table and the columns are packed."""
+
+    NONE = 0
+    ZSTD = 1
+
+
+class BatchError(Exception):
+    """What arrived is not a batch: truncated, altered, contradictory, or beyond the limits of the format."""
+
+    condition: ClassVar[str] = "amqp:decode-error"
+
+
+def dictionary(entries: list[bytes]) -> bytes:
+    """Entries that columns point at: how many, the length of each, all of them joined."""
+    return b"".join((len(entries).to_bytes(4, "little"), planes(array("I", map(len, entries))), *entries))
+
+
+def planes(column: array[int]) -> bytes:
+    """A column's bytes, lowest plane first."""
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    data = column.tobytes()
+    return b"".join([data[plane :: column.itemsize] for plane in range(column.itemsize)])
+
+
+def pack(section: bytes) -> bytes:
+    """A section under zstd; its frame says how long it was."""
+    return _zstd.compressor.compress(section)
+
+
+def unpack(codec: int, packed: bytes, size: int) -> bytes:
+    """A section as it was before the codec; nothing is allocated for a size other than the declared one."""
+    if codec == Codec.NONE:
+        if len(packed) != size:
+            raise BatchError("a section is not of its declared size")
+        return packed
+    try:
+        if zstandard.frame_content_size(packed) != size:
+            raise BatchError("a section is not of its declared size")
+        return _zstd.decompressor.decompress(packed, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BatchError(f"zstd: {error}") from None
+
+
+class Reader:
+    """Takes a section apart from front to back; every short read is a `BatchError`."""
+
+    __slots__ = ("_data", "_offset")
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        self._data = data
+        self._offset = offset
+
+    def take(self, length: int) -> bytes:
+        """The next `length` bytes."""
+        start = self._offset
+        self._offset = start + length
+        if self._offset > len(self._data):
+            raise BatchError("a section ends early")
+        return self._data[start : self._offset]
+
+    def count(self) -> int:
+        """A number of entries: u32."""
+        return int.from_bytes(self.take(4), "little")
+
+    def text(self, length: int) -> str:
+        """The next `length` bytes, UTF-8."""
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError as error:
+            raise BatchError(f"not UTF-8: {error}") from None
+
+    def column(self, typecode: str, entries: int) -> array[int]:
+        """A column of integers as `planes` wrote it; `typecode` as in the module `array`."""
+        column: array[int] = array(typecode)
+        width = column.itemsize
+        data = self.take(entries * width)
+        joined = bytearray(len(data))
+        for plane in range(width):
+            joined[plane::width] = data[plane * entries : (plane + 1) * entries]
+        column.frombytes(joined)
+        if sys.byteorder == "big":
+            column.byteswap()
+        return column
+
+    def slices(self, lengths: Iterable[int]) -> list[bytes]:
+        """Byte strings of these lengths, one behind the other."""
+        ends = list(accumulate(lengths, initial=self._offset))
+        if ends[-1] > len(self._data):
+            raise BatchError("a section ends early")
+        self._offset = ends[-1]
+        data = self._data
+        return [data[start:end] for start, end in pairwise(ends)]
+
+    def texts(self, lengths: Iterable[int]) -> list[str]:
+        """The same as text, UTF-8."""
+        try:
+            return [entry.decode() for entry in self.slices(lengths)]
+        except UnicodeDecodeError as error:
+            raise BatchError(f"not UTF-8: {error}") from None
+
+    def finish(self) -> None:
+        """Nothing may be left."""
+        if self._offset != len(self._data):
+            raise BatchError(f"{len(self._data) - self._offset} bytes too many")
+
+
+class _Zstd(threading.local):
+    """One compressor and one decompressor a thread: making them anew costs more than a small batch does."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd: Final = _Zstd()

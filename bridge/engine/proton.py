@@ -1,0 +1,175 @@
+"""Every use of Proton's C library outside the machine's hot loops: values, conditions and termini, there and back.
+
+The functions take and give `cffi` pointers, typed `Any`. None of them keeps a pointer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from cproton import ffi, lib
+
+from bridge.amqp_values import DecodeError, Symbol, Symbols, decode, encode
+from bridge.engine.events import Condition, State, Terminus, TerminusKind, symbols
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 65_536
+
+_EXPIRY = {
+    "link-detach": lib.PN_EXPIRE_WITH_LINK,
+    "session-end": lib.PN_EXPIRE_WITH_SESSION,
+    "connection-close": lib.PN_EXPIRE_WITH_CONNECTION,
+    "never": lib.PN_EXPIRE_NEVER,
+}
+_EXPIRY_NAMES = {number: name for name, number in _EXPIRY.items()}
+_DISTRIBUTION = {None: 0, "copy": lib.PN_DIST_MODE_COPY, "move": lib.PN_DIST_MODE_MOVE}
+_DISTRIBUTION_NAMES = {number: name for name, number in _DISTRIBUTION.items()}
+
+
+class _Scratch(threading.local):
+    """One buffer a thread: 8 000 connections must not have one each, and cffi calls let other threads run."""
+
+    def __init__(self) -> None:
+        self.chars = ffi.new("char[]", SCRATCH_BYTES)
+        self.view = ffi.buffer(self.chars)
+        self.tag = ffi.new("char[8]")
+        self.tag_view = ffi.buffer(self.tag)
+        self.tag_bytes = ffi.new("pn_bytes_t *")
+        self.tag_bytes.start = self.tag
+
+
+scratch = _Scratch()
+
+
+def _trace(_: Any, message: str) -> None:
+    log.debug("%s", message)
+
+
+_TRACER = ffi.new_handle({"_tracer": _trace})  # `cproton` looks for this key; one handle serves every transport
+
+
+def redirect_log(transport: Any) -> None:
+    """Proton writes warnings about what a peer sent to stderr; send them to our log, where they are of little weight."""
+    record = lib.pn_transport_attachments(transport)
+    lib.pn_record_def_py(record)
+    lib.pn_record_set_py(record, _TRACER)
+    lib.pn_transport_set_tracer(transport, lib.pn_pytracer)
+
+
+def text(chars: Any) -> str | None:
+    """A C string; what is not UTF-8 in it is replaced."""
+    return str(ffi.string(chars).decode("utf-8", "replace")) if chars else None
+
+
+def read_data(data: Any) -> Any:
+    """The (first) value a pn_data_t holds; None when it holds none or one we do not read."""
+    size = lib.pn_data_encoded_size(data) if data else 0  # NULL: the field was not there
+    if size <= 0:
+        return None
+    buffer = ffi.new("char[]", size)
+    written = lib.pn_data_encode(data, buffer, size)
+    if written <= 0:
+        return None
+    try:
+        value, _ = decode(bytes(ffi.buffer(buffer, written)))
+    except DecodeError:
+        return None
+    return value
+
+
+def read_map(data: Any) -> Mapping[Any, Any]:
+    value = read_data(data)
+    return value if isinstance(value, dict) else {}
+
+
+def write_data(data: Any, value: Any) -> None:
+    """Put `value` into a pn_data_t; an empty one leaves it empty (null on the wire)."""
+    if not value:
+        return
+    raw = encode(value)
+    lib.pn_data_clear(data)
+    lib.pn_data_decode(data, ffi.from_buffer(raw), len(raw))
+
+
+def write_map(data: Any, value: Mapping[Any, Any] | None) -> None:
+    """The same for a map whose keys are symbols (fields, section 2.8.3)."""
+    write_data(data, {Symbol(key) if isinstance(key, str) else key: item for key, item in (value or {}).items()})
+
+
+def read_condition(condition: Any) -> Condition | None:
+    name = text(lib.pn_condition_get_name(condition)) if lib.pn_condition_is_set(condition) else None
+    if not name:
+        return None
+    return Condition(name, text(lib.pn_condition_get_description(condition)) or "")
+
+
+def write_condition(condition: Any, value: Condition | None) -> None:
+    if value is not None:
+        lib.pn_condition_set_name(condition, value.name.encode("ascii", "replace"))
+        lib.pn_condition_set_description(condition, value.description.encode("utf-8", "replace"))
+
+
+def read_terminus(terminus: Any) -> Terminus:
+    kind = TerminusKind(lib.pn_terminus_get_type(terminus))
+    if kind is TerminusKind.NONE:
+        return Terminus()
+    return Terminus(
+        kind=kind,
+        address=text(lib.pn_terminus_get_address(terminus)),
+        dynamic=lib.pn_terminus_is_dynamic(terminus),
+        durability=lib.pn_terminus_get_durability(terminus),
+        expiry=_EXPIRY_NAMES.get(lib.pn_terminus_get_expiry_policy(terminus), "session-end"),
+        timeout_s=lib.pn_terminus_get_timeout(terminus),
+        distribution_mode=_DISTRIBUTION_NAMES.get(lib.pn_terminus_get_distribution_mode(terminus)),
+        capabilities=symbols(read_data(lib.pn_terminus_capabilities(terminus))),
+        filters=read_map(lib.pn_terminus_filter(terminus)),
+        properties=read_map(lib.pn_terminus_properties(terminus)),
+    )
+
+
+def write_terminus(terminus: Any, value: Terminus) -> None:
+    lib.pn_terminus_set_type(terminus, int(value.kind))
+    if value.kind is TerminusKind.NONE:
+        return
+    if value.address is not None:
+        lib.pn_terminus_set_address(terminus, value.address.encode("utf-8", "replace"))
+    lib.pn_terminus_set_dynamic(terminus, value.dynamic)
+    lib.pn_terminus_set_durability(terminus, value.durability)
+    if value.expiry != "session-end":  # the default, section 3.5.3
+        lib.pn_terminus_set_expiry_policy(terminus, _EXPIRY[value.expiry])
+    lib.pn_terminus_set_timeout(terminus, value.timeout_s)
+    lib.pn_terminus_set_distribution_mode(terminus, _DISTRIBUTION[value.distribution_mode])
+    write_data(lib.pn_terminus_capabilities(terminus), Symbols(value.capabilities))
+    if value.kind is TerminusKind.SOURCE:
+        write_map(lib.pn_terminus_filter(terminus), value.filters)
+    write_map(lib.pn_terminus_properties(terminus), value.properties)
+
+
+def read_remote_state(delivery: Any) -> tuple[State, Condition | None]:
+    """The state the peer gave a delivery, and the condition of a rejection. Unknown states count as NONE."""
+    number = lib.pn_delivery_remote_state(delivery)
+    if number == State.ACCEPTED:
+        return State.ACCEPTED, None
+    disposition = lib.pn_delivery_remote(delivery)
+    if number == State.REJECTED:
+        return State.REJECTED, read_condition(lib.pn_disposition_condition(disposition))
+    if number == State.MODIFIED:
+        if lib.pn_disposition_is_undeliverable(disposition):
+            return State.MODIFIED_UNDELIVERABLE, None
+        return State.MODIFIED_FAILED if lib.pn_disposition_is_failed(disposition) else State.MODIFIED, None
+    return (State(number), None) if number in (State.RECEIVED, State.RELEASED) else (State.NONE, None)
+
+
+def write_local_state(delivery: Any, state: State, condition: Condition | None) -> None:
+    """Give an incoming delivery its state; settling is the caller's."""
+    lib.pn_delivery_update(delivery, int(state) & 0xFF)
+    if state is State.REJECTED and condition is not None:
+        write_condition(lib.pn_disposition_condition(lib.pn_delivery_local(delivery)), condition)
+    elif state in (State.MODIFIED_FAILED, State.MODIFIED_UNDELIVERABLE):
+        disposition = lib.pn_delivery_local(delivery)
+        lib.pn_disposition_set_failed(disposition, True)
+        lib.pn_disposition_set_undeliverable(disposition, state is State.MODIFIED_UNDELIVERABLE)

@@ -1,0 +1,184 @@
+"""One connection of a gateway to a hub: an engine with the uplink and the reports bound to it.
+
+It obeys `bridge.connection.Connection` itself, so that what the uplink gathered during a turn of the loop becomes
+batches exactly when the driver asks for bytes. A new one is made for each attempt; the uplink and the reports live on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from bridge.batch import CAPABILITY
+from bridge.engine import (
+    Attached,
+    Closed,
+    Condition,
+    Detached,
+    Dispositions,
+    Engine,
+    Event,
+    Link,
+    Opened,
+    Transfers,
+)
+from bridge.reports import Reports
+from bridge.uplink import Uplink
+
+TELEMETRY: Final = "telemetry"
+STATUS: Final = "status"
+LEDGER: Final = "ledger"
+
+
+class LinkUp(msgspec.Struct, frozen=True, gc=False):
+    """The peer takes telemetry."""
+
+    peer: str
+    """Its container-id."""
+    batching: bool
+    """It takes batches; otherwise it gets one AMQP message a delivery."""
+
+
+class LinkDown(msgspec.Struct, frozen=True, gc=False):
+    """The connection is over, or never came about; always the last event, exactly once."""
+
+    reason: str
+
+
+class GatewayLink:
+    """See the module. Its events are `LinkUp` and `LinkDown`, for whoever dials."""
+
+    def __init__(
+        self, engine: Engine, uplink: Uplink, reports: Reports | None = None, *, target: str = TELEMETRY
+    ) -> None:
+        """`engine` is a client that has not been opened. `target`: the peer's address for telemetry.
+
+        A peer that refuses the links for status and ledger simply gets none.
+        """
+        self._engine = engine
+        self._uplink = uplink
+        self._reports = reports
+        self._target = target
+        self._peer = "-"
+        self._telemetry: Link | None = None
+        self._status: Link | None = None
+        self._ledger: Link | None = None
+        self._reason: str | None = None
+        self._down = False
+        engine.open()
+
+    # --- Connection -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._engine.closed
+
+    @property
+    def deadline(self) -> float | None:
+        return self._engine.deadline
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[LinkUp | LinkDown]:
+        return self._take(self._engine.receive_data(data, now), now)
+
+    def receive_eof(self, now: float) -> Sequence[LinkUp | LinkDown]:
+        return self._take(self._engine.receive_eof(now), now)
+
+    def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
+        return self._take(self._engine.handle_timeout(now), now)
+
+    def data_to_send(self) -> bytes:
+        if not self._down and self._reason is None:
+            if self._reports is not None:
+                self._reports.flush()
+            self._uplink.flush()
+        return self._engine.data_to_send()
+
+    # --- commands ---------------------------------------------------------------------------------------------
+
+    def close(self, reason: str, condition: Condition | None = None) -> None:
+        """End the connection in good order. What is unsettled stays with the uplink."""
+        if self._reason is None and not self._down:
+            self._reason = reason
+            self._release()
+            self._engine.close(condition)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _take(self, events: Iterable[Event], now: float) -> list[LinkUp | LinkDown]:
+        told: list[LinkUp | LinkDown] = []
+        for event in events:
+            if isinstance(event, Closed):
+                self._on_closed(event, told)
+            elif self._reason is not None:
+                continue  # closing: whatever else arrives comes again over the next connection
+            elif isinstance(event, Dispositions):
+                self._on_dispositions(event, now)
+            elif isinstance(event, Opened):
+                self._on_opened(event)
+            elif isinstance(event, Attached):
+                self._on_attached(event.link, told)
+            elif isinstance(event, Detached):
+                self._on_detached(event)
+            elif isinstance(event, Transfers):
+                self.close("the peer sent messages on a link of ours", Condition("amqp:not-allowed"))
+        return told
+
+    def _on_opened(self, event: Opened) -> None:
+        self._peer = event.container_id
+        attach = self._engine.attach_sender
+        if self._reports is not None:
+            self._ledger = attach(LEDGER, LEDGER)
+            self._status = attach(STATUS, STATUS)
+        self._telemetry = attach(TELEMETRY, self._target, desired_capabilities=(CAPABILITY,))
+
+    def _on_attached(self, link: Link, told: list[LinkUp | LinkDown]) -> None:
+        if link is self._telemetry:
+            self._uplink.cut = self._cut
+            self._uplink.attached(self._engine, link)
+            told.append(LinkUp(self._peer, self._uplink.batching))
+        elif self._reports is not None and link is self._status:
+            self._reports.attached(self._engine, status=link)
+        elif self._reports is not None and link is self._ledger:
+            self._reports.attached(self._engine, ledger=link)
+        else:
+            self._engine.refuse(link, Condition("amqp:not-found", "a gateway serves no links here"))
+
+    def _on_dispositions(self, event: Dispositions, now: float) -> None:
+        if event.link is self._telemetry:
+            self._uplink.settled(event.items, now)
+        elif event.link is self._ledger and self._reports is not None:
+            self._reports.settled(event.items)
+
+    def _on_detached(self, event: Detached) -> None:
+        if event.link is self._telemetry:
+            self.close(f"the peer detached {self._target!r}: {_words(event.condition)}")
+
+    def _on_closed(self, event: Closed, told: list[LinkUp | LinkDown]) -> None:
+        if not self._down:
+            self._down = True
+            if self._reason is None:
+                self._release()
+            told.append(LinkDown(self._reason or _words(event.condition)))
+
+    def _cut(self, reason: str) -> None:
+        self.close(reason, Condition("amqp:connection:forced", reason))
+
+    def _release(self) -> None:
+        self._uplink.detached()
+        if self._reports is not None:
+            self._reports.detached()
+
+
+def _words(condition: Condition | None) -> str:
+    if condition is None:
+        return "closed by the peer"
+    return f"{condition.name}: {condition.description}" if condition.description else condition.name
+
+
+def bind_wake(uplink: Uplink, reports: Reports | None, wake: Any) -> None:
+    """Let both ask for a flush of the connection that is up; `wake` is `Driver.flush_soon`."""
+    uplink.wake = wake
+    if reports is not None:
+        reports.wake = wake

@@ -1,0 +1,306 @@
+"""The hub's end of the crossing: takes what gateways send, hands it to the hub's service, settles at its word.
+
+`accepted` means durable at the hub, so nothing is settled here before the service says so, and the credit given to a
+gateway bounds what may wait for that. Sans-I/O: obeys `bridge.driver.Owner` over a server engine. One a connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from bridge import plain
+from bridge.batch import CAPABILITY, Batch, BatchError, decode
+from bridge.engine import (
+    Attached,
+    Closed,
+    Condition,
+    Detached,
+    Engine,
+    Link,
+    Opened,
+    State,
+    Transfers,
+)
+from bridge.gateway_link import LEDGER, STATUS, TELEMETRY
+from bridge.plain import Arrival, MessageError
+from bridge.sasl import ANONYMOUS
+
+log = logging.getLogger(__name__)
+
+STATUS_CREDIT: Final = 16
+"""Status documents a gateway may have on the way; they are settled already, this only paces them."""
+LEDGER_CREDIT: Final = 64
+"""Ledger documents of a gateway that may wait to be durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeLimits:
+    """What one gateway's connection may make the hub hold."""
+
+    batches_unsettled: int = 64
+    """Batches that may wait to be durable: with the gateway's 256 KiB each, 16 MiB."""
+    messages_unsettled: int = 4096
+    """The same for a peer that sends plain messages."""
+    bytes_unsettled: int = 32 << 20
+    """Decoded bytes waiting to be durable above which no more credit is given. Credit already given may exceed it, by
+    at most `batches_unsettled` messages of the engine's `max_message_size`."""
+
+
+class IntakeService(Protocol):
+    """What the hub does with what arrives. No method blocks; all run on the loop's thread.
+
+    Tokens name what must be settled: through `Intake.accept` once durable, else `reject` or `release`, in any grouping,
+    at any later time. After `gateway_disconnected` the tokens of that intake are void, and settling them does nothing.
+    """
+
+    def gateway_connected(self, gateway: str, intake: Intake) -> None:
+        """A gateway opened its connection. May answer with `Intake.close`."""
+        ...
+
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None: ...
+
+    def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
+        """Plain AMQP messages, (token, message); what a message says of its gateway is the peer's word, not ours."""
+        ...
+
+    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None: ...
+
+    def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
+
+    def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
+        """Exactly once for each `gateway_connected`."""
+        ...
+
+
+class _Held(NamedTuple):
+    """A delivery that waits for the service's word."""
+
+    link: Link
+    delivery: int
+    size: int
+
+
+class _Inlet:
+    """What a link of the peer's is for: kept as the link's context."""
+
+    __slots__ = ("batching", "credit_max", "target", "unsettled")
+
+    def __init__(self, target: str, credit_max: int, *, batching: bool) -> None:
+        self.target = target
+        self.credit_max = credit_max
+        self.batching = batching
+        self.unsettled = 0
+
+
+class Intake:
+    """One gateway's connection at the hub."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        service: IntakeService,
+        *,
+        wake: Callable[[], None],
+        limits: IntakeLimits | None = None,
+    ) -> None:
+        """`wake` is `Driver.flush_soon`: called when there is something to send outside of `handle`."""
+        self._engine = engine
+        self._service = service
+        self._wake = wake
+        self._limits = limits or IntakeLimits()
+        self._gateway: str | None = None
+        self._held: dict[int, _Held] = {}
+        self._held_bytes = 0
+        self._tokens = count()
+        self._inlets: list[Link] = []
+        self._over = False
+        self.malformed = 0
+        """Deliveries rejected because they could not be read."""
+
+    @property
+    def gateway(self) -> str | None:
+        """Who the peer is: what SASL established, its container-id when that is nobody; None while not open."""
+        return self._gateway
+
+    @property
+    def unsettled(self) -> tuple[int, int]:
+        """(deliveries, decoded bytes) that wait for the service's word."""
+        return len(self._held), self._held_bytes
+
+    # --- Owner ------------------------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Closed):
+                self._on_closed()
+            elif self._over:
+                continue  # what comes after a release must not be taken before what was released
+            elif isinstance(event, Transfers):
+                self._on_transfers(event)
+            elif isinstance(event, Opened):
+                self._on_opened(event)
+            elif isinstance(event, Attached):
+                self._on_attached(event.link)
+            elif isinstance(event, Detached) and event.link in self._inlets:
+                self._on_detached(event.link)
+
+    def writable(self) -> None:
+        """Nothing is sent but settlements and credit."""
+
+    # --- for the service --------------------------------------------------------------------------------------
+
+    def accept(self, tokens: Iterable[int]) -> None:
+        """These are durable. Tokens that are void are passed over."""
+        self._settle(tokens, State.ACCEPTED, None)
+
+    def reject(self, token: int, condition: str, description: str) -> None:
+        """This can never be taken; the gateway gives it up, loudly."""
+        self._settle((token,), State.REJECTED, Condition(condition, description))
+
+    def release(self, tokens: Iterable[int], reason: str = "not now") -> None:
+        """These cannot be taken now. Everything that came after them on their links goes back with them, and the
+        connection ends: the gateway sends again from there, later and in order (decision 0003).
+
+        A service that only needs time should rather not answer: the credit stops the gateway.
+        """
+        links = {id(held.link): token for token in sorted(tokens, reverse=True) if (held := self._held.get(token))}
+        back = [token for token, held in self._held.items() if token >= links.get(id(held.link), token + 1)]
+        if back:
+            self._settle(back, State.RELEASED, None)
+            self.close("amqp:resource-limit-exceeded", reason)
+
+    def close(self, condition: str, description: str) -> None:
+        """End the connection, e.g. of a gateway that is not admitted."""
+        self._over = True
+        self._engine.close(Condition(condition, description))
+        self._wake()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _on_opened(self, event: Opened) -> None:
+        gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
+        if not gateway:
+            self.close("amqp:invalid-field", "a gateway needs a container-id")
+            return
+        self._gateway = gateway
+        self._engine.open()
+        self._service.gateway_connected(gateway, self)
+
+    def _on_attached(self, link: Link) -> None:
+        address = link.target.address
+        if link.is_sender or address not in (TELEMETRY, STATUS, LEDGER):
+            name = link.source.address if link.is_sender else address
+            self._engine.refuse(link, Condition("amqp:not-found", f"nothing is here under {name!r}"))
+            return
+        batching = address == TELEMETRY and CAPABILITY in link.desired_capabilities
+        credit = {
+            TELEMETRY: self._limits.batches_unsettled if batching else self._limits.messages_unsettled,
+            STATUS: STATUS_CREDIT,
+            LEDGER: LEDGER_CREDIT,
+        }
+        link.context = _Inlet(address, credit[address], batching=batching)
+        self._inlets.append(link)
+        self._engine.accept(link, offered_capabilities=(CAPABILITY,) if batching else ())
+        self._replenish()
+
+    def _on_transfers(self, event: Transfers) -> None:
+        link = event.link
+        inlet: _Inlet = link.context
+        gateway = self._gateway or ""
+        deliveries: Sequence[int | None] = [None] * len(event.messages) if event.settled else event.deliveries
+        arrivals: list[tuple[int, Arrival]] = []
+        for delivery, message in zip(deliveries, event.messages, strict=True):
+            try:
+                if inlet.target == TELEMETRY and not inlet.batching:
+                    arrival = plain.parse(message)
+                    arrivals.append((self._hold(link, delivery, len(message)), arrival))
+                    continue
+                body = plain.body_of(message)
+                if inlet.target == TELEMETRY:
+                    batch = decode(body)
+                    self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, gateway)
+                elif inlet.target == STATUS:
+                    self._on_status(link, delivery, _document(body), gateway)
+                else:
+                    document = _document(body)
+                    self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
+            except (BatchError, MessageError) as error:
+                self._on_malformed(link, delivery, error)
+            if self._over:
+                return  # the service closed: the rest of the read is the gateway's to send again
+        if arrivals:
+            self._service.messages_arrived(self, arrivals, gateway)
+        self._replenish()
+
+    def _on_status(self, link: Link, delivery: int | None, document: dict[str, Any], gateway: str) -> None:
+        self._service.status_arrived(gateway, document)
+        if delivery is not None:
+            self._engine.settle(link, (delivery,), State.ACCEPTED)
+
+    def _on_malformed(self, link: Link, delivery: int | None, error: BatchError | MessageError) -> None:
+        self.malformed += 1
+        log.error("gateway %s: malformed on link %s: %s", self._gateway, link.name, error)
+        if delivery is not None:
+            self._engine.settle(link, (delivery,), State.REJECTED, Condition(error.condition, str(error)))
+
+    def _on_detached(self, link: Link) -> None:
+        self._inlets.remove(link)
+        for token in [token for token, held in self._held.items() if held.link is link]:
+            self._held_bytes -= self._held.pop(token).size
+
+    def _on_closed(self) -> None:
+        self._over = True
+        self._held.clear()
+        self._held_bytes = 0
+        self._inlets.clear()
+        gateway, self._gateway = self._gateway, None
+        if gateway is not None:
+            self._service.gateway_disconnected(gateway, self)
+
+    def _hold(self, link: Link, delivery: int | None, size: int) -> int:
+        """A token for a delivery; one that was sent settled has a token that settles nothing."""
+        token = next(self._tokens)
+        if delivery is not None:
+            self._held[token] = _Held(link, delivery, size)
+            self._held_bytes += size
+            link.context.unsettled += 1
+        return token
+
+    def _settle(self, tokens: Iterable[int], state: State, condition: Condition | None) -> None:
+        by_link: dict[Link, list[int]] = {}
+        for token in tokens:
+            held = self._held.pop(token, None)
+            if held is not None:
+                by_link.setdefault(held.link, []).append(held.delivery)
+                held.link.context.unsettled -= 1
+                self._held_bytes -= held.size
+        for link, deliveries in by_link.items():
+            self._engine.settle(link, deliveries, state, condition)
+        if by_link:
+            self._replenish()
+            self._wake()
+
+    def _replenish(self) -> None:
+        """Give back credit, a quarter at a time at least: a flow frame for each batch would be a third more frames."""
+        if self._over:
+            return
+        for link in self._inlets:
+            inlet: _Inlet = link.context
+            missing = inlet.credit_max - inlet.unsettled - link.credit
+            enough = self._held_bytes < self._limits.bytes_unsettled or inlet.target != TELEMETRY
+            if enough and (missing * 4 >= inlet.credit_max or (missing > 0 and link.credit <= 0)):
+                self._engine.grant(link, missing)
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises `MessageError`."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MessageError(f"not a JSON object: {error}") from None

@@ -1,0 +1,285 @@
+"""One AMQP message a delivery: what crosses to and from a peer that does not know batches (AMQP 1.0 section 3.2).
+
+What a batch says once for many messages, each message says here for itself, in message annotations
+``x-opt-waypost-…``. A message that came in as AMQP leaves with its bare message untouched (section 3.2 forbids more);
+one that came in as MQTT becomes properties, application properties and a data section. Sans-I/O, and no link either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple
+
+from bridge.amqp_values import DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
+from bridge.message import AMQP, DURABLE, Run
+
+PREFIX: Final = "x-opt-waypost-"
+GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, RECEIVED_AT, HOPS = (
+    Symbol(PREFIX + name) for name in ("gateway", "epoch", "address", "sequence", "device", "received-at", "hops")
+)
+
+MESSAGE_ID_LENGTH_MAX: Final = 128
+"""Azure Service Bus, which finds duplicates by message-id, takes no longer ones."""
+HOPS_MAX: Final = 32
+"""Gateways and hubs one message may have passed; more is a loop."""
+
+_HEADER, _DELIVERY_ANNOTATIONS, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x71, 0x72, 0x73
+_APPLICATION_PROPERTIES, _DATA = 0x74, 0x75
+_SYMBOLIC: Final = {
+    "amqp:header:list": _HEADER,
+    "amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": _PROPERTIES,
+}
+_READ: Final = (_HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES)
+_MAP8, _MAP32 = 0xC1, 0xD1
+
+
+class MessageError(Exception):
+    """What arrived is not an AMQP message."""
+
+    condition = "amqp:decode-error"
+
+
+class Hop(NamedTuple):
+    """Whose message this is: the parts of its name that all messages of one gateway share."""
+
+    gateway: str
+    epoch: str
+
+
+class Arrival(NamedTuple):
+    """A plain message as it arrived; `gateway`, `epoch` and `sequence` are None when it carries no name of Waypost's.
+
+    `run` is one message in AMQP encoding: ``properties`` the header section, ``bodies[0]`` the rest without delivery
+    annotations. Its address is the annotation's, else the ``to`` property, else empty.
+    """
+
+    gateway: str | None
+    epoch: str | None
+    sequence: int | None
+    hops: tuple[str, ...]
+    run: Run
+
+
+class Section(NamedTuple):
+    """One section: its descriptor, and where it begins, where its value begins, and where it ends."""
+
+    code: int
+    start: int
+    value: int
+    end: int
+
+
+def data_section(body: bytes) -> bytes:
+    """A message of a single data section (section 3.2.6)."""
+    return b"\x00\x53\x75" + encode(body)
+
+
+# --- out ----------------------------------------------------------------------------------------------------------
+
+
+def messages(hop: Hop, sequence: int, run: Run) -> list[bytes]:
+    """The messages of a run, named by `hop` and their sequences."""
+    if run.flags & AMQP:
+        return [_annotated(hop, sequence + i, run, body) for i, body in enumerate(run.bodies)]
+    header, properties, application = _translated(run)
+    return [
+        b"".join(
+            (
+                header,
+                _section(_MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, ())),
+                _section(_PROPERTIES, [_message_id(hop, sequence + i, run.address), *properties]),
+                application,
+                data_section(body),
+            )
+        )
+        for i, body in enumerate(run.bodies)
+    ]
+
+
+def _annotations(hop: Hop, sequence: int, run: Run, hops: Sequence[str]) -> dict[Symbol, Any]:
+    return {
+        GATEWAY: hop.gateway,
+        EPOCH: hop.epoch,
+        ADDRESS: run.address,
+        SEQUENCE: Ulong(sequence),
+        DEVICE: run.device,
+        RECEIVED_AT: run.received_at,
+        HOPS: [*hops, hop.gateway],
+    }
+
+
+def _message_id(hop: Hop, sequence: int, address: str) -> str:
+    """The message's name as one string; a long address is there by its digest."""
+    name = f"{hop.epoch}/{sequence}/{address}"
+    if len(name) <= MESSAGE_ID_LENGTH_MAX:
+        return name
+    return f"{hop.epoch}/{sequence}/{blake2b(address.encode(), digest_size=16).hexdigest()}"
+
+
+def _annotated(hop: Hop, sequence: int, run: Run, body: bytes) -> bytes:
+    """An AMQP message with our annotations among its own; every other byte stays as it is."""
+    try:
+        others, hops, rest = _their_annotations(body)
+    except DecodeError:
+        others, hops, rest = [], [], 0  # it is passed on as it came; the peer may make more of it
+    ours = [encode(part) for entry in _annotations(hop, sequence, run, hops).items() for part in entry]
+    content = b"".join((*others, *ours))
+    count = 2 * len(others) + len(ours)
+    annotations = b"\x00\x53\x72" + bytes((_MAP32,)) + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
+    return run.properties + annotations + body[rest:]
+
+
+def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
+    """The entries of a message's own annotations as encoded, its hops so far, and where its next section begins."""
+    first = next(sections(body), None)
+    if first is None or first.code != _MESSAGE_ANNOTATIONS:
+        return [], [], 0
+    code = body[first.value]
+    if code not in (_MAP8, _MAP32):
+        raise DecodeError("message annotations are not a map")
+    others: list[bytes] = []
+    hops: list[str] = []
+    start = first.value + (3 if code == _MAP8 else 9)
+    while start < first.end:
+        key, at = decode(body, start)
+        value, end = decode(body, at)
+        if key == HOPS and isinstance(value, list):
+            hops = [str(hop) for hop in value[-HOPS_MAX:]]
+        if not str(key).startswith(PREFIX):
+            others.append(body[start:end])
+        start = end
+    return others, hops, first.end
+
+
+def _section(code: int, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + encode(value)
+
+
+# --- MQTT to AMQP -------------------------------------------------------------------------------------------------
+
+
+def _translated(run: Run) -> tuple[bytes, list[Any], bytes]:
+    """Header section, properties after message-id, application properties section, of a run in MQTT encoding."""
+    mqtt = _mqtt_properties(run.properties)
+    expiry_s: int | None = mqtt.get(_EXPIRY)
+    header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0]
+    if expiry_s is not None:
+        header += [Ubyte(4), Uint(min(expiry_s * 1000, 0xFFFF_FFFF))]
+    content_type = mqtt.get(_CONTENT_TYPE)
+    properties = [
+        None,  # user-id
+        run.address,
+        None,  # subject
+        mqtt.get(_RESPONSE_TOPIC),
+        mqtt.get(_CORRELATION_DATA),
+        Symbol(content_type) if content_type is not None and content_type.isascii() else None,
+    ]
+    while properties[-1] is None:
+        properties.pop()
+    users: list[tuple[str, str]] = mqtt.get(_USER_PROPERTY, [])
+    application = _section(_APPLICATION_PROPERTIES, dict(users)) if users else b""
+    return _section(_HEADER, header), properties, application
+
+
+_PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
+
+
+def _mqtt_properties(data: bytes) -> dict[int, Any]:
+    """Publish properties (MQTT 5 section 3.3.2.3); the gateway's own listener has checked them when they came in.
+
+    What cannot be read ends the list: a message is not held back for a property that says nothing to the peer.
+    """
+    result: dict[int, Any] = {}
+    offset = 0
+
+    def take() -> bytes:
+        nonlocal offset
+        start = offset + 2
+        offset = start + int.from_bytes(data[offset:start])
+        return data[start:offset]
+
+    while offset < len(data):
+        kind = data[offset]
+        offset += 1
+        if kind == _PAYLOAD_FORMAT:
+            offset += 1
+        elif kind == _EXPIRY:
+            result[kind] = int.from_bytes(data[offset : offset + 4])
+            offset += 4
+        elif kind in (_CONTENT_TYPE, _RESPONSE_TOPIC):
+            result[kind] = take().decode("utf-8", "replace")
+        elif kind == _CORRELATION_DATA:
+            result[kind] = take()
+        elif kind == _USER_PROPERTY:
+            result.setdefault(kind, []).append((take().decode("utf-8", "replace"), take().decode("utf-8", "replace")))
+        else:
+            break
+    return result
+
+
+# --- in -----------------------------------------------------------------------------------------------------------
+
+
+def sections(message: bytes) -> Iterator[Section]:
+    """The sections of an encoded message, in order. Raises `DecodeError` where it stops being one."""
+    offset = 0
+    while offset < len(message):
+        if message[offset] != 0:
+            raise DecodeError(f"no section begins at byte {offset}")
+        descriptor, value = decode(message, offset + 1)
+        _, end = decode(message, value)
+        code = descriptor if isinstance(descriptor, int) else _SYMBOLIC.get(str(descriptor), -1)
+        yield Section(code, offset, value, end)
+        offset = end
+
+
+def parse(message: bytes) -> Arrival:
+    """A message as it arrived. Raises `MessageError` when it is none."""
+    try:
+        found = {section.code: section for section in reversed(list(sections(message)))}
+        values = {code: decode(message, section.value)[0] for code, section in found.items() if code in _READ}
+    except DecodeError as error:
+        raise MessageError(str(error)) from None
+    if not found:
+        raise MessageError("an empty message")
+    header = found.get(_HEADER)
+    bare = max((found[code].end for code in (_HEADER, _DELIVERY_ANNOTATIONS) if code in found), default=0)
+    annotations, properties = values.get(_MESSAGE_ANNOTATIONS), values.get(_PROPERTIES)
+    annotations = annotations if isinstance(annotations, dict) else {}
+    to = properties[2] if isinstance(properties, list) and len(properties) > 2 else None
+    durable = isinstance(values.get(_HEADER), list) and values[_HEADER][:1] == [True]
+    received_at = annotations.get(RECEIVED_AT)
+    run = Run(
+        _text(annotations.get(ADDRESS)) or _text(to) or "",
+        _text(annotations.get(DEVICE)) or "",
+        AMQP | 1 | (DURABLE if durable else 0),
+        message[header.start : header.end] if header is not None else b"",
+        [message[bare:]],
+        received_at if isinstance(received_at, int) and received_at >= 0 else 0,
+    )
+    sequence, hops = annotations.get(SEQUENCE), annotations.get(HOPS)
+    return Arrival(
+        _text(annotations.get(GATEWAY)),
+        _text(annotations.get(EPOCH)),
+        sequence if isinstance(sequence, int) and sequence >= 0 else None,
+        tuple(str(hop) for hop in hops[:HOPS_MAX]) if isinstance(hops, list) else (),
+        run,
+    )
+
+
+def body_of(message: bytes) -> bytes:
+    """The bytes of a message's data sections together. Raises `MessageError` when it has none."""
+    try:
+        parts = [decode(message, section.value)[0] for section in sections(message) if section.code == _DATA]
+    except DecodeError as error:
+        raise MessageError(str(error)) from None
+    if not parts or not all(isinstance(part, bytes) for part in parts):
+        raise MessageError("no data section")
+    return b"".join(parts)
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if isinstance(value, str) else None

@@ -1,0 +1,131 @@
+"""The verdict: every claim of the demo with what was found, what was expected, and whether they agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cloud.demo.accounting import Account
+
+TITLE = "Waypost demo: acknowledged is in the lake, once"
+
+BACKLOG_SHARE = 0.8
+"""The waiting messages are seen up to a second before the acknowledged ones are counted; a leaking cut loses all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`value` and `expected` are as shown; `ok` says whether they agree."""
+
+    name: str
+    value: object
+    expected: object
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that was done to the system, seconds since 1970; `until` for what lasted."""
+
+    at: float
+    label: str
+    until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was done, and proof that it bit."""
+
+    gateway_cut: str
+    cut_s: float
+    acknowledged_meanwhile: int
+    """Readings the cut gateway went on acknowledging during the cut."""
+    backlog_messages: int
+    """Messages it had waiting for the hub at the end of the cut."""
+    gateway_killed: str
+    down_s: float
+    """From SIGKILL until it served again."""
+    epoch_kept: bool | None
+    """The killed gateway came back with the store it had; None when it does not say."""
+
+
+def facts_of(accounts: Sequence[Account], everything: Account, trial: Trial, drained_s: float | None) -> list[Fact]:
+    """Every fact of a run. `drained_s`: seconds until nothing waited any more, None when that never came."""
+    per_gateway = [
+        _equal(f"{one.gateway}: acknowledged readings found in the lake", one.landed, one.acknowledged)
+        for one in accounts
+    ]
+    return [
+        _equal("Acknowledged readings found in the lake", everything.landed, everything.acknowledged),
+        *per_gateway,
+        _none("Duplicates: rows of one (gateway, epoch, address, sequence)", everything.duplicates),
+        _none("Unexplained gaps: sequences neither in the lake nor in the ledger", everything.unexplained_gaps),
+        _none("Rows of one reading beyond what its device sent", everything.unconfessed),
+        _none("Readings left in the devices", everything.unacknowledged),
+        _none("Readings given up by the devices", everything.dropped),
+        Fact(
+            f"Uplink of {trial.gateway_cut} cut for {trial.cut_s:.0f} s: messages stored and waiting at its end",
+            trial.backlog_messages,
+            f"about {trial.acknowledged_meanwhile}",
+            trial.acknowledged_meanwhile > 0 and trial.backlog_messages >= BACKLOG_SHARE * trial.acknowledged_meanwhile,
+        ),
+        Fact(
+            f"{trial.gateway_killed} killed with SIGKILL under load: serving again, same store",
+            f"after {trial.down_s:.1f} s" if trial.epoch_kept is not False else "with another store",
+            "same store",
+            trial.epoch_kept is not False,
+        ),
+        Fact(
+            "Backlog drained after the devices stopped",
+            "never" if drained_s is None else f"in {drained_s:.1f} s",
+            "drained",
+            drained_s is not None,
+        ),
+    ]
+
+
+def notes_of(everything: Account, firmware: str) -> list[str]:
+    """What a reader should know beside the facts."""
+    notes = [
+        f"Sent again by devices after a broken connection: {everything.resent}. The lost acknowledgement of a reading "
+        f"that was on disk makes it two messages: {everything.twice} rows are such second copies, under sequences of "
+        "their own.",
+        firmware,
+    ]
+    if everything.given_up:
+        notes.append(f"Given up by gateways and explained in the ledger: {everything.given_up} sequences.")
+    if everything.missing:
+        shown = ", ".join(f"{device} #{seq}" for device, seq in everything.missing[:10])
+        notes.append(f"Acknowledged and not in the lake: {shown}{', ...' if len(everything.missing) > 10 else ''}.")
+    return notes
+
+
+def passed(facts: Sequence[Fact]) -> bool:
+    return bool(facts) and all(fact.ok for fact in facts)
+
+
+def document(facts: Sequence[Fact], notes: Sequence[str], events: Sequence[Event]) -> dict[str, Any]:
+    """`facts.json`, which `waypost analytics report --facts` shows."""
+    return {
+        "title": TITLE,
+        "verdict": "ok" if passed(facts) else "failed",
+        "facts": [{"name": f.name, "value": f.value, "expected": f.expected, "ok": f.ok} for f in facts],
+        "notes": list(notes),
+        "events": [
+            {"at": _iso(e.at), "label": e.label, "until": None if e.until is None else _iso(e.until)} for e in events
+        ],
+    }
+
+
+def _equal(name: str, value: int, expected: int) -> Fact:
+    return Fact(name, value, expected, value == expected and expected > 0)
+
+
+def _none(name: str, value: int) -> Fact:
+    return Fact(name, value, 0, value == 0)
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

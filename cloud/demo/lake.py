@@ -1,0 +1,80 @@
+"""What the demo sees of the lake: Delta tables, read with deltalake and nothing of the program that wrote them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from cloud.demo.accounting import Given, Reading, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """How much is there: rows of `telemetry`, and the commits that brought them."""
+
+    rows: int = 0
+    commits: int = 0
+
+
+class Lake:
+    """The lake in a folder. Blocks: call it from a worker thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._telemetry: DeltaTable | None = None
+
+    def landed(self) -> Landed:
+        """Counted from the table's log, without reading data."""
+        table = self._telemetry
+        if table is None:
+            table = self._telemetry = self._open("telemetry")
+            if table is None:
+                return Landed()
+        else:
+            table.update_incremental()
+        counts = pa.table(table.get_add_actions(flatten=True)).column("num_records").to_pylist()
+        return Landed(rows=sum(count or 0 for count in counts), commits=table.version())
+
+    def rows(self) -> list[Row]:
+        """Every row of `telemetry`."""
+        table = self._open("telemetry")
+        if table is None:
+            return []
+        columns = ("gateway", "epoch", "address", "sequence", "body")
+        found = table.to_pyarrow_table(columns=list(columns))
+        values = zip(*(found.column(name).to_pylist() for name in columns), strict=True)
+        return [
+            Row(gateway, epoch, address, sequence, reading_of(body))
+            for gateway, epoch, address, sequence, body in values
+        ]
+
+    def ledger(self) -> list[Given]:
+        """Every row of `ledger`."""
+        table = self._open("ledger")
+        if table is None:
+            return []
+        columns = ("gateway", "epoch", "address", "first_sequence", "last_sequence")
+        found = table.to_pyarrow_table(columns=list(columns))
+        return [Given(*values) for values in zip(*(found.column(name).to_pylist() for name in columns), strict=True)]
+
+    def _open(self, name: str) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._folder / name)
+        except TableNotFoundError:
+            return None
+
+
+def reading_of(body: bytes) -> Reading | None:
+    """(device, seq) of a reading; None when the body is something else."""
+    try:
+        match json.loads(body):
+            case {"device": str(device), "seq": int(seq)}:
+                return device, seq
+    except ValueError:
+        pass
+    return None

@@ -1,0 +1,247 @@
+"""The play, from the first process to the last number. What it proves is decided in `accounting` and `facts`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cloud.demo import facts as verdict
+from cloud.demo.accounting import Account, account, total
+from cloud.demo.board import Board
+from cloud.demo.errors import DemoError
+from cloud.demo.facts import Event, Fact, Trial
+from cloud.demo.lake import Lake
+from cloud.demo.plan import CUT_GATEWAY, GATEWAYS, KILLED_GATEWAY, Timeline, devices
+from cloud.demo.processes import Children
+from cloud.demo.stage import Stage
+from cloud.demo.watching import INTERVAL_S, Watcher
+
+DRAINED_S_MAX = 60.0
+UPLINKS_UP_S_MAX = 20.0
+ANALYTICS_S_MAX = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the demo found."""
+
+    facts: Sequence[Fact]
+    notes: Sequence[str]
+    accounts: Sequence[Account]
+    everything: Account
+    report: Path
+
+    @property
+    def ok(self) -> bool:
+        return verdict.passed(self.facts)
+
+
+class Scenario:
+    """Plays once on a stage; `play` returns what was found and leaves hub and gateways running."""
+
+    def __init__(self, folder: Path, board: Board, children: Children, timeline: Timeline) -> None:
+        self._folder = folder
+        self._board = board
+        self._timeline = timeline
+        self.stage = Stage(folder, board, children)
+        self._lake = Lake(self.stage.lake)
+        self._flowing_since = 0.0
+        self._firmware = ""
+
+    async def play(self) -> Outcome:
+        """All of it. Raises DemoError when something failed to run."""
+        await self._start()
+        ports = {name: gateway.http for name, gateway in self.stage.gateways.items()}
+        async with Watcher(self._board, self._lake, ports):
+            await self._flow()
+            trial = await self._trouble()
+            drained_s = await self._drain()
+            accounts, facts, notes = await self._verify(trial, drained_s)
+            report = await self._analyse(facts, notes)
+        self._board.enter("done")
+        return Outcome(facts, notes, accounts, total(accounts), report)
+
+    # --- the acts ---------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        board, stage = self._board, self.stage
+        board.enter("start", "starting the hub")
+        await stage.start_hub(GATEWAYS)
+        board.doing = "starting two gateways"
+        await asyncio.gather(*(stage.start_gateway(name) for name in GATEWAYS))
+        board.say(f"hub and {len(GATEWAYS)} gateways serve")
+
+    async def _flow(self) -> None:
+        """Devices start; nothing is wrong yet."""
+        board, stage = self._board, self.stage
+        board.doing = "starting the devices"
+        plans = devices(sensors=_has_sensors())
+        await asyncio.gather(*(stage.start_device(plan) for plan in plans))
+        self._firmware = await stage.start_firmware()
+        await self._until(lambda: all(d.journal.sends for d in board.devices), 30, "not every device was acknowledged")
+        await self._until(self._uplinks_up, UPLINKS_UP_S_MAX, "an uplink did not come up")
+        self._flowing_since = time.monotonic()
+        board.enter("flow", "devices publish, uplinks carry")
+        board.say(f"{len(board.devices)} devices publish to {len(GATEWAYS)} gateways", "good")
+        await self._at(self._timeline.cut)
+
+    async def _trouble(self) -> Trial:
+        """One uplink is cut; meanwhile the other gateway is killed under load and comes back; then it is restored."""
+        board, stage, timeline = self._board, self.stage, self._timeline
+        relay = stage.gateways[CUT_GATEWAY].relay
+        board.enter("cut uplink", f"{CUT_GATEWAY} stores, its devices notice nothing")
+        await relay.close()
+        cut_at, acknowledged_before = time.time(), self._acknowledged_by(CUT_GATEWAY)
+        board.say(f"uplink of {CUT_GATEWAY} cut: connections reset, new ones refused", "bad")
+
+        await self._at(timeline.kill)
+        board.enter("kill gateway", f"devices of {KILLED_GATEWAY} keep their readings until it is back")
+        epoch = board.gateways[KILLED_GATEWAY].epoch
+        stage.kill_gateway(KILLED_GATEWAY)
+        killed_at = time.time()
+        board.say(f"{KILLED_GATEWAY} killed with SIGKILL under load", "bad")
+        await self._at(timeline.restart)
+        await stage.start_gateway(KILLED_GATEWAY)
+        back_at = time.time()
+        board.say(f"{KILLED_GATEWAY} serves again after {back_at - killed_at:.1f} s, its store recovered", "good")
+
+        await self._at(timeline.restore)
+        stored = self._acknowledged_by(CUT_GATEWAY) - acknowledged_before
+        waiting = board.gateways[CUT_GATEWAY].backlog or 0
+        await relay.open()
+        restored_at = time.time()
+        board.enter("restore", "the backlog drains while devices go on")
+        board.say(f"uplink of {CUT_GATEWAY} restored after {restored_at - cut_at:.0f} s", "good")
+        board.events += [
+            Event(cut_at, f"{CUT_GATEWAY}: uplink cut", restored_at),
+            Event(killed_at, f"{KILLED_GATEWAY}: killed with SIGKILL", back_at),
+        ]
+        await self._until(self._uplinks_up, UPLINKS_UP_S_MAX, "an uplink did not come back")
+        await self._at(timeline.stop)
+        after = board.gateways[KILLED_GATEWAY].epoch
+        return Trial(
+            gateway_cut=CUT_GATEWAY,
+            cut_s=restored_at - cut_at,
+            acknowledged_meanwhile=stored,
+            backlog_messages=waiting,
+            gateway_killed=KILLED_GATEWAY,
+            down_s=back_at - killed_at,
+            epoch_kept=None if epoch is None or after is None else epoch == after,
+        )
+
+    async def _drain(self) -> float | None:
+        """Devices stop and deliver the rest; then nothing may wait anywhere. Seconds it took, None: it never came."""
+        board = self._board
+        board.enter("drain", "devices deliver their last readings")
+        stopped_at = time.time()
+        board.events.append(Event(stopped_at, "devices stopped"))
+        await self.stage.stop_devices()
+        self.stage.devices, self.stage.firmware = [], None
+        board.say(f"devices stopped: {board.acknowledged:,} readings acknowledged")
+        board.doing = "waiting until nothing waits anywhere"
+        looks = board.looks
+        if not await self._reached(lambda: board.looks >= looks + 2 and self._drained(), DRAINED_S_MAX):
+            board.say(f"still not drained after {DRAINED_S_MAX:.0f} s", "bad")
+            return None
+        took = time.time() - stopped_at
+        board.say(f"drained: {board.landed.rows:,} rows in the lake in {board.landed.commits} commits", "good")
+        return took
+
+    async def _verify(self, trial: Trial, drained_s: float | None) -> tuple[list[Account], list[Fact], list[str]]:
+        """Hold the lake against the journals and write `facts.json`."""
+        self._board.enter("analyse", "comparing the lake with the devices' journals")
+        deliveries = [device.journal.deliveries() for device in self._board.devices]
+        rows, ledger = await asyncio.to_thread(self._lake.rows), await asyncio.to_thread(self._lake.ledger)
+        accounts = [account(name, deliveries, rows, ledger) for name in GATEWAYS]
+        everything = total(accounts)
+        facts = verdict.facts_of(accounts, everything, trial, drained_s)
+        notes = verdict.notes_of(everything, self._firmware)
+        text = json.dumps(verdict.document(facts, notes, self._board.events), indent=2)
+        (self._folder / "facts.json").write_text(text + "\n", encoding="utf-8")
+        good = verdict.passed(facts)
+        counts = f"{everything.landed:,} of {everything.acknowledged:,} acknowledged readings are in the lake"
+        self._board.say(counts, "good" if good else "bad")
+        return accounts, facts, notes
+
+    async def _analyse(self, facts: Sequence[Fact], notes: Sequence[str]) -> Path:
+        """The Spark jobs and their report."""
+        board, stage = self._board, self.stage
+        lake, report = str(stage.lake), self._folder / "report.html"
+        board.doing = "Spark works on the lake"
+        started = time.monotonic()
+        jobs = await stage.run_waypost(
+            "analytics", "analytics", "run", "--lake", lake, "--json", within_s=ANALYTICS_S_MAX
+        )
+        (self._folder / "analytics.json").write_text("\n".join(jobs.output) + "\n", encoding="utf-8")
+        board.say(f"Spark jobs done in {time.monotonic() - started:.0f} s", "good")
+        board.doing = "drawing the report"
+        arguments = ["--lake", lake, "--out", str(report), "--facts", str(self._folder / "facts.json")]
+        await stage.run_waypost("report", "analytics", "report", *arguments, within_s=ANALYTICS_S_MAX)
+        if not report.is_file():
+            raise DemoError(f"the report is not at {report}")
+        return report
+
+    # --- waiting ----------------------------------------------------------------------------------------------
+
+    async def _at(self, second: float) -> None:
+        """Wait until so many seconds after the devices were flowing, seeing that everything lives."""
+        while (left := self._flowing_since + second - time.monotonic()) > 0:
+            self.stage.check()
+            await asyncio.sleep(min(left, INTERVAL_S))
+
+    async def _until(self, condition: Callable[[], bool], within_s: float, otherwise: str) -> None:
+        """Wait for what the watcher will see. Raises DemoError when it does not come."""
+        if not await self._reached(condition, within_s):
+            raise DemoError(f"{otherwise} within {within_s:.0f} s", self._board_in_words())
+
+    async def _reached(self, condition: Callable[[], bool], within_s: float) -> bool:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            self.stage.check()
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(INTERVAL_S / 5)
+        return True
+
+    def _acknowledged_by(self, gateway: str) -> int:
+        return sum(len(device.journal.sends) for device in self._board.devices if device.gateway == gateway)
+
+    def _uplinks_up(self) -> bool:
+        return all(gateway.uplink == "connected" for gateway in self._board.gateways.values())
+
+    def _drained(self) -> bool:
+        empty = all(gateway.backlog == 0 for gateway in self._board.gateways.values())
+        return empty and self._board.landed.rows >= self._board.acknowledged
+
+    def _board_in_words(self) -> str:
+        gateways = [
+            f"{g.name}: {g.state}, uplink {g.uplink}, backlog {g.backlog}" for g in self._board.gateways.values()
+        ]
+        waiting = [d.name for d in self._board.devices if not d.journal.sends]
+        return "\n".join(
+            [*gateways, *([f"devices without an acknowledgement: {', '.join(waiting)}"] if waiting else [])]
+        )
+
+
+def _has_sensors() -> bool:
+    return bool(getattr(psutil, "sensors_temperatures", dict)())
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """The outcome for `--json`."""
+    return {
+        "verdict": "ok" if outcome.ok else "failed",
+        "acknowledged": outcome.everything.acknowledged,
+        "in_lake": outcome.everything.landed,
+        "duplicates": outcome.everything.duplicates,
+        "unexplained_gaps": outcome.everything.unexplained_gaps,
+        "resent_by_devices": outcome.everything.resent,
+        "report": str(outcome.report),
+    }

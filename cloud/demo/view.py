@@ -1,0 +1,267 @@
+"""The terminal while the demo runs: a live picture on a terminal, plain lines elsewhere. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich import box
+from rich.align import Align
+from rich.console import Console, Group, RenderableType
+from rich.layout import Layout
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from cloud.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
+
+REFRESH_S = 0.25
+BARS = "▁▂▃▄▅▆▇█"
+STYLES = {"plain": "", "good": "green", "bad": "red"}
+UPLINK_STYLES = {"connected": "green", "connecting": "bold red", "paused": "yellow", "down": "bold red"}
+PHASE_WORDS = ("start", "flow", "cut", "kill", "restore", "drain", "analyse", "done")
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last values as bars of eight heights, scaled from 0 to their peak; the newest at the right."""
+    shown = list(values)[-width:]
+    peak = max(shown, default=0)
+    if peak <= 0:
+        return ("▁" * len(shown)).rjust(width)
+    return "".join(BARS[min(7, int(value / peak * 7.999))] for value in shown).rjust(width)
+
+
+def halved(values: Sequence[float]) -> list[float]:
+    """Pairs of samples as their mean: twice the time on the same width."""
+    return [(values[i] + values[i + 1]) / 2 for i in range(len(values) % 2, len(values) - 1, 2)]
+
+
+class View(Protocol):
+    """Shows a board until its context is left."""
+
+    async def __aenter__(self) -> View: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+class LiveView:
+    """The whole terminal, redrawn four times a second, and given back afterwards."""
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._live = Live(
+            console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        )
+
+    async def __aenter__(self) -> LiveView:
+        self._live.start()
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._live.stop()
+
+    async def _run(self) -> None:
+        while True:
+            size = self._live.console.size
+            self._live.update(picture(self._board, size.width, size.height), refresh=True)
+            await asyncio.sleep(REFRESH_S)
+
+
+class PlainView:
+    """The event log line by line, and once in a while the sums."""
+
+    SUMS_S = 5.0
+
+    def __init__(self, board: Board, console: Console) -> None:
+        self._board = board
+        self._console = console
+        self._shown = 0
+        self._sums_due = 0.0
+
+    async def __aenter__(self) -> PlainView:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._print()
+
+    async def _run(self) -> None:
+        while True:
+            self._print()
+            if time.monotonic() >= self._sums_due:
+                self._sums_due = time.monotonic() + self.SUMS_S
+                if self._board.devices:
+                    self._line(time.time(), sums(self._board))
+            await asyncio.sleep(REFRESH_S)
+
+    def _print(self) -> None:
+        for at, text, _ in self._board.log[self._shown :]:
+            self._line(at, text)
+        self._shown = len(self._board.log)
+
+    def _line(self, at: float, text: str) -> None:
+        self._console.print(
+            f"{at - self._board.started_at:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True
+        )
+
+
+def make_view(board: Board, console: Console) -> View:
+    """The view that suits where the output goes."""
+    return LiveView(board, console) if console.is_terminal else PlainView(board, console)
+
+
+def sums(board: Board) -> str:
+    """Where things stand, in one line."""
+    backlogs = ", ".join(
+        f"{g.name} {g.uplink} backlog {g.backlog if g.backlog is not None else '-'}" for g in board.gateways.values()
+    )
+    doing = f"{PHASES[board.phase]}{': ' + board.doing if board.doing else ''}"
+    return f"[{doing}] acknowledged {board.acknowledged}, in the lake {board.landed.rows}; {backlogs}"
+
+
+# --- the picture -------------------------------------------------------------------------------------------------
+
+
+def picture(board: Board, width: int, height: int) -> RenderableType:
+    """Everything, to fit a terminal of this size."""
+    layout = Layout()
+    devices_high = len(board.devices) + 4
+    log_high = max(4, height - 5 - 8 - devices_high)
+    layout.split_column(
+        Layout(_header(board, width), size=5),
+        Layout(name="sums", size=8),
+        Layout(_panel("Devices", _devices(board)), size=devices_high),
+        Layout(_panel("What happened", _log(board, log_high - 2)), size=log_high),
+    )
+    layout["sums"].split_row(
+        Layout(_panel("Gateways", _gateways(board, width)), ratio=5),
+        Layout(_panel("Hub and lake", _lake(board, width)), ratio=2),
+    )
+    return layout
+
+
+def _panel(title: str, inside: RenderableType) -> Panel:
+    return Panel(inside, title=title, title_align="left", border_style="bright_black", box=box.ROUNDED, padding=(0, 1))
+
+
+def _header(board: Board, width: int) -> Panel:
+    minutes, seconds = divmod(int(time.time() - board.started_at), 60)
+    line = Table.grid(expand=True)
+    line.add_column(no_wrap=True, overflow="ellipsis")
+    line.add_column(justify="right", no_wrap=True)
+    line.add_row(Text(board.doing or "waypost demo", style="bold"), Text(f"{minutes}:{seconds:02}", style="bold"))
+    return Panel(
+        Group(line, Text(""), _timeline(board)),
+        title="[bold]waypost demo[/] acknowledged is on disk, and in the lake once",
+        title_align="left",
+        border_style="cyan",
+        box=box.ROUNDED,
+        padding=(0, 1),
+    )
+
+
+def _timeline(board: Board) -> Text:
+    """Every phase: those behind us, the one we are in, those to come."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for index, word in enumerate(PHASE_WORDS):
+        if index:
+            text.append(" ── ", style="green" if index <= board.phase else "bright_black")
+        if index < board.phase or (index == board.phase and word == "done"):
+            text.append(f"✔ {word}", style="green")
+        elif index == board.phase:
+            text.append(f"● {word}", style="bold cyan")
+        else:
+            text.append(f"○ {word}", style="bright_black")
+    return text
+
+
+def _gateways(board: Board, width: int) -> RenderableType:
+    spark = max(8, min(40, (width * 5 // 7 - 58) // 2))
+    table = _table("", "uplink", ">clients", ">received/s", "", ">backlog", "")
+    for gateway in board.gateways.values():
+        table.add_row(
+            Text(gateway.name, style="bold"),
+            _uplink(gateway),
+            f"{gateway.clients}",
+            f"{gateway.rate:,.0f}",
+            Text(sparkline(halved(gateway.rates), spark), style="blue"),
+            "-" if gateway.backlog is None else f"{gateway.backlog:,}",
+            Text(sparkline(halved(gateway.backlogs), spark), style="yellow"),
+        )
+    return table if board.gateways else Align.center(Text("starting", style="bright_black"), vertical="middle")
+
+
+def _uplink(gateway: GatewayBoard) -> Text:
+    if gateway.state == "down":
+        return Text("killed", style="bold red")
+    if gateway.state == "starting":
+        return Text("starting", style="bright_black")
+    word = "cut" if gateway.uplink == "connecting" else gateway.uplink
+    return Text(word, style=UPLINK_STYLES.get(gateway.uplink, ""))
+
+
+def _lake(board: Board, width: int) -> RenderableType:
+    behind = board.acknowledged - board.landed.rows
+    grid = Table.grid(padding=(0, 2), expand=True)
+    grid.add_column(style="bright_black", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_row("acknowledged", Text(f"{board.acknowledged:,}", style="bold"))
+    grid.add_row("in the lake", Text(f"{board.landed.rows:,}", style="bold green"))
+    grid.add_row("behind", Text(f"{max(0, behind):,}", style="yellow" if behind > 0 else "green"))
+    grid.add_row("commits", f"{board.landed.commits:,}")
+    grid.add_row("rows/s", Text(sparkline(halved(board.landed_rates), max(8, width * 2 // 7 - 20)), style="green"))
+    return grid
+
+
+def _devices(board: Board) -> RenderableType:
+    table = _table(
+        "device", "speaks", "measures", "client", ">acknowledged", ">per second", ">held back", ">sent again"
+    )
+    for device in board.devices:
+        table.add_row(*_device(device))
+    return table
+
+
+def _device(device: DeviceBoard) -> tuple[RenderableType, ...]:
+    journal = device.journal
+    if journal.end is not None:
+        name = Text(f"{device.name} done", style="bright_black")
+    else:
+        name = Text(device.name, style="" if journal.connected else "red")
+    held = "-" if journal.waiting is None else f"{journal.waiting:,}"
+    return (
+        name,
+        device.protocol,
+        device.kind,
+        device.program,
+        f"{len(journal.sends):,}",
+        f"{device.rate:,.0f}",
+        Text(held, style="yellow" if (journal.waiting or 0) > 20 else ""),
+        f"{journal.resent:,}",
+    )
+
+
+def _log(board: Board, lines: int) -> RenderableType:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for at, what, style in board.log[-lines:]:
+        text.append(f"{at - board.started_at:6.1f} s  ", style="bright_black")
+        text.append(f"{what}\n", style=STYLES[style])
+    return text
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, expand=True, header_style="bright_black", padding=(0, 1, 0, 0))
+    for column in columns:
+        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
+    return table

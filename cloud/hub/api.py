@@ -1,0 +1,169 @@
+"""The hub's HTTP side: health, metrics, the read API and the console page. No state of its own."""
+
+from __future__ import annotations
+
+import functools
+import time
+from importlib import resources
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bridge.version import VERSION
+from cloud.hub.committer import Committer
+from cloud.hub.fleet import Fleet, Gateway
+from cloud.hub.limits import MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
+from cloud.hub.metrics import Metrics
+from cloud.hub.registry import Registry
+from cloud.lake.commits import RegistryError
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+)
+"""The console is one page: it loads nothing and talks to this hub only."""
+
+
+def application(fleet: Fleet, committer: Committer, metrics: Metrics, *, started_at_us: int, dev: bool) -> Starlette:
+    """The ASGI application. Every answer is JSON but for the page and the metrics."""
+    api = Api(fleet, committer, metrics, started_at_us, dev)
+    return Starlette(
+        routes=[
+            Route("/", api.console),
+            Route("/healthz", api.health),
+            Route("/metrics", api.prometheus),
+            Route("/api/v1/status", api.status),
+            Route("/api/v1/gateways", api.gateways),
+            Route("/api/v1/gateways/{name:path}", api.gateway),
+        ]
+    )
+
+
+class Api:
+    """The endpoints. Times in answers are milliseconds since 1970, UTC; null for never."""
+
+    def __init__(self, fleet: Fleet, committer: Committer, metrics: Metrics, started_at_us: int, dev: bool) -> None:
+        self._fleet = fleet
+        self._committer = committer
+        self._metrics = metrics
+        self._started_at_us = started_at_us
+        self._dev = dev
+
+    async def console(self, _request: Request) -> Response:
+        headers = {
+            "content-security-policy": CONTENT_SECURITY_POLICY,
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+        }
+        return Response(_page(), media_type="text/html", headers=headers)
+
+    async def health(self, _request: Request) -> Response:
+        """200 while landings work, 503 while they do not."""
+        if self._committer.failing:
+            return _json({"status": "landing fails"}, 503)
+        return _json({"status": "ok"})
+
+    async def prometheus(self, _request: Request) -> Response:
+        return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def status(self, _request: Request) -> Response:
+        fleet, committer = self._fleet, self._committer
+        return _json(
+            {
+                "version": VERSION,
+                "dev": self._dev,
+                "now": time.time_ns() // 1_000_000,
+                "started_at": self._started_at_us // 1_000,
+                "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
+                "totals": {name: getattr(fleet.totals, name) for name in fleet.totals.__slots__},
+                "rate": fleet.rate.history(time.monotonic()),
+                "landing": {
+                    "failing": committer.failing,
+                    "pending_bytes": committer.pending_bytes,
+                    "pending_messages": committer.pending_rows,
+                    "latency_ms_p50": _milliseconds(fleet.latency_s(0.5)),
+                    "latency_ms_p99": _milliseconds(fleet.latency_s(0.99)),
+                    "latencies_ms": [_milliseconds(one) for one in list(fleet.latencies_s)[-60:]],
+                },
+                "tables": fleet.versions,
+            }
+        )
+
+    async def gateways(self, request: Request) -> Response:
+        """``?limit=N&after_tenant=T&after=NAME``: one page, and where the next begins."""
+        query = request.query_params
+        text = query.get("limit", "200")
+        if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
+            return _json({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
+        after = (query.get("after_tenant", "default"), query["after"]) if "after" in query else None
+        page = self._fleet.page(after, int(text))
+        more = len(page) == int(text)
+        following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
+        now_s = time.monotonic()
+        return _json({"gateways": [_summary(gateway, now_s) for gateway in page], "next": following})
+
+    async def gateway(self, request: Request) -> Response:
+        """One gateway with its marks: what has landed of each address."""
+        tenant, name = request.query_params.get("tenant", "default"), request.path_params["name"]
+        gateway = self._fleet.gateways.get((tenant, name))
+        if gateway is None:
+            return _json({"error": f"no gateway {name} in tenant {tenant}"}, 404)
+        try:
+            marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
+        except RegistryError as error:
+            return _json({"error": str(error)}, 503)
+        return _json({**_summary(gateway, time.monotonic()), "marks": marks, "marks_total": total})
+
+
+def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
+    known = registry.marks(tenant, name)
+    shown = [
+        {
+            "epoch": place.epoch,
+            "address": place.address,
+            "mark": coverage.mark,
+            "contiguous": coverage.contiguous,
+            "missing": sum(last - first + 1 for first, last in coverage.holes),
+        }
+        for place, coverage in sorted(known.items())[:MARKS_SHOWN_MAX]
+    ]
+    return shown, len(known)
+
+
+def _summary(gateway: Gateway, now_s: float) -> dict[str, Any]:
+    newest = gateway.newest_received_at
+    return {
+        "tenant": gateway.tenant,
+        "name": gateway.name,
+        "connected": gateway.connected,
+        "remote": gateway.remote if gateway.connected else None,
+        "first_seen": gateway.first_seen // 1_000,
+        "last_seen": gateway.last_seen // 1_000,
+        "landed": gateway.landed,
+        "newest_received_at": newest // 1_000 if newest else None,
+        "lag_ms": max(0, time.time_ns() // 1_000 - newest) // 1_000 if newest else None,
+        "rate": gateway.rate.history(now_s) if gateway.rate is not None else [],
+        "status": gateway.status,
+    }
+
+
+@functools.cache
+def _page() -> bytes:
+    return resources.files("cloud.console").joinpath("index.html").read_bytes()
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1_000, 1)
+
+
+def _json(document: dict[str, Any], status: int = 200) -> Response:
+    return Response(
+        msgspec.json.encode(document),
+        status,
+        media_type="application/json",
+        headers={"cache-control": "no-store"},
+    )

@@ -1,0 +1,83 @@
+"""`waypost hub`: commands of the cloud side. What is heavy is imported when a command runs, so that help is quick."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from cloud.hub.server import Endpoint
+
+AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
+"""One above the gateway's own ports, so that both run on one machine."""
+
+NEEDS_DEV = (
+    "a hub for other machines needs TLS and enrolled gateways, which this version cannot give it: "
+    "nobody could tell one gateway from another"
+)
+
+
+class UsageProblem(click.ClickException):
+    """Wrong usage or configuration; `hint` is the next step."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def hub() -> None:
+    """Run the cloud side of gateways."""
+
+
+@hub.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Directory of the registry and the lake.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (YAML).")
+@click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`, no TLS.")
+@click.option("--amqp", metavar="HOST:PORT", help=f"Where gateways connect; {AMQP_DEFAULT} unless given.")
+@click.option("--http", metavar="HOST:PORT", help=f"Where console, API and metrics are; {HTTP_DEFAULT} unless given.")
+def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None) -> None:
+    """Take what gateways send and land it in the lake, DATA/lake.
+
+    Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqp=HOST:PORT http=HOST:PORT`.
+    SIGTERM lands what has been gathered, acknowledges it, and ends with 0.
+    """
+    from cloud.hub.configuration import ConfigurationError, Settings, load
+    from cloud.hub.server import Endpoint, HubConfiguration, HubError
+    from cloud.hub.server import run as serve
+
+    try:
+        settings = load(config_path) if config_path is not None else Settings()
+        amqp_endpoint = Endpoint.parse(amqp or settings.amqp or AMQP_DEFAULT)
+        http_endpoint = Endpoint.parse(http or settings.http or HTTP_DEFAULT)
+    except (ConfigurationError, ValueError) as error:
+        raise UsageProblem(str(error)) from error
+    if not dev:
+        raise UsageProblem(NEEDS_DEV, f"to try it on this machine: waypost hub run --data {data} --dev")
+    for endpoint in (amqp_endpoint, http_endpoint):
+        if not endpoint.loopback:
+            raise UsageProblem(f"--dev lets anybody in, so it listens on loopback only, and {endpoint} is not")
+    _log_to_stderr()
+    try:
+        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry), _ready)
+    except HubError as error:
+        raise UsageProblem(str(error)) from error
+
+
+def _ready(amqp: Endpoint, http: Endpoint) -> None:
+    click.echo(f"ready amqp={amqp} http={http}")
+    sys.stdout.flush()
+
+
+def _log_to_stderr() -> None:
+    """Unless the program's own options have set logging up already."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,117 @@
+"""Status and ledger documents as gateways send them: JSON, one object a message.
+
+Field names are those of the lake contract's columns. Times are UTC nanoseconds as numbers (as in `bridge.message`) or
+RFC 3339 text. A status with unknown fields is taken for what is known of it: gateways are newer or older than hubs. A
+ledger document that cannot be read is refused: it explains a loss, and a wrong explanation is worse than none.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from cloud.hub.committer import Session
+from cloud.hub.limits import LEDGER_RANGES_MAX
+from cloud.lake.landing import LedgerRange
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Word = Annotated[str, msgspec.Meta(max_length=255)]
+T = TypeVar("T")
+
+Time = int | datetime.datetime | None
+
+CONNECTED, DISCONNECTED = "connected", "disconnected"
+"""States the hub itself reports of a gateway; gateways report theirs, such as `running`."""
+
+
+class DocumentError(Exception):
+    """The document cannot be read; the message says which field and why."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What a gateway says of itself."""
+
+    state: Word = "running"
+    epoch: Word | None = None
+    reported_at: Time = None
+    version: Word | None = None
+    backlog_messages: Count | None = None
+    backlog_bytes: Count | None = None
+    backlog_oldest_at: Time = None
+    devices_connected: Count | None = None
+    messages_accepted: Count | None = None
+    clock_quality: Word | None = None
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A range of sequences that a gateway gave up."""
+
+    epoch: Word
+    address: str
+    first_sequence: Count
+    last_sequence: Count
+    reason: Word
+    bytes: Count = 0
+    decided_at: Time = None
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Several ranges in one document."""
+
+    ranges: Annotated[list[Given], msgspec.Meta(max_length=LEDGER_RANGES_MAX)]
+
+
+def microseconds(time: Time, otherwise: int) -> int:
+    """A document's time as UTC microseconds; `otherwise` when it has none or one no calendar knows."""
+    if isinstance(time, datetime.datetime):
+        aware = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+        return int(aware.timestamp() * 1_000_000)
+    if time is None or not 0 <= time < 1 << 63:
+        return otherwise
+    return time // 1_000
+
+
+def status_row(session: Session, document: Mapping[str, Any], now_us: int) -> dict[str, Any]:
+    """A row of `gateway_status`. Raises `DocumentError`."""
+    status = _convert(document, Status)
+    row = {name: getattr(status, name) for name in Status.__struct_fields__}
+    row["reported_at"] = microseconds(status.reported_at, now_us)
+    if status.backlog_oldest_at is not None:
+        row["backlog_oldest_at"] = microseconds(status.backlog_oldest_at, now_us)
+    return {"tenant": session.tenant, "gateway": session.gateway, **row}
+
+
+def presence_row(session: Session, state: str, now_us: int) -> dict[str, Any]:
+    """A row of `gateway_status` the hub writes of its own: the connection came or went."""
+    return {"tenant": session.tenant, "gateway": session.gateway, "reported_at": now_us, "state": state}
+
+
+def ledger_ranges(session: Session, document: Mapping[str, Any], now_us: int) -> Sequence[LedgerRange]:
+    """The ranges of a ledger document, which is one range or has several as `ranges`. Raises `DocumentError`."""
+    given = _convert(document, Ledger).ranges if "ranges" in document else [_convert(document, Given)]
+    if any(entry.last_sequence < entry.first_sequence for entry in given):
+        raise DocumentError("a range ends before it begins")
+    return [
+        LedgerRange(
+            session.tenant,
+            session.gateway,
+            entry.epoch,
+            entry.address,
+            entry.first_sequence,
+            entry.last_sequence,
+            entry.bytes,
+            entry.reason,
+            microseconds(entry.decided_at, now_us),
+        )
+        for entry in given
+    ]
+
+
+def _convert(document: Mapping[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(document, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise DocumentError(str(error)) from error

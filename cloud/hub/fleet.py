@@ -1,0 +1,168 @@
+"""What the hub knows of its fleet right now, in memory, for the API, the console and the metrics.
+
+Written by the service on the loop's thread, read there too. Nothing here decides anything: what must survive is in the
+registry, what must be right is in the lake.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cloud.hub.committer import Group, Report, Session
+from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
+from cloud.hub.registry import GatewayRecord
+
+Key = tuple[str, str]
+"""(tenant, gateway)."""
+
+
+class Rate:
+    """Messages in each of the last `HISTORY_SECONDS` seconds; `now_s` is any clock in seconds that does not go back."""
+
+    __slots__ = ("_counts", "_second")
+
+    def __init__(self) -> None:
+        self._counts = array("Q", bytes(8 * HISTORY_SECONDS))
+        self._second = 0
+
+    def add(self, messages: int, now_s: float) -> None:
+        self._advance(int(now_s))
+        self._counts[self._second % HISTORY_SECONDS] += messages
+
+    def history(self, now_s: float) -> list[int]:
+        """Oldest first; the last entry is the last whole second."""
+        self._advance(int(now_s))
+        start = (self._second + 1) % HISTORY_SECONDS
+        counts = self._counts.tolist()
+        return (counts[start:] + counts[:start])[:-1]
+
+    def _advance(self, second: int) -> None:
+        for passed in range(max(self._second + 1, second - HISTORY_SECONDS + 1), second + 1):
+            self._counts[passed % HISTORY_SECONDS] = 0
+        self._second = max(self._second, second)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A gateway as the console shows it. Times are UTC microseconds, 0 for never."""
+
+    tenant: str
+    name: str
+    first_seen: int
+    last_seen: int
+    connected: bool = False
+    remote: str = ""
+    landed: int = 0
+    newest_received_at: int = 0
+    """The youngest `received_at` that has landed: how fresh the lake is for this gateway."""
+    status: Mapping[str, Any] | None = None
+    rate: Rate | None = None
+    session: Session | None = None
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counted since the hub started."""
+
+    rows: int = 0
+    landings: int = 0
+    duplicates: int = 0
+    gaps: int = 0
+    holes_closed: int = 0
+    released: int = 0
+    rejected: int = 0
+    ledger_ranges: int = 0
+    states: int = 0
+
+
+class FleetFull(Exception):
+    """The hub serves as many gateways as it may."""
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Gateways and totals."""
+
+    gateways: dict[Key, Gateway] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    rate: Rate = field(default_factory=Rate)
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
+    versions: dict[str, int] = field(default_factory=dict)
+    connected: int = 0
+
+    def load(self, records: Sequence[GatewayRecord]) -> None:
+        """Start from what the registry has; of more than `GATEWAYS_MAX`, those heard of last."""
+        newest = sorted(records, key=lambda record: record.last_seen, reverse=True)[:GATEWAYS_MAX]
+        for record in newest:
+            gateway = Gateway(record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed)
+            self.gateways[record.tenant, record.name] = gateway
+
+    def connect(self, session: Session, now_us: int) -> Session | None:
+        """A gateway is there; returns the connection it had, if any. Raises `FleetFull`."""
+        gateway = self.gateways.get(session.key)
+        if gateway is None:
+            if len(self.gateways) >= GATEWAYS_MAX:
+                raise FleetFull
+            gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us)
+        before, gateway.session = gateway.session, session
+        self.connected += not gateway.connected
+        gateway.connected, gateway.remote, gateway.last_seen = True, session.remote, now_us
+        return before
+
+    def disconnect(self, session: Session, now_us: int) -> bool:
+        """A connection is gone; false when the gateway has a later one."""
+        gateway = self.gateways.get(session.key)
+        if gateway is None or gateway.session is not session:
+            return False
+        self.connected -= gateway.connected
+        gateway.connected, gateway.session, gateway.last_seen = False, None, now_us
+        return True
+
+    def heard(self, key: Key, now_us: int) -> None:
+        gateway = self.gateways.get(key)
+        if gateway is not None:
+            gateway.last_seen = now_us
+
+    def landed(self, group: Group, report: Report, now_s: float) -> None:
+        """Count what a turn of the committer did."""
+        totals, landed = self.totals, report.landed
+        self.versions = report.versions
+        totals.ledger_ranges += report.ledger_ranges
+        totals.states += report.states
+        if not group.batches:
+            return
+        totals.landings += landed.rows > 0
+        totals.rows += landed.rows
+        totals.duplicates += landed.duplicates
+        totals.gaps += landed.gaps
+        totals.holes_closed += landed.holes_closed
+        if landed.rows:
+            self.latencies_s.append(report.seconds)
+        self.rate.add(landed.rows, now_s)
+        for session, arrival, _ in group.batches:
+            gateway = self.gateways.get(session.key)
+            if gateway is not None and session not in report.stale:
+                newest = max(arrival.batch.received_at) // 1_000
+                gateway.newest_received_at = max(gateway.newest_received_at, newest)
+        for key, rows in landed.by_gateway.items():
+            gateway = self.gateways.get(key)
+            if gateway is not None:
+                gateway.landed += rows
+                gateway.rate = gateway.rate or Rate()
+                gateway.rate.add(rows, now_s)
+
+    def latency_s(self, share: float) -> float | None:
+        """The latency that `share` of the last landings did not exceed; None before the first."""
+        ordered = sorted(self.latencies_s)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+    def page(self, after: Key | None, limit: int) -> list[Gateway]:
+        """Up to `limit` gateways behind `after`, in the order of (tenant, name)."""
+        keys = sorted(self.gateways)
+        start = 0 if after is None else bisect_right(keys, after)
+        return [self.gateways[key] for key in keys[start : start + limit]]

@@ -1,0 +1,51 @@
+"""Every bound of the hub but the landing's (`cloud.lake.limits`), with unit and reason."""
+
+from __future__ import annotations
+
+GATEWAYS_MAX = 100_000
+"""Gateways kept in memory for the API (about 2 KB each); beyond it a new one is refused: a hub is one process."""
+
+CONNECTIONS_MAX = 20_000
+"""Open AMQP connections: one a gateway, and room for old ones that have not timed out yet (about 8 KB each)."""
+
+GATEWAY_NAME_CHARACTERS_MAX = 255
+"""Characters in a gateway's name: the registry's column."""
+
+WRITE_BYTES_MAX = 1024 * 1024
+"""Bytes a gateway may leave unread in our buffer before it counts as congested."""
+
+STATUS_DOCUMENT_BYTES_MAX = 64 * 1024
+"""Bytes of one status document: a report is a few hundred."""
+
+STATUS_EVERY_S = 5.0
+"""States are gathered this long before they become a file of `gateway_status`; a crash may lose that much of them."""
+
+STATUS_ROWS_MAX = 50_000
+"""States gathered at most; the oldest go first (they are observations, not messages)."""
+
+LEDGER_RANGES_MAX = 10_000
+"""Ranges taken from one ledger document."""
+
+SEEN_EVERY_S = 10.0
+"""How often the times gateways were last heard of are written to the registry: one transaction for all."""
+
+HISTORY_SECONDS = 60
+"""Seconds of rate kept for each gateway and for the hub: the console's sparkline."""
+
+LATENCIES_KEPT = 512
+"""Commit latencies kept for the percentiles shown."""
+
+PAGE_GATEWAYS_MAX = 1_000
+"""Gateways in one answer of the API; the rest comes page by page."""
+
+MARKS_SHOWN_MAX = 1_000
+"""Marks in one answer of the API about a gateway."""
+
+HTTP_CONCURRENCY_MAX = 200
+"""HTTP requests served at once; beyond it uvicorn answers 503."""
+
+HTTP_KEEP_ALIVE_S = 5
+"""Seconds an idle HTTP connection is kept: the console asks every second."""
+
+SHUTDOWN_S = 20.0
+"""Longest wait for the landing in progress at the end; systemd and Kubernetes kill after 30 s or more."""

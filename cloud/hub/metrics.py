@@ -1,0 +1,61 @@
+"""Prometheus metrics of the hub, read from the fleet and the committer when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cloud.hub.committer import Committer
+from cloud.hub.fleet import Fleet
+
+COUNTERS = {
+    "rows": ("waypost_hub_messages_landed", "Messages written to the lake"),
+    "landings": ("waypost_hub_landings", "Commits to the telemetry table"),
+    "duplicates": ("waypost_hub_duplicates_trimmed", "Messages that had landed before and were acknowledged again"),
+    "gaps": ("waypost_hub_gaps", "Ranges that began later than expected"),
+    "holes_closed": ("waypost_hub_holes_closed", "Holes in the sequences given up to keep the registry small"),
+    "released": ("waypost_hub_deliveries_released", "Deliveries sent back, to be sent again"),
+    "rejected": ("waypost_hub_deliveries_rejected", "Deliveries that could not be read"),
+    "ledger_ranges": ("waypost_hub_ledger_ranges", "Ledger ranges landed"),
+    "states": ("waypost_hub_states", "Gateway states landed"),
+}
+"""Field of `cloud.hub.fleet.Totals` to metric name (without ``_total``) and help."""
+
+LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class _Live(Collector):
+    """Numbers that are kept elsewhere."""
+
+    def __init__(self, fleet: Fleet, committer: Committer) -> None:
+        self._fleet = fleet
+        self._committer = committer
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (metric, text) in COUNTERS.items():
+            yield CounterMetricFamily(metric, text, value=getattr(self._fleet.totals, name))
+        gauges = {
+            "waypost_hub_gateways_connected": ("Gateways connected", self._fleet.connected),
+            "waypost_hub_gateways_known": ("Gateways known", len(self._fleet.gateways)),
+            "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
+            "waypost_hub_landing_failing": ("1 while the lake refuses landings", int(self._committer.failing)),
+        }
+        for metric, (text, value) in gauges.items():
+            yield GaugeMetricFamily(metric, text, value=value)
+
+
+class Metrics:
+    """The hub's own registry of metrics; no process-wide state."""
+
+    def __init__(self, fleet: Fleet, committer: Committer) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Live(fleet, committer))
+        self.landing_seconds = Histogram(
+            "waypost_hub_landing_seconds",
+            "From the trimming of a landing to its confirmation",
+            buckets=LATENCY_BUCKETS_S,
+            registry=self.registry,
+        )

@@ -1,0 +1,360 @@
+"""The registry: tenants, gateways, what has landed of each, and the commits that landed it.
+
+SQLAlchemy Core on SQLite (one file, WAL, ``synchronous=FULL``) or PostgreSQL. Every public method is one transaction,
+durable when it returns. Callers: the landing thread only, but for `open` and `close`; readers of the API get copies
+from `cloud.hub.service`, never this object. The schema is made whole by `create_all` and carries a version number in
+a row of its own: a newer one is refused, so that an older program never writes what it does not understand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from cloud.lake.commits import Move, Place, Prepared, RegistryError
+from cloud.lake.coverage import Coverage
+from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
+
+SCHEMA_VERSION = 1
+"""Raised with every change of the tables below."""
+
+PARAMETERS_MAX = 900
+"""Bound parameters in one statement: SQLite before 3.32 takes 999."""
+
+PREPARED, CONFIRMED = "prepared", "confirmed"
+
+metadata = sa.MetaData()
+
+schema_version = sa.Table(
+    "schema_version",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("registry_id", sa.String(32), nullable=False),
+)
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+)
+gateways = sa.Table(
+    "gateways",
+    metadata,
+    sa.Column("tenant", sa.String(255), sa.ForeignKey("tenants.name"), primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("first_seen", sa.BigInteger, nullable=False),
+    sa.Column("last_seen", sa.BigInteger, nullable=False),
+    sa.Column("connected", sa.Boolean, nullable=False),
+    sa.Column("remote", sa.String(255), nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("landed", sa.BigInteger, nullable=False),
+)
+marks = sa.Table(
+    "marks",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("mark", sa.BigInteger, nullable=False),
+    sa.Column("spans", sa.LargeBinary, nullable=False),
+)
+ledgered = sa.Table(
+    "ledgered",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("address", sa.Text, primary_key=True),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+)
+commits = sa.Table(
+    "commits",
+    metadata,
+    sa.Column("table_name", sa.String(64), primary_key=True),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=True),
+    sa.Column("moves", sa.LargeBinary, nullable=False),
+)
+
+
+class GatewayRecord(NamedTuple):
+    """A gateway as the registry knows it. Times are UTC microseconds since 1970."""
+
+    tenant: str
+    name: str
+    first_seen: int
+    last_seen: int
+    connected: bool
+    remote: str
+    generation: int
+    landed: int
+    """Messages of it that are in the lake."""
+
+
+class RegistryTooNew(RegistryError):
+    """The registry was made by a newer program."""
+
+
+def _set_pragmas(connection: Any, _record: Any) -> None:
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+class Registry:
+    """One open registry; implements `cloud.lake.commits.CommitLog`."""
+
+    def __init__(self, url: str) -> None:
+        """Open (or make) the registry at a SQLAlchemy URL; raises `RegistryError`, `RegistryTooNew`."""
+        self._engine = sa.create_engine(url)
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _set_pragmas)
+        self._coverage: dict[tuple[str, str], dict[Place, Coverage]] = {}
+        try:
+            with self._transaction() as tx:
+                self.registry_id = self._check_version(tx)
+                rows = tx.execute(
+                    sa.select(commits.c.table_name, sa.func.max(commits.c.id)).group_by(commits.c.table_name)
+                )
+                self._last_commit: dict[str, int] = {row[0]: row[1] for row in rows}
+        except RegistryError:
+            self._engine.dispose()
+            raise
+
+    def _check_version(self, tx: sa.Connection) -> str:
+        if sa.inspect(tx).has_table(schema_version.name):
+            row = tx.execute(sa.select(schema_version)).one_or_none()
+            if row is not None and row.version > SCHEMA_VERSION:
+                raise RegistryTooNew(
+                    f"the registry has schema version {row.version}, this program knows {SCHEMA_VERSION}: "
+                    "it was made by a newer program; use that one"
+                )
+            if row is not None:
+                return str(row.registry_id)
+        metadata.create_all(tx)
+        registry_id = secrets.token_hex(16)
+        tx.execute(schema_version.insert().values(version=SCHEMA_VERSION, registry_id=registry_id))
+        return registry_id
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.begin() as tx:
+                yield tx
+        except SQLAlchemyError as error:
+            self._coverage.clear()
+            cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+            raise RegistryError(f"the registry cannot be used: {cause}") from error
+
+    def close(self) -> None:
+        """Close the file or the connections; idempotent."""
+        self._engine.dispose()
+
+    # --- gateways -----------------------------------------------------------------------------------------------
+
+    def connect(self, tenant: str, name: str, remote: str, now_us: int) -> int:
+        """A gateway has opened a connection; returns its generation, greater than of every connection before."""
+        mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
+        with self._transaction() as tx:
+            if tx.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
+                tx.execute(tenants.insert().values(name=tenant, created_at=now_us))
+            changed = tx.execute(
+                gateways.update()
+                .where(mine)
+                .values(last_seen=now_us, connected=True, remote=remote, generation=gateways.c.generation + 1)
+            )
+            if changed.rowcount == 0:
+                tx.execute(
+                    gateways.insert().values(
+                        tenant=tenant,
+                        name=name,
+                        first_seen=now_us,
+                        last_seen=now_us,
+                        connected=True,
+                        remote=remote,
+                        generation=1,
+                        landed=0,
+                    )
+                )
+            generation = int(tx.execute(sa.select(gateways.c.generation).where(mine)).scalar_one())
+        self._coverage.pop((tenant, name), None)
+        return generation
+
+    def disconnect(self, tenant: str, name: str, generation: int, now_us: int) -> None:
+        """That connection has ended; does nothing when a later one has taken over."""
+        with self._transaction() as tx:
+            tx.execute(
+                gateways.update()
+                .where(gateways.c.tenant == tenant, gateways.c.name == name, gateways.c.generation == generation)
+                .values(last_seen=now_us, connected=False)
+            )
+
+    def seen(self, when: Mapping[tuple[str, str], int]) -> None:
+        """Set when each (tenant, gateway) was last heard of."""
+        with self._transaction() as tx:
+            for (tenant, name), last_seen in when.items():
+                tx.execute(
+                    gateways.update()
+                    .where(gateways.c.tenant == tenant, gateways.c.name == name)
+                    .values(last_seen=last_seen)
+                )
+
+    def nobody_connected(self) -> None:
+        """At start: whoever was connected to a hub that died is not any more."""
+        with self._transaction() as tx:
+            tx.execute(gateways.update().where(gateways.c.connected.is_(True)).values(connected=False))
+
+    def gateways(self) -> list[GatewayRecord]:
+        """Every gateway, by name."""
+        with self._transaction() as tx:
+            rows = tx.execute(sa.select(gateways).order_by(gateways.c.tenant, gateways.c.name)).all()
+        return [GatewayRecord(*row) for row in rows]
+
+    def current(self, who: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """The generation of each (tenant, gateway) as it stands; what carries an older one is fenced off."""
+        names = sorted(set(who))
+        found: dict[tuple[str, str], int] = {}
+        with self._transaction() as tx:
+            for start in range(0, len(names), PARAMETERS_MAX // 2):
+                part = names[start : start + PARAMETERS_MAX // 2]
+                mine = sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)
+                rows = tx.execute(sa.select(gateways.c.tenant, gateways.c.name, gateways.c.generation).where(mine))
+                found.update({(row.tenant, row.name): row.generation for row in rows})
+        return found
+
+    def marks(self, tenant: str, name: str) -> dict[Place, Coverage]:
+        """What has landed of a gateway, by place; the cached objects themselves."""
+        known = self._coverage.get((tenant, name))
+        if known is None:
+            with self._transaction() as tx:
+                rows = tx.execute(sa.select(marks).where(marks.c.tenant == tenant, marks.c.gateway == name)).all()
+            known = {
+                Place(row.tenant, row.gateway, row.epoch, row.address): Coverage(
+                    msgspec.msgpack.decode(row.spans, type=list[tuple[int, int]])
+                )
+                for row in rows
+            }
+            self._coverage[tenant, name] = known
+        return known
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def application(self, table: str) -> str:
+        """Names this registry too: a lake that outlives its registry must not mistake new commit ids for old."""
+        return f"waypost/{self.registry_id}/{table}"
+
+    def unresolved(self) -> Sequence[Prepared]:
+        query = sa.select(commits.c.table_name, commits.c.id, commits.c.moves).where(commits.c.state == PREPARED)
+        with self._transaction() as tx:
+            rows = tx.execute(query.order_by(commits.c.table_name, commits.c.id)).all()
+        return [Prepared(row[0], row[1], msgspec.msgpack.decode(row[2], type=list[Move])) for row in rows]
+
+    def confirmed_version(self, table: str) -> int:
+        """The highest table version known to be on disk; -1 when there is none."""
+        query = sa.select(sa.func.max(commits.c.version)).where(commits.c.table_name == table)
+        with self._transaction() as tx:
+            found = tx.execute(query).scalar_one_or_none()
+        return -1 if found is None else int(found)
+
+    def coverage(self, place: Place) -> Coverage:
+        return self.marks(place.tenant, place.gateway).get(place) or Coverage()
+
+    def ledgered(self, moves: Iterable[Move]) -> set[Move]:
+        known: set[Move] = set()
+        with self._transaction() as tx:
+            for move in moves:
+                same = [ledgered.c[name] == value for name, value in move._asdict().items()]
+                if tx.execute(sa.select(ledgered.c.first).where(*same)).first() is not None:
+                    known.add(move)
+        return known
+
+    def prepare(self, table: str, moves: Sequence[Move], rows: int) -> int:
+        commit = self._last_commit.get(table, 0) + 1
+        with self._transaction() as tx:
+            tx.execute(
+                commits.insert().values(
+                    table_name=table, id=commit, state=PREPARED, rows=rows, moves=msgspec.msgpack.encode(moves)
+                )
+            )
+        self._last_commit[table] = commit
+        return commit
+
+    def confirm(self, prepared: Prepared, version: int) -> None:
+        for tenant, name in {(move.tenant, move.gateway) for move in prepared.moves}:
+            self.marks(tenant, name)  # loaded now: a transaction inside the one below would wait for itself
+        with self._transaction() as tx:
+            if prepared.table == "ledger":
+                self._apply_ledger(tx, prepared.moves)
+                changed = {}
+            else:
+                changed = self._apply_marks(tx, prepared.moves)
+            here = (commits.c.table_name == prepared.table) & (commits.c.id == prepared.commit)
+            tx.execute(commits.update().where(here).values(state=CONFIRMED, version=version, moves=b""))
+            tx.execute(
+                commits.delete().where(
+                    commits.c.table_name == prepared.table,
+                    commits.c.state == CONFIRMED,
+                    commits.c.id <= prepared.commit - COMMITS_KEPT,
+                )
+            )
+        for place, coverage in changed.items():
+            self.marks(place.tenant, place.gateway)[place] = coverage
+
+    def forget(self, prepared: Prepared) -> None:
+        with self._transaction() as tx:
+            tx.execute(commits.delete().where(commits.c.table_name == prepared.table, commits.c.id == prepared.commit))
+
+    def _apply_marks(self, tx: sa.Connection, moves: Sequence[Move]) -> dict[Place, Coverage]:
+        changed: dict[Place, Coverage] = {}
+        new: set[Place] = set()
+        for move in moves:
+            place = move.place
+            coverage = changed.get(place)
+            if coverage is None:
+                known = self.marks(place.tenant, place.gateway).get(place)
+                if known is None:
+                    new.add(place)
+                coverage = changed[place] = Coverage() if known is None else known.copy()
+            coverage.add(move.first, move.last, HOLES_MAX)
+        landed: Counter[tuple[str, str]] = Counter()
+        for move in moves:
+            landed[move.tenant, move.gateway] += move.last - move.first + 1
+        for (tenant, name), messages in landed.items():
+            mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
+            tx.execute(gateways.update().where(mine).values(landed=gateways.c.landed + messages))
+        inserts = [self._mark_row(place, changed[place]) for place in new]
+        updates = [self._mark_row(place, changed[place], "at_") for place in changed if place not in new]
+        if inserts:
+            tx.execute(marks.insert(), inserts)
+        if updates:
+            same = [marks.c[name] == sa.bindparam(f"at_{name}") for name in Place._fields]
+            values: dict[str, Any] = {"mark": sa.bindparam("at_mark"), "spans": sa.bindparam("at_spans")}
+            tx.execute(marks.update().where(*same).values(values), updates)
+        return changed
+
+    @staticmethod
+    def _mark_row(place: Place, coverage: Coverage, prefix: str = "") -> dict[str, Any]:
+        row = {**place._asdict(), "mark": coverage.mark, "spans": msgspec.msgpack.encode(coverage.spans)}
+        return {prefix + name: value for name, value in row.items()}
+
+    @staticmethod
+    def _apply_ledger(tx: sa.Connection, moves: Sequence[Move]) -> None:
+        if moves:
+            tx.execute(ledgered.insert(), [move._asdict() for move in moves])
+
+
+def sqlite_url(path: str) -> str:
+    """The URL of a registry in a file."""
+    return sa.URL.create("sqlite", database=path).render_as_string(hide_password=False)

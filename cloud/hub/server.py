@@ -1,0 +1,278 @@
+"""One hub process: registry, lake, listeners and API put together on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from bridge.driver import Driver
+from bridge.engine import Engine
+from bridge.intake import ANONYMOUS, Intake
+from bridge.sasl import SaslServer
+from cloud.hub.api import application
+from cloud.hub.committer import Committer
+from cloud.hub.fleet import Fleet
+from cloud.hub.limits import CONNECTIONS_MAX, HTTP_CONCURRENCY_MAX, HTTP_KEEP_ALIVE_S, SHUTDOWN_S, WRITE_BYTES_MAX
+from cloud.hub.metrics import Metrics
+from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.service import HubService
+from cloud.lake.commits import RegistryError
+from cloud.lake.contract import contract
+from cloud.lake.landing import Landing
+from cloud.lake.limits import GATHER_MS_DEFAULT
+from cloud.lake.tables import LakeError
+from edge.broker.listeners.tcp import ListenError, TcpListener
+
+log = logging.getLogger(__name__)
+
+LANDING_BEHIND = "the landing is behind"
+"""Why sockets are not read: too much waits for the disk."""
+STOPPING = "the hub stops"
+"""Why sockets are not read: what came now would not be answered."""
+
+CONTAINER_ID = "waypost-hub"
+IDLE_TIMEOUT_S = 60.0
+"""Silence after which a gateway counts as gone (AMQP 1.0 section 2.4.5)."""
+FAREWELL_S = 1.0
+"""Longest wait for the last acknowledgements to leave."""
+
+
+class HubError(Exception):
+    """The hub cannot be started; the message says why and what to do, on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to listen; port 0 lets the kernel choose."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """``HOST:PORT``, ``[IPv6]:PORT``. Raises `ValueError` for anything else."""
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
+            raise ValueError(f"{text!r} is not HOST:PORT")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class HubConfiguration:
+    """What a hub needs to know. `registry_url`: a SQLAlchemy URL; None for SQLite in the data directory."""
+
+    data: Path
+    amqp: Endpoint
+    http: Endpoint
+    dev: bool
+    gather_ms: int = GATHER_MS_DEFAULT
+    registry_url: str | None = None
+
+
+@contextlib.contextmanager
+def data_directory(path: Path) -> Iterator[Path]:
+    """Make the data directory and hold it against a second hub. Raises `HubError`."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise HubError(
+            f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        raise HubError(f"{path} is in use by another hub; stop it or give this one another data directory") from error
+    try:
+        yield path
+    finally:
+        os.close(lock)
+
+
+class Hub:
+    """A hub that is being started, serves, or is being stopped."""
+
+    def __init__(self, configuration: HubConfiguration) -> None:
+        self._configuration = configuration
+        self._fleet = Fleet()
+        self._service = HubService(self._fleet, pressure=self._press)
+        self._listener = TcpListener("amqp", self._driver)
+        self._pressed = False
+        self._stopping = False
+
+    async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
+        """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
+        configuration, fleet = self._configuration, self._fleet
+        registry, landing = await asyncio.to_thread(open_lake, configuration)
+        fleet.load(registry.gateways())
+        fleet.versions = landing.versions
+        committer = Committer(registry, landing, gather_ms=configuration.gather_ms, on_report=self._service.landed)
+        metrics = Metrics(fleet, committer)
+        self._service.committer, self._service.metrics = committer, metrics
+        app = application(fleet, committer, metrics, started_at_us=time.time_ns() // 1_000, dev=configuration.dev)
+        try:
+            async with serve_http(app, configuration.http) as http:
+                host, port = await self._listener.start(configuration.amqp.host, configuration.amqp.port)
+                ready(Endpoint(host, port), http)
+                await stop.wait()
+                log.info("stopping: what has been gathered is landed first")
+                self._stopping = True
+                for driver in self._listener.drivers:
+                    driver.pause_reading(STOPPING)
+        except ListenError as error:
+            raise HubError(str(error)) from error
+        finally:
+            await self._finish(committer)
+            registry.close()
+
+    async def _finish(self, committer: Committer) -> None:
+        """Land what has been gathered, acknowledge it, say good-bye."""
+        try:
+            async with asyncio.timeout(SHUTDOWN_S):
+                await committer.close()
+        except TimeoutError:
+            log.warning("stopped before the landing in progress ended; it will be looked up at the next start")
+        self._service.close_all("amqp:connection:forced", "the hub stops")
+        deadline = asyncio.get_running_loop().time() + FAREWELL_S
+        while any(_unwritten(driver) for driver in self._listener.drivers):
+            if asyncio.get_running_loop().time() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        await self._listener.stop()
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def _driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+        if self._stopping or len(self._listener.drivers) >= CONNECTIONS_MAX:
+            return None
+        engine = Engine(
+            container_id=CONTAINER_ID,
+            server=True,
+            # Development mode: whoever comes is who its container-id says, whatever credentials it has.
+            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS),
+            idle_timeout_s=IDLE_TIMEOUT_S,
+            now=asyncio.get_running_loop().time(),
+        )
+        return Driver(engine, lambda made: self._intake(engine, made), write_bytes_max=WRITE_BYTES_MAX, gone=gone)
+
+    def _intake(self, engine: Engine, driver: Driver) -> Intake:
+        intake = Intake(engine, self._service, wake=driver.flush_soon)
+        self._service.introduce(intake, driver.peername)
+        if self._pressed:
+            driver.pause_reading(LANDING_BEHIND)
+        return intake
+
+    def _press(self, pressed: bool) -> None:
+        self._pressed = pressed
+        for driver in self._listener.drivers:
+            if pressed:
+                driver.pause_reading(LANDING_BEHIND)
+            else:
+                driver.resume_reading(LANDING_BEHIND)
+
+
+def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:
+    """Registry and lake of a data directory, recovered. Raises `HubError`. Blocks."""
+    data = configuration.data
+    try:
+        registry = Registry(configuration.registry_url or sqlite_url(str(data / "registry.db")))
+    except RegistryError as error:
+        raise HubError(f"{data}: {error}") from error
+    try:
+        registry.nobody_connected()
+        versions = {table: registry.confirmed_version(table) for table in contract().tables}
+        return registry, Landing(data / "lake", registry, durable_versions=versions)
+    except (LakeError, RegistryError) as error:
+        registry.close()
+        raise HubError(f"{data}: {error}") from error
+
+
+class _Web(uvicorn.Server):
+    """uvicorn without signal handlers: the hub has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_http(app: Starlette, endpoint: Endpoint) -> AsyncIterator[Endpoint]:
+    """Serve the application while the context lasts; gives the address bound. Raises `ListenError`."""
+    try:
+        listening = socket.create_server(
+            (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+        )
+    except OSError as error:
+        why = "the port is in use; stop the other program or choose another port (0 picks a free one)"
+        reason = why if error.errno == errno.EADDRINUSE else error.strerror
+        raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
+    server = _Web(
+        uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            limit_concurrency=HTTP_CONCURRENCY_MAX,
+            timeout_keep_alive=HTTP_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=1,
+            server_header=False,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listening]), name="http")
+    host, port = listening.getsockname()[:2]
+    try:
+        yield Endpoint(host, port)
+    finally:
+        server.should_exit = True
+        await task
+        listening.close()
+
+
+def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], None]) -> None:
+    """Run a hub until SIGTERM or SIGINT. Raises `HubError`."""
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await Hub(configuration).run(ready, stop)
+
+    with data_directory(configuration.data):
+        uvloop.run(main())
+
+
+def _unwritten(driver: Driver) -> bool:
+    """True while a connection's good-bye has not left."""
+    return driver.transport is not None and not driver.transport.is_closing()

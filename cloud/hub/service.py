@@ -1,0 +1,222 @@
+"""The hub's service: between what gateways say (`bridge.intake`) and what is landed (`cloud.hub.committer`).
+
+It knows tenants, sessions and documents, and neither sockets nor disks. Everything runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from bridge.batch import Batch, Lane, Range
+from bridge.intake import Intake
+from bridge.plain import Arrival as PlainMessage
+from cloud.hub.committer import Committer, Group, Report, Session, Verdict
+from cloud.hub.documents import (
+    CONNECTED,
+    DISCONNECTED,
+    DocumentError,
+    ledger_ranges,
+    presence_row,
+    status_row,
+)
+from cloud.hub.fleet import Fleet, FleetFull
+from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
+from cloud.hub.metrics import Metrics
+from cloud.lake.limits import PENDING_BYTES_MAX
+from cloud.lake.rows import Arrival
+
+log = logging.getLogger(__name__)
+
+TENANT = "default"
+"""The one tenant there is until enrolment gives gateways another."""
+
+
+class HubService:
+    """Implements `bridge.intake.IntakeService`."""
+
+    def __init__(self, fleet: Fleet, *, pressure: Callable[[bool], None]) -> None:
+        """`pressure` is called with true when too much waits for the disk, and with false when that is over.
+
+        `committer` and `metrics` are set before the first connection.
+        """
+        self.committer: Committer
+        self.metrics: Metrics
+        self._fleet = fleet
+        self._pressure = pressure
+        self._pressed = False
+        self._remotes: WeakKeyDictionary[Intake, str] = WeakKeyDictionary()
+        self._sessions: dict[Intake, Session] = {}
+        self._intakes: dict[Session, Intake] = {}
+
+    def introduce(self, intake: Intake, remote: str) -> None:
+        """Say where a connection comes from, before it is opened."""
+        self._remotes[intake] = remote
+
+    # --- IntakeService ----------------------------------------------------------------------------------------------
+
+    def gateway_connected(self, gateway: str, intake: Intake) -> None:
+        if len(gateway) > GATEWAY_NAME_CHARACTERS_MAX or not gateway.isprintable():
+            intake.close("amqp:invalid-field", "that is no name for a gateway")
+            return
+        now_us = _now_us()
+        session = Session(TENANT, gateway, self._remotes.get(intake, "-"))
+        try:
+            before = self._fleet.connect(session, now_us)
+        except FleetFull:
+            log.warning("gateway %s is refused: the hub serves as many as it may", gateway)
+            intake.close("amqp:resource-limit-exceeded", "this hub serves as many gateways as it may")
+            return
+        self._sessions[intake], self._intakes[session] = session, intake
+        self.committer.connect(session)
+        self.committer.put_state(presence_row(session, CONNECTED, now_us))
+        log.info("gateway %s connected from %s", gateway, session.remote)
+        if before is not None:
+            log.info("gateway %s: its connection from %s is replaced", gateway, before.remote)
+            self._intakes[before].close("amqp:connection:forced", "the gateway has connected anew")
+
+    def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
+        session = self._sessions.pop(intake, None)
+        if session is None:
+            return
+        del self._intakes[session]
+        now_us = _now_us()
+        self.committer.disconnect(session)
+        if self._fleet.disconnect(session, now_us):
+            self.committer.put_state(presence_row(session, DISCONNECTED, now_us))
+            log.info("gateway %s disconnected", gateway)
+
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+        self._put(intake, (token,), batch)
+
+    def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
+        named: list[tuple[int, PlainMessage]] = []
+        for token, message in messages:
+            if problem := _problem(message, gateway):
+                self._fleet.totals.rejected += 1
+                intake.reject(token, *problem)
+            else:
+                named.append((token, message))
+        for epoch, group in groupby(named, key=lambda entry: entry[1].epoch or ""):
+            together = list(group)
+            self._put(intake, [token for token, _ in together], batch_of(epoch, [message for _, message in together]))
+
+    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+        known = self._fleet.gateways.get((TENANT, gateway))
+        if known is None or known.session is None:
+            return
+        now_us = _now_us()
+        try:
+            row = status_row(known.session, document, now_us)
+        except DocumentError as error:
+            log.warning("gateway %s: its status cannot be read: %s", gateway, error)
+            return
+        known.last_seen = now_us
+        known.status = _shown(row)
+        self.committer.put_state(row)
+        self.committer.heard(known.session.key)
+
+    def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        try:
+            ranges = ledger_ranges(session, document, _now_us())
+        except DocumentError as error:
+            log.warning("gateway %s: its ledger document cannot be read: %s", gateway, error)
+            self._fleet.totals.rejected += 1
+            intake.reject(token, "amqp:decode-error", str(error))
+            return
+        self.committer.put_ledger(session, ranges, lambda verdict: self._answer(intake, (token,), verdict))
+
+    def close_all(self, condition: str, description: str) -> None:
+        """End every connection in good order."""
+        for intake in list(self._sessions):
+            intake.close(condition, description)
+
+    # --- committer --------------------------------------------------------------------------------------------------
+
+    def landed(self, group: Group, report: Report) -> None:
+        """A turn of the committer is over; its answers follow."""
+        self._fleet.landed(group, report, time.monotonic())
+        if report.landed.rows:
+            self.metrics.landing_seconds.observe(report.seconds)
+        if self._pressed and self.committer.pending_bytes < PENDING_BYTES_MAX // 2:
+            self._pressed = False
+            self._pressure(False)
+
+    def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        arrival = Arrival(session.tenant, session.gateway, batch)
+        self._fleet.heard(session.key, _now_us())
+        self.committer.heard(session.key)
+        self.committer.put(session, arrival, lambda verdict: self._answer(intake, tokens, verdict))
+        if not self._pressed and self.committer.pending_bytes > PENDING_BYTES_MAX:
+            self._pressed = True
+            self._pressure(True)
+
+    def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict) -> None:
+        if verdict is Verdict.LANDED:
+            intake.accept(tokens)  # the one place where a gateway is told: on disk
+        elif verdict is Verdict.STALE:
+            self._fleet.totals.released += len(tokens)
+            intake.release(tokens, "the gateway has connected anew")
+        else:
+            self._fleet.totals.rejected += len(tokens)
+            for token in tokens:
+                intake.reject(token, "amqp:internal-error", "the hub cannot write this")
+
+
+def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
+    """Plain messages that carry their names, as a batch: a run each, dense sequences of one address a range."""
+    ranges: list[Range] = []
+    for message in messages:
+        sequence, address = message.sequence or 0, message.run.address
+        if ranges and ranges[-1].address == address and ranges[-1].first + ranges[-1].count == sequence:
+            last = ranges.pop()
+            ranges.append(Range(address, last.base, last.first, last.count + 1))
+        else:
+            ranges.append(Range(address, sequence, sequence, 1))
+    runs = [message.run for message in messages]
+    return Batch(
+        space=TENANT,
+        epoch=epoch,
+        lane=Lane.LIVE,
+        ranges=ranges,
+        run_lengths=[1] * len(runs),
+        devices=[run.device for run in runs],
+        received_at=[run.received_at for run in runs],
+        flags=[run.flags for run in runs],
+        properties=[run.properties for run in runs],
+        bodies=[run.bodies[0] for run in runs],
+        size=sum(run.size for run in runs),
+    )
+
+
+def _problem(message: PlainMessage, gateway: str) -> tuple[str, str] | None:
+    """(condition, description) when a plain message cannot be landed exactly once."""
+    if message.epoch is None or message.sequence is None or not message.run.address:
+        wanted = "the annotations x-opt-waypost-epoch, -address and -sequence name a message; this one lacks some"
+        return "amqp:precondition-failed", wanted
+    if message.gateway is not None and message.gateway != gateway:
+        return "amqp:unauthorized-access", f"this connection is gateway {gateway!r}, not {message.gateway!r}"
+    return None
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    """A status as the API shows it: milliseconds, and nothing the gateway's own entry says already."""
+    shown = {name: value for name, value in row.items() if name not in ("tenant", "gateway")}
+    for name in ("reported_at", "backlog_oldest_at"):
+        if shown[name] is not None:
+            shown[name] //= 1_000
+    return shown
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

@@ -1,0 +1,91 @@
+"""What the landing asks of the registry: the three verbs of a commit, and what has landed.
+
+The landing knows no database. The registry (`cloud.hub.registry`) implements `CommitLog` on SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from cloud.lake.coverage import Coverage
+
+
+class Place(NamedTuple):
+    """What sequences are counted in."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+    address: str
+
+
+class Move(NamedTuple):
+    """Sequences ``first..last`` of a place that a commit makes landed."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+    address: str
+    first: int
+    last: int
+
+    @property
+    def place(self) -> Place:
+        return Place(self.tenant, self.gateway, self.epoch, self.address)
+
+
+class Prepared(NamedTuple):
+    """A commit whose outcome in the lake is not known to the registry."""
+
+    table: str
+    commit: int
+    moves: Sequence[Move]
+
+
+class RegistryError(Exception):
+    """The registry cannot do what was asked; the message says why and what to do next."""
+
+
+class CommitLog(Protocol):
+    """Durable record of commits. Each method is one transaction, durable on return; raises `RegistryError`."""
+
+    def application(self, table: str) -> str:
+        """The application id whose transaction version in the Delta table is the commit id."""
+        ...
+
+    def unresolved(self) -> Sequence[Prepared]:
+        """Prepared commits that were neither confirmed nor forgotten, oldest first."""
+        ...
+
+    def coverage(self, place: Place) -> Coverage:
+        """What has landed of a place, by confirmed commits. Not to be changed by the caller."""
+        ...
+
+    def ledgered(self, moves: Iterable[Move]) -> set[Move]:
+        """Those of `moves` that are in the ledger already."""
+        ...
+
+    def prepare(self, table: str, moves: Sequence[Move], rows: int) -> int:
+        """Record what is about to land; returns the commit id, greater than every one before it for this table."""
+        ...
+
+    def confirm(self, prepared: Prepared, version: int) -> None:
+        """The commit is in the table as `version`: its moves have landed."""
+        ...
+
+    def forget(self, prepared: Prepared) -> None:
+        """The commit is not in the table and never will be."""
+        ...
+
+
+Failpoint = Callable[[str], None]
+"""Called with the name of the step just done; tests raise or kill there."""
+
+FAILPOINTS = ("prepared", "written", "committed", "synced", "confirmed")
+"""The steps of a landing, in order: recorded in the registry; data file on disk; in the table's log; that log on disk;
+confirmed in the registry (and not yet acked)."""
+
+
+def no_failpoint(step: str) -> None:
+    """The product: nothing happens between two steps."""

@@ -1,0 +1,77 @@
+"""The lake contract: what the landed tables look like, read from `contract.json`.
+
+The JSON file is the one truth shared with `spark`, which holds the same shapes as Spark types; a test compares the
+two. This module turns it into Arrow schemas and knows nothing of how or when rows are written.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+
+import msgspec
+import pyarrow as pa
+
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+    "binary": pa.binary(),
+}
+"""Spark's type names to Arrow types. Timestamps are microseconds because neither Delta nor Spark knows finer ones."""
+
+
+class ContractError(Exception):
+    """The contract file contradicts itself: a bug of ours, never of a peer."""
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One column: Spark's type name, and whether it may be null."""
+
+    name: str
+    type: str
+    nullable: bool
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One landed table; `partition_by` names columns of its own."""
+
+    partition_by: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The columns as an Arrow schema, in the contract's order."""
+        return pa.schema([pa.field(c.name, ARROW_TYPES[c.type], nullable=c.nullable) for c in self.columns])
+
+
+class Contract(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    about: str
+    version: int
+    tables: dict[str, Table]
+
+
+def parse(text: bytes) -> Contract:
+    """Read a contract; raises `ContractError` when it is malformed, names an unknown type or repeats a column."""
+    try:
+        contract = msgspec.json.decode(text, type=Contract)
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"contract.json: {error}") from error
+    for name, table in contract.tables.items():
+        names = [column.name for column in table.columns]
+        if len(set(names)) != len(names):
+            raise ContractError(f"contract.json: {name}: a column is there twice")
+        if unknown := [c.name for c in table.columns if c.type not in ARROW_TYPES]:
+            raise ContractError(f"contract.json: {name}: no Arrow type for {', '.join(unknown)}")
+        if missing := [column for column in table.partition_by if column not in names]:
+            raise ContractError(f"contract.json: {name}: partitioned by {', '.join(missing)}, which it does not have")
+    return contract
+
+
+@functools.cache
+def contract() -> Contract:
+    """The contract this program was built with."""
+    return parse(resources.files(__package__).joinpath("contract.json").read_bytes())

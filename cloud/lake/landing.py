@@ -1,0 +1,200 @@
+"""The landing: batches into Delta, each message once, whatever happens in between.
+
+A landing is four steps, and each is durable before the next begins:
+
+1. *prepare*: the registry records the sequences about to move, under a commit id;
+2. *commit*: the rows are appended to the table, with that id as the transaction version of the registry's
+   application id;
+3. *confirm*: the registry moves the marks;
+4. the caller acknowledges.
+
+After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
+is confirmed, or it is not and never will be (there is one committer), then it is forgotten. What arrives again after a
+confirmed commit is trimmed by the marks; what arrives again after a forgotten one lands.
+
+This module has no thread, clock, socket or database of its own: `cloud.hub.committer` calls it from one thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from cloud.lake.commits import CommitLog, Failpoint, Move, Place, Prepared, no_failpoint
+from cloud.lake.contract import contract
+from cloud.lake.coverage import Coverage, Span
+from cloud.lake.limits import HOLES_MAX
+from cloud.lake.rows import Arrival, Piece, pieces_of, records, telemetry
+from cloud.lake.tables import LakeError, Table
+
+
+class Landed(NamedTuple):
+    """What one landing did."""
+
+    rows: int = 0
+    duplicates: int = 0
+    """Messages that had landed before."""
+    gaps: int = 0
+    """Ranges that began later than the sequence expected; what is missing is in the ledger, on its way, or lost."""
+    holes_closed: int = 0
+    """Holes given up to keep `HOLES_MAX`; what would have filled them is taken for a duplicate from now on."""
+    by_gateway: Mapping[tuple[str, str], int] = {}
+    """New messages of each (tenant, gateway)."""
+
+    def plus(self, other: Landed) -> Landed:
+        """Both together."""
+        return Landed(
+            self.rows + other.rows,
+            self.duplicates + other.duplicates,
+            self.gaps + other.gaps,
+            self.holes_closed + other.holes_closed,
+            Counter(self.by_gateway) + Counter(other.by_gateway),
+        )
+
+
+class LedgerRange(NamedTuple):
+    """Sequences a gateway gave up, as it reported them; `decided_at` is UTC microseconds."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+    address: str
+    first: int
+    last: int
+    bytes: int
+    reason: str
+    decided_at: int
+
+
+class Plan(NamedTuple):
+    """What of some arrivals is new."""
+
+    pieces: list[Piece]
+    moves: list[Move]
+    landed: Landed
+
+
+def plan(arrivals: Iterable[Arrival], coverage_of: Callable[[Place], Coverage]) -> Plan:
+    """Trim arrivals, in order, against what has landed and against each other."""
+    known: dict[Place, Coverage] = {}
+    pieces: list[Piece] = []
+    moves: list[Move] = []
+    total = gaps = closed = 0
+    for arrival in arrivals:
+        wanted: list[Sequence[Span]] = []
+        for piece in arrival.batch.ranges:
+            place = Place(arrival.tenant, arrival.gateway, arrival.batch.epoch, piece.address)
+            coverage = known.get(place)
+            if coverage is None:
+                coverage = known[place] = coverage_of(place).copy()
+            gaps += piece.first > max(coverage.mark + 1, piece.base)
+            spans = coverage.missing(piece.first, piece.first + piece.count - 1)
+            for span in spans:
+                closed += coverage.add(*span, HOLES_MAX)
+                moves.append(Move(*place, *span))
+            wanted.append(spans)
+            total += piece.count
+        pieces += pieces_of(arrival, wanted)
+    by_gateway: Counter[tuple[str, str]] = Counter()
+    for new in pieces:
+        by_gateway[new.arrival.tenant, new.arrival.gateway] += new.stop - new.start
+    rows = by_gateway.total()
+    return Plan(pieces, moves, Landed(rows, total - rows, gaps, closed, by_gateway))
+
+
+class Landing:
+    """The one committer of a lake. For one thread."""
+
+    def __init__(
+        self,
+        lake: Path,
+        commits: CommitLog,
+        *,
+        durable_versions: Mapping[str, int] | None = None,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        """Open the lake's tables, made empty where they are not there, and settle what a crash left open.
+
+        `durable_versions`: for each table the newest version the registry knows to be on disk. Raises `LakeError` and
+        `cloud.lake.commits.RegistryError`.
+        """
+        known = durable_versions or {}
+        self._commits = commits
+        self._failpoint = failpoint
+        self._tables = {
+            name: Table.open(lake, name, durable_version=known.get(name, -1), failpoint=failpoint)
+            for name in contract().tables
+        }
+        self._settled = False
+        self.resolve()
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of each table as this committer left it."""
+        return {name: table.version for name, table in self._tables.items()}
+
+    def resolve(self) -> None:
+        """Confirm or forget every prepared commit. Raises as the constructor; may be called again."""
+        for prepared in self._commits.unresolved():
+            table = self._tables[prepared.table]
+            found = table.transaction_version(self._commits.application(prepared.table))
+            if found is not None and found >= prepared.commit:
+                self._commits.confirm(prepared, table.version)
+            else:
+                self._commits.forget(prepared)
+        self._settled = True
+
+    def land(self, arrivals: Sequence[Arrival], now_us: int) -> Landed:
+        """Land batches; on return every message of them is in `telemetry`, once, on disk.
+
+        `now_us`: UTC microseconds, becomes `ingested_at`. Raises as the constructor: then nothing may be acknowledged.
+        """
+        self._settle()
+        new = plan(arrivals, self._commits.coverage)
+        if new.pieces:
+            self._commit("telemetry", telemetry(new.pieces, now_us), new.moves)
+        return new.landed
+
+    def land_ledger(self, ranges: Sequence[LedgerRange], now_us: int) -> int:
+        """Land ledger ranges, each once; returns how many were new. Raises as `land`."""
+        self._settle()
+        unique = {Move(*entry[:6]): entry for entry in reversed(ranges)}
+        known = self._commits.ledgered(unique)
+        new = [(move, entry) for move, entry in unique.items() if move not in known]
+        if new:
+            rows = [_ledger_row(entry) for _, entry in new]
+            self._commit("ledger", records("ledger", rows, now_us), [move for move, _ in new])
+        return len(new)
+
+    def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
+        """Append rows that may be there twice after a crash (states, manifests: each says when it was made)."""
+        if rows:
+            self._tables[table].append(records(table, rows, now_us))
+
+    def _settle(self) -> None:
+        if not self._settled:
+            self.resolve()
+
+    def _commit(self, name: str, rows: pa.Table, moves: Sequence[Move]) -> None:
+        """The steps of the module's description. After an error the outcome is looked up before the next landing."""
+        self._settled = False
+        prepared = Prepared(name, self._commits.prepare(name, moves, rows.num_rows), moves)
+        self._failpoint("prepared")
+        try:
+            version = self._tables[name].append(rows, self._commits.application(name), prepared.commit)
+        except LakeError:
+            self.resolve()
+            raise
+        self._commits.confirm(prepared, version)
+        self._failpoint("confirmed")
+        self._settled = True
+
+
+def _ledger_row(entry: LedgerRange) -> dict[str, Any]:
+    row: dict[str, Any] = entry._asdict()
+    row["first_sequence"], row["last_sequence"] = row.pop("first"), row.pop("last")
+    return row

@@ -1,0 +1,45 @@
+"""Every bound of the landing, with unit and reason."""
+
+from __future__ import annotations
+
+GATHER_MS_DEFAULT = 500
+"""How long the first batch of a landing waits for company. Half a second keeps a quiet fleet at two small files a
+second and freshness under a second; a busy hub lands sooner, by size or by quiet."""
+
+GATHER_MS_MAX = 2_000
+"""Longest gather that may be configured: above it a gateway's window runs dry on a slow uplink."""
+
+QUIET_MS = 20
+"""With `QUIET_BYTES_MIN` gathered and nothing new for so long, the gateways wait for us: land at once."""
+
+QUIET_BYTES_MIN = 256 * 1024
+"""Bytes of bodies that make a file worth writing early; below it the full gather time is waited."""
+
+LANDING_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of bodies in one landing: bounds the memory of a commit (about four times this while it is being built) and
+stays far below Arrow's 2 GiB for one binary array."""
+
+LANDING_ROWS_MAX = 250_000
+"""Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built)."""
+
+PENDING_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes gathered and not landed at which the hub stops reading the gateways' sockets; resumes at half."""
+
+HOLES_MAX = 4_096
+"""Holes kept for one (gateway, epoch, address). Each costs about 20 bytes in the registry and is rewritten with the
+row; an address with more (every second message thinned for hours) has its lowest hole closed."""
+
+RETRY_S_FIRST = 0.5
+"""First pause after the lake or the registry refused a landing; doubles up to `RETRY_S_MAX`."""
+
+RETRY_S_MAX = 30.0
+"""Longest pause between two tries: how late the hub notices that there is space again."""
+
+PARQUET_COMPRESSION_LEVEL = 3
+"""zstd level of the data files: 1.3 M rows/s a core, 2x smaller than snappy (measured)."""
+
+STATISTICS_TEXT_MAX = 32
+"""Characters of a text column's minimum or maximum put into the Delta log; longer ones are left out of it."""
+
+COMMITS_KEPT = 1_000
+"""Confirmed commits kept in the registry, for the people who look at it; correctness needs only the last id."""

@@ -1,0 +1,247 @@
+"""The lake on disk: Delta tables, each appended to by one writer, durable when `append` returns.
+
+delta-rs keeps the log but syncs nothing to the medium (seen with strace: no fsync at all), so an acknowledgement after
+its commit would outlive a power cut by luck only. Here a data file is written and synced first, then named in the log
+by delta-rs, and then the log is synced. So the only thing a power cut can tear is the tail of the log, which nobody
+has been told about: `Table.open` takes it away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import logging
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from cloud.lake.commits import Failpoint, no_failpoint
+from cloud.lake.contract import contract
+from cloud.lake.limits import PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+
+log = logging.getLogger(__name__)
+
+
+class LakeError(Exception):
+    """The lake cannot be written or read; the message says why."""
+
+
+class TableMismatch(LakeError):
+    """A table is there with columns other than the contract's."""
+
+
+@contextlib.contextmanager
+def _lake_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, DeltaError, pa.ArrowException) as error:
+        raise LakeError(f"{what}: {error}") from error
+
+
+def sync_file(path: Path) -> None:
+    """Put a file's bytes on the medium."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+sync_directory = sync_file
+"""Put a directory's names on the medium: the same call on Linux."""
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and its parents, each durable in the one above."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+class Table:
+    """One Delta table of the contract, in a directory. For one thread, and one process at a time."""
+
+    def __init__(self, name: str, path: Path, delta: DeltaTable, failpoint: Failpoint) -> None:
+        self.name = name
+        self._path = path
+        self._delta = delta
+        self._failpoint = failpoint
+
+    @classmethod
+    def open(cls, lake: Path, name: str, *, durable_version: int = -1, failpoint: Failpoint = no_failpoint) -> Table:
+        """Open a table, made empty when it is not there.
+
+        `durable_version`: the newest version known to be on disk. A torn log entry after it is taken away: it belongs
+        to a commit that nobody was told of. Raises `LakeError`, `TableMismatch`.
+        """
+        path = lake / name
+        spec = contract().tables[name]
+        with _lake_errors(f"table {name} cannot be opened"):
+            make_directory(path)
+            _remove_torn_tail(path / "_delta_log", durable_version)
+            try:
+                delta = DeltaTable(path)
+            except TableNotFoundError:
+                delta = DeltaTable.create(path, spec.arrow_schema, partition_by=list(spec.partition_by))
+                _sync_log(path, 0)
+        table = cls(name, path, delta, failpoint)
+        found = [(field.name, str(field.type)) for field in delta.schema().fields]
+        wanted = [(field.name, str(field.type)) for field in _delta_fields(spec.arrow_schema)]
+        if found != wanted:
+            raise TableMismatch(f"table {name} in {lake} has other columns than this program writes: {found}")
+        return table
+
+    @property
+    def version(self) -> int:
+        """The table version this writer has seen."""
+        return int(self._delta.version())
+
+    def transaction_version(self, application: str) -> int | None:
+        """The last commit id of an application that is in the table, read anew from disk; None for none."""
+        with _lake_errors(f"table {self.name} cannot be read"):
+            self._delta = DeltaTable(self._path)
+            found = self._delta.transaction_version(application)
+            _sync_log(self._path, self.version)
+        return None if found is None else int(found)
+
+    def append(self, rows: pa.Table, application: str | None = None, commit: int = 0) -> int:
+        """Append rows (all of one partition) as one version, on disk on return; returns that version.
+
+        With `application`, the version carries the transaction (application, commit). Raises `LakeError`; then the
+        rows may or may not be in the table, and `transaction_version` tells.
+        """
+        with _lake_errors(f"table {self.name} cannot be written"):
+            action = self._write_file(rows)
+            self._failpoint("written")
+            transactions = None if application is None else [Transaction(application, commit)]
+            self._delta.update_incremental()
+            self._delta.create_write_transaction(
+                [action],
+                mode="append",
+                schema=self._delta.schema(),
+                partition_by=list(contract().tables[self.name].partition_by),
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+            self._failpoint("committed")
+            before = self.version
+            self._delta.update_incremental()
+            for version in range(before + 1, self.version + 1):  # compaction may have added one of its own
+                _sync_log(self._path, version)
+            self._failpoint("synced")
+        return self.version
+
+    def _write_file(self, rows: pa.Table) -> AddAction:
+        """Write one data file, synced with its directory, and say what is in it."""
+        partitions = contract().tables[self.name].partition_by
+        values = {column: str(rows.column(column)[0].as_py()) for column in partitions}
+        folder = "/".join(f"{column}={value}" for column, value in values.items())
+        make_directory(self._path / folder)
+        relative = f"{folder}/part-00000-{uuid.uuid4()}-c000.zstd.parquet"
+        path = self._path / relative
+        kept = rows.drop_columns(list(partitions))
+        try:
+            with path.open("xb") as file:
+                pq.write_table(
+                    kept, file, compression="zstd", compression_level=PARQUET_COMPRESSION_LEVEL, store_schema=False
+                )
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+        modified_ms = int(path.stat().st_mtime * 1_000)
+        return AddAction(relative, size, values, modified_ms, True, json.dumps(statistics(kept)))
+
+
+def statistics(rows: pa.Table) -> dict[str, Any]:
+    """Delta's per-file statistics: rows, and minimum, maximum, nulls of each column that readers prune by."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_binary(field.type):
+            continue
+        nulls[field.name] = column.null_count
+        extremes = pc.min_max(column).as_py()
+        if pa.types.is_timestamp(field.type) and extremes["min"] is not None:
+            low[field.name] = _milliseconds(extremes["min"])
+            # Readers compare with milliseconds: the maximum is rounded up, or rows in its last one would be pruned.
+            high[field.name] = _milliseconds(extremes["max"] + datetime.timedelta(microseconds=999))
+        elif pa.types.is_string(field.type):
+            if all(value is not None and len(value) <= STATISTICS_TEXT_MAX for value in extremes.values()):
+                low[field.name], high[field.name] = extremes["min"], extremes["max"]
+        elif extremes["min"] is not None:
+            low[field.name], high[field.name] = extremes["min"], extremes["max"]
+    return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _milliseconds(value: datetime.datetime) -> str:
+    return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _delta_fields(schema: pa.Schema) -> list[Any]:
+    return list(Schema.from_arrow(schema).fields)
+
+
+def _sync_log(path: Path, version: int) -> None:
+    """Sync what a commit left in the log: its entry, a checkpoint when it made one, and the names of both."""
+    directory = path / "_delta_log"
+    for file in (f"{version:020}.json", f"{version:020}.checkpoint.parquet", "_last_checkpoint"):
+        if (directory / file).exists():
+            sync_file(directory / file)
+    sync_directory(directory)
+
+
+def _remove_torn_tail(directory: Path, durable_version: int) -> None:
+    """Take away the last entry when a power cut tore it; every one before it was synced before the next began.
+
+    A checkpoint is derived from the log: a torn one is taken away whatever its version, and made again some day.
+    """
+    if not directory.is_dir():
+        return
+    newest = max(directory.glob("*.checkpoint.parquet"), default=None)
+    if newest is not None and not _readable(newest):
+        log.warning("lake: checkpoint %s is torn and taken away: the log has it all", newest.name)
+        newest.unlink()
+        (directory / "_last_checkpoint").unlink(missing_ok=True)
+    last = max((entry for entry in directory.glob("*.json") if entry.stem.isdigit()), default=None)
+    if last is not None and not _whole(last):
+        # delta-rs takes an empty entry for an empty version, so nothing but this would notice.
+        if int(last.stem) <= durable_version:
+            raise LakeError(f"{last} is damaged although it was on disk: restore the lake from a copy")
+        log.warning("lake: %s/%s is torn, was never acknowledged, and is taken away", directory.parent.name, last.name)
+        last.unlink()
+    sync_directory(directory)
+
+
+def _readable(checkpoint: Path) -> bool:
+    """True when a checkpoint's footer can be read: it is written last."""
+    try:
+        pq.ParquetFile(checkpoint).close()
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _whole(entry: Path) -> bool:
+    """True when every line of a log entry is JSON and there is at least one."""
+    try:
+        lines = entry.read_text().splitlines()
+        return bool(lines) and all(isinstance(json.loads(line), dict) for line in lines)
+    except ValueError:
+        return False

@@ -1,0 +1,297 @@
+"""`waypost apply | get | describe | diff | delete`: the resources of one data directory.
+
+A running gateway takes a change up by itself, a stopped one when it starts. Errors of a configuration are printed one
+a line (``file:line: path: what``) and end with exit code 2; nothing is then applied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from edge.appliance.configuration import parse
+from edge.appliance.configuration.effective import notices
+from edge.appliance.configuration.repository import Change, Repository, RepositoryError
+from edge.appliance.configuration.resources import (
+    KINDS,
+    AddressSpaceSpec,
+    AddressSpec,
+    ConfigurationRejected,
+    DeviceSpec,
+    GatewaySpec,
+    Kind,
+    MessagingUserSpec,
+    Resource,
+)
+from edge.appliance.configuration.schema import suggestion
+from edge.appliance.errors import CommandError, Exit
+
+SECRETS: Final = ("password",)
+"""Keys whose values `describe` and `diff` do not show; `get -o yaml` is an export and shows everything."""
+HIDDEN: Final = "********"
+
+data_option = click.option(
+    "--data",
+    "data",
+    required=True,
+    envvar="WAYPOST_DATA",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The gateway's data directory (or set WAYPOST_DATA).",
+)
+files_option = click.option(
+    "-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-", help="YAML to read; repeatable, - is stdin."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class KindWord(click.ParamType[Kind]):
+    """A kind as people write it: ``Address``, ``addresses``, ``addr``."""
+
+    name = "kind"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Kind:
+        """The kind meant by a word."""
+        if isinstance(value, Kind):
+            return value
+        word = str(value).lower()
+        found = next((kind for kind in KINDS.values() if word in kind.words), None)
+        if found is None:
+            known = [kind.words[0] for kind in KINDS.values()]
+            self.fail(f'"{value}" is no kind{suggestion(word, known)}', param, ctx)
+        return found
+
+
+kind_argument = click.argument("kind", type=KindWord(), metavar="KIND")
+
+
+@click.command()
+@data_option
+@files_option
+@json_option
+@click.option("--dry-run", is_flag=True, help="Check everything and say what would change; write nothing.")
+def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> None:
+    """Apply resources from YAML: all of them, or none when anything is wrong.
+
+    Resources of the same kind and name are replaced, others stay. Stored messages are never touched.
+    """
+    if not names:
+        raise click.UsageError("nothing to apply: -f FILE, -f DIR or -f -")
+    repository = Repository(data)
+    with _explained("applied"):
+        resources = parse.read(names)
+        if dry_run:
+            changes = repository.plan(resources)
+            version = repository.version
+        else:
+            version, changes = repository.apply(resources)
+    notes = notices(resources)
+    _print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
+
+
+@click.command()
+@data_option
+@click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
+@click.argument("name", required=False)
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["table", "yaml", "json"]), default="table", help="Form of the output."
+)
+@json_option
+def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: bool) -> None:
+    """List applied resources: all, those of a KIND, or one by NAME. YAML output can be applied again."""
+    with _explained("read"):
+        resources = _select(Repository(data).load().resources, kind, name)
+    if as_json or form == "json":
+        click.echo(_json([resource.document for resource in resources]))
+    elif form == "yaml":
+        click.echo("---\n".join(parse.to_yaml(resource.document) for resource in resources), nl=False)
+    else:
+        _print_tables(resources)
+
+
+@click.command()
+@data_option
+@kind_argument
+@click.argument("name")
+@json_option
+def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
+    """Show one resource in full, without its secrets, and what of it this version does not act on."""
+    with _explained("read"):
+        [resource] = _select(Repository(data).load().resources, kind, name)
+    notes = notices([resource])
+    if as_json:
+        click.echo(_json({"resource": masked(resource.document), "notes": notes}))
+        return
+    click.echo(parse.to_yaml(masked(resource.document)), nl=False)
+    for note in notes:
+        click.echo(f"# note: {note}")
+
+
+@click.command()
+@data_option
+@files_option
+@json_option
+@click.option("--exit-code", is_flag=True, help="Exit with 1 when there are differences, for scripts.")
+def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> None:
+    """Show what `apply` would change, as a unified diff of YAML."""
+    if not names:
+        raise click.UsageError("nothing to compare: -f FILE, -f DIR or -f -")
+    with _explained("compared"):
+        changes = Repository(data).plan(parse.read(names))
+    differing = [change for change in changes if change.before != change.after]
+    if as_json:
+        click.echo(_json([_change_data(change, documents=True) for change in differing]))
+    else:
+        for change in differing:
+            click.echo(_unified(change), nl=False)
+    if exit_code and differing:
+        click.get_current_context().exit(int(Exit.FAILED))
+
+
+@click.command()
+@data_option
+@files_option
+@json_option
+@click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
+@click.argument("resource_names", nargs=-1, metavar="[NAME]...")
+def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, resource_names: Sequence[str]) -> None:
+    """Delete resources by KIND and NAME, or those a file names. Stored messages are never touched."""
+    if bool(names) == bool(kind) or (kind is not None and not resource_names):
+        raise click.UsageError("say what to delete: KIND NAME..., or -f FILE")
+    repository = Repository(data)
+    with _explained("deleted"):
+        keys = [resource.key for resource in parse.read(names)]
+        if kind is not None:
+            keys += [(kind.name, name) for name in resource_names]
+        present = {resource.key for resource in repository.load().resources}
+        for key in keys:
+            if key not in present:
+                raise _absent(*key, [name for of_kind, name in present if of_kind == key[0]])
+        version, changes = repository.delete(keys)
+    _print_changes(changes, version, as_json, "", [])
+
+
+def masked(value: Any) -> Any:
+    """A document with the values of its secrets hidden."""
+    if isinstance(value, dict):
+        return {key: HIDDEN if key in SECRETS and item is not None else masked(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [masked(item) for item in value]
+    return value
+
+
+@contextlib.contextmanager
+def _explained(participle: str) -> Iterator[None]:
+    """Turns what parsing and the repository raise into errors of the command line."""
+    try:
+        yield
+    except ConfigurationRejected as why:
+        count = len(why.errors)
+        problems = "1 problem" if count == 1 else f"{count} problems"
+        raise CommandError(f"{why}", hint=f"{problems}; nothing was {participle}", code=Exit.USAGE) from why
+    except RepositoryError as why:
+        raise CommandError(str(why)) from why
+
+
+def _select(resources: Sequence[Resource], kind: Kind | None, name: str | None) -> list[Resource]:
+    chosen = [resource for resource in resources if kind is None or resource.kind == kind.name]
+    if kind is None or name is None:
+        return chosen
+    named = [resource for resource in chosen if resource.name == name]
+    if not named:
+        raise _absent(kind.name, name, [resource.name for resource in chosen])
+    return named
+
+
+def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
+    return CommandError(f'there is no {kind} "{name}"{suggestion(name, sorted(others)[:10])}')
+
+
+def _print_changes(changes: Sequence[Change], version: int, as_json: bool, suffix: str, notes: Sequence[str]) -> None:
+    if as_json:
+        listed = [_change_data(change, documents=False) for change in changes]
+        click.echo(_json({"version": version, "changes": listed, "notes": list(notes)}))
+        return
+    for change in changes:
+        click.echo(f"{change.kind}/{change.name} {change.verb}{suffix}")
+    click.echo(f"configuration version {version}{suffix}")
+    for note in notes:
+        click.secho(f"note: {note}", fg="yellow", err=True)
+
+
+def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:
+    data: dict[str, Any] = {"kind": change.kind, "name": change.name, "change": change.verb}
+    if documents:
+        data |= {"before": masked(change.before), "after": masked(change.after)}
+    return data
+
+
+def _unified(change: Change) -> str:
+    before, after = (parse.to_yaml(masked(document)) if document else "" for document in (change.before, change.after))
+    if before == after:
+        return f"{change.kind}/{change.name}: only a password changes\n"
+    name = f"{change.kind}/{change.name}"
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"{name} (applied)", f"{name} (given)", lineterm=""
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+Row = tuple[str, ...]
+
+
+def _gateway_row(spec: GatewaySpec) -> Row:
+    listeners = spec.listeners
+    places = (str(place) if place else "-" for place in (listeners.mqtt, listeners.amqp, listeners.http))
+    return (*places, spec.hub.url if spec.hub else "-")
+
+
+def _space_row(spec: AddressSpaceSpec) -> Row:
+    return (spec.type.value, spec.default_type.value, ", ".join(part.name for part in spec.connectors) or "-")
+
+
+def _address_row(spec: AddressSpec) -> Row:
+    forwarders = (f"{part.direction.value} {part.remote_address}" for part in spec.forwarders)
+    return (spec.address, spec.type.value, ", ".join(forwarders) or "-")
+
+
+def _user_row(spec: MessagingUserSpec) -> Row:
+    return (spec.username, spec.authentication.type.value)
+
+
+def _device_row(spec: DeviceSpec) -> Row:
+    return ("yes" if spec.enabled else "no", ", ".join(spec.via) or "-")
+
+
+COLUMNS: Final[dict[str, tuple[Row, Callable[[Any], Row]]]] = {
+    "Gateway": (("MQTT", "AMQP", "HTTP", "HUB"), _gateway_row),
+    "AddressSpace": (("TYPE", "DEFAULT", "CONNECTORS"), _space_row),
+    "Address": (("ADDRESS", "TYPE", "FORWARDERS"), _address_row),
+    "MessagingUser": (("USERNAME", "AUTHENTICATION"), _user_row),
+    "Device": (("ENABLED", "VIA"), _device_row),
+}
+
+
+def _print_tables(resources: Sequence[Resource]) -> None:
+    if not resources:
+        click.echo("nothing applied", err=True)
+        return
+    for kind, (titles, row) in COLUMNS.items():
+        chosen = [resource for resource in resources if resource.kind == kind]
+        if chosen:
+            rows = [(kind.upper(), *titles), *((resource.name, *row(resource.spec)) for resource in chosen)]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for cells in rows:
+                click.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

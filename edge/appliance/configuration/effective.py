@@ -1,0 +1,214 @@
+"""From resources, or from a preset, to the one plain value a broker is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from edge.appliance.configuration import values
+from edge.appliance.configuration.resources import (
+    AddressSpaceSpec,
+    AddressSpec,
+    ConnectorPart,
+    DeviceSpec,
+    ForwarderPart,
+    GatewaySpec,
+    HubPart,
+    MessagingUserSpec,
+    Resource,
+    TlsPart,
+)
+from edge.appliance.configuration.validate import HUB_CONNECTOR, filter_fault, limits_of, of_kind, remote_of
+from edge.broker.addresses import AddressRule, AddressType
+from edge.broker.configuration import (
+    AddressConfiguration,
+    AddressPolicy,
+    Authentication,
+    BrokerConfiguration,
+    Connector,
+    Credentials,
+    Direction,
+    DurabilityMode,
+    Endpoint,
+    Forwarder,
+    Redelivery,
+    TlsFiles,
+    WhenFull,
+)
+
+AMQP_PORT: Final = 5672
+AMQPS_PORT: Final = 5671
+LOOPBACK: Final = "127.0.0.1"
+
+
+def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
+    """What these (valid) resources tell the broker. Without any it serves nothing."""
+    configuration = BrokerConfiguration()
+    for resource, space in of_kind(resources, AddressSpaceSpec):
+        service = space.authentication_service
+        configuration = msgspec.structs.replace(
+            configuration,
+            space=resource.name,
+            default_type=space.default_type,
+            connectors=tuple(_connector(part) for part in space.connectors),
+            authentication=service.name if service is not None else Authentication.NONE,
+        )
+    for resource, gateway in of_kind(resources, GatewaySpec):
+        configuration = _with_gateway(configuration, resource.name, gateway)
+    addresses = list(of_kind(resources, AddressSpec))
+    return msgspec.structs.replace(
+        configuration,
+        addresses=tuple(_address(spec) for _, spec in addresses),
+        forwarders=tuple(
+            _forwarder(resource.name, spec, part) for resource, spec in addresses for part in spec.forwarders
+        ),
+    )
+
+
+def development() -> BrokerConfiguration:
+    """The preset of ``edge run --dev``: loopback, free ports, no authentication, one prefix for each address type."""
+    types = (AddressType.QUEUE, AddressType.TOPIC, AddressType.ANYCAST, AddressType.MULTICAST)
+    anywhere = Endpoint(LOOPBACK, 0)
+    return BrokerConfiguration(
+        addresses=tuple(AddressConfiguration(AddressRule(f"{type_.value}/#", type_)) for type_ in types),
+        mqtt=anywhere,
+        amqp=anywhere,
+        http=anywhere,
+    )
+
+
+def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters: Sequence[str]) -> BrokerConfiguration:
+    """The short form ``--hub URL --gateway NAME --forward FILTER…``: a connector, and a forwarder for each filter.
+
+    A connector called `hub` that is there already is replaced. Raises `ValueError` for a URL or filter that is none.
+    """
+    for pattern in filters:
+        fault = filter_fault(pattern)
+        if fault:
+            raise ValueError(fault)
+    others = tuple(connector for connector in configuration.connectors if connector.name != HUB_CONNECTOR)
+    forwarders = tuple(
+        Forwarder(name=f"forward:{pattern}", filter=pattern, connector=HUB_CONNECTOR, remote_address=pattern)
+        for pattern in dict.fromkeys(filters)
+    )
+    return msgspec.structs.replace(
+        configuration,
+        gateway=gateway,
+        connectors=(*others, _hub(HubPart(url=url), gateway)),
+        forwarders=(*configuration.forwarders, *forwarders),
+    )
+
+
+def notices(resources: Sequence[Resource]) -> list[str]:
+    """What these resources ask for that this version keeps and does not act on: said when it is applied.
+
+    A rule that is silently not enforced is worse than none, above all where it is about who may do what.
+    """
+    return [f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource)]
+
+
+def _not_in_force(resource: Resource) -> Iterator[str]:
+    spec = resource.spec
+    if isinstance(spec, MessagingUserSpec):
+        yield "users are kept, authorization is not enforced yet"
+    if isinstance(spec, DeviceSpec):
+        yield "devices are kept, their identity is not checked yet"
+    if isinstance(spec, AddressSpaceSpec):
+        service = spec.authentication_service
+        if service is not None and service.name is not Authentication.NONE:
+            yield f"authenticationService {service.name.value} is not enforced yet: every client is let in"
+    if isinstance(spec, AddressSpec):
+        fields = {
+            "messageTtl": spec.message_ttl is not None,
+            "messageRedelivery": spec.message_redelivery is not None,
+            "deadletter": spec.deadletter is not None,
+            "expiry": spec.expiry is not None,
+            "quota": spec.quota is not None,
+            "whenFull": spec.when_full is not WhenFull.REJECT,
+            "durability": spec.durability.mode is not DurabilityMode.FSYNC,
+            "maxConsumers": spec.max_consumers is not None,
+            "forwarders with direction in": any(part.direction is Direction.IN for part in spec.forwarders),
+        }
+        asked = [name for name, given in fields.items() if given]
+        if asked:
+            yield f"{', '.join(asked)}: kept, not acted on yet"
+
+
+def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:
+    gateway = spec.hub.gateway if spec.hub is not None and spec.hub.gateway else name
+    hubs = (_hub(spec.hub, gateway),) if spec.hub is not None else ()
+    return msgspec.structs.replace(
+        configuration,
+        gateway=gateway,
+        mqtt=spec.listeners.mqtt,
+        amqp=spec.listeners.amqp,
+        http=spec.listeners.http,
+        limits=limits_of(spec),
+        connectors=(*configuration.connectors, *hubs),
+    )
+
+
+def _hub(part: HubPart, gateway: str) -> Connector:
+    secure, endpoint = values.scheme_and_endpoint(part.url)
+    tls = _tls(part.tls) if part.tls is not None else TlsFiles() if secure else None
+    return Connector(name=HUB_CONNECTOR, endpoints=(endpoint,), container=gateway, tls=tls)
+
+
+def _connector(part: ConnectorPart) -> Connector:
+    port = AMQP_PORT if part.tls is None else AMQPS_PORT
+    credentials = part.credentials
+    return Connector(
+        name=part.name,
+        endpoints=tuple(Endpoint(h.host, port if h.port is None else h.port) for h in part.endpoint_hosts),
+        container=part.container,
+        tls=_tls(part.tls) if part.tls is not None else None,
+        credentials=Credentials(credentials.username, credentials.password) if credentials is not None else None,
+        idle_timeout_s=part.idle_timeout,
+        frame_bytes_max=part.max_frame_size,
+    )
+
+
+def _tls(part: TlsPart) -> TlsFiles:
+    return TlsFiles(ca=part.ca_cert, certificate=part.client_cert, key=part.client_key)
+
+
+def _address(spec: AddressSpec) -> AddressConfiguration:
+    ttl, again, quota = spec.message_ttl, spec.message_redelivery, spec.quota
+    redelivery = Redelivery()
+    if again is not None:
+        redelivery = Redelivery(
+            attempts_max=again.maximum_delivery_attempts,
+            delay_s=again.redelivery_delay,
+            delay_multiplier=again.redelivery_delay_multiplier,
+            delay_max_s=again.maximum_delivery_delay,
+        )
+    consumers_max = spec.max_consumers
+    if consumers_max is None and spec.type is AddressType.SUBSCRIPTION:
+        consumers_max = 1
+    policy = AddressPolicy(
+        ttl_min_s=ttl.minimum if ttl is not None else None,
+        ttl_max_s=ttl.maximum if ttl is not None else None,
+        redelivery=redelivery,
+        deadletter=spec.deadletter,
+        expiry=spec.expiry,
+        quota_bytes=quota.bytes if quota is not None else None,
+        reserve_bytes=quota.reserve if quota is not None else 0,
+        when_full=spec.when_full,
+        durability=spec.durability,
+        consumers_max=consumers_max,
+    )
+    return AddressConfiguration(AddressRule(spec.address, spec.type), policy, spec.topic)
+
+
+def _forwarder(resource: str, spec: AddressSpec, part: ForwarderPart) -> Forwarder:
+    connector, remote = remote_of(part, spec.address)
+    return Forwarder(
+        name=f"{resource}/{part.name}",
+        filter=spec.address,
+        connector=connector,
+        remote_address=remote,
+        direction=part.direction,
+        priority=part.priority,
+    )

@@ -1,0 +1,336 @@
+"""The resources of a gateway: Kubernetes-style YAML with EnMasse's kinds and field names, as types.
+
+A field's Python type is its rule; `schema` reads these types, so what is written here is all there is. Names are
+camelCase in YAML. A field `Annotated` with a reader of `values` is text or number in YAML and an SI value here.
+Types know one value at a time: what holds between resources is in `validate`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from edge.broker.addresses import AddressType
+from edge.broker.configuration import Authentication, Direction, Durability, Endpoint, WhenFull
+
+
+def _read_by(reader: str) -> msgspec.Meta:
+    """Marks a field whose YAML value is read by a function of `values`."""
+    return msgspec.Meta(extra={"reader": reader})
+
+
+Seconds = Annotated[float, _read_by("duration")]
+Bytes = Annotated[int, _read_by("size")]
+HostPort = Annotated[Endpoint, _read_by("endpoint")]
+Port = Annotated[int, _read_by("port_number")]
+DurabilityWord = Annotated[Durability, _read_by("durability")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
+"""A resource's name: letters, digits, and inside also dot, dash, underscore; at most 253 characters."""
+AddressName = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """Base of everything below: immutable, camelCase outside, nothing unknown."""
+
+
+class Metadata(Part, frozen=True, kw_only=True):
+    """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
+
+    name: Name
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+# --- AddressSpace ----------------------------------------------------------------------------------------------------
+
+
+class SpaceType(enum.Enum):
+    """EnMasse's two kinds of space. Here both speak both protocols, and both keep order."""
+
+    STANDARD = "standard"
+    BROKERED = "brokered"
+
+
+class AuthenticationService(Part, frozen=True, kw_only=True):
+    """`none`, `standard` or `external`."""
+
+    name: Authentication
+
+
+class EndpointHost(Part, frozen=True, kw_only=True):
+    """One address of a remote peer; further ones are for failover."""
+
+    host: Annotated[str, msgspec.Meta(min_length=1)]
+    port: Port | None = None
+
+
+class TlsPart(Part, frozen=True, kw_only=True):
+    """TLS towards a remote peer: paths of PEM files; an empty part means the system's authorities."""
+
+    ca_cert: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+
+
+class CredentialsPart(Part, frozen=True, kw_only=True):
+    """SASL PLAIN towards a remote peer."""
+
+    username: str
+    password: str
+
+
+class ConnectorPart(Part, frozen=True, kw_only=True):
+    """A named remote peer of the space."""
+
+    name: Name
+    endpoint_hosts: Annotated[list[EndpointHost], msgspec.Meta(min_length=1)]
+    container: str = ""
+    tls: TlsPart | None = None
+    credentials: CredentialsPart | None = None
+    idle_timeout: Seconds | None = None
+    max_frame_size: Bytes | None = None
+
+
+class AddressSpaceSpec(Part, frozen=True, kw_only=True):
+    """A group of addresses reachable over one connection."""
+
+    type: SpaceType = SpaceType.STANDARD
+    plan: str = ""
+    authentication_service: AuthenticationService | None = None
+    default_type: AddressType = AddressType.TOPIC
+    connectors: list[ConnectorPart] = []
+
+
+# --- Address ---------------------------------------------------------------------------------------------------------
+
+
+class MessageTtl(Part, frozen=True, kw_only=True):
+    """Bounds on a message's time to live."""
+
+    minimum: Seconds | None = None
+    maximum: Seconds | None = None
+
+
+class MessageRedelivery(Part, frozen=True, kw_only=True):
+    """How often and how soon an unsuccessful delivery is tried again."""
+
+    maximum_delivery_attempts: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    redelivery_delay: Seconds = 0.0
+    redelivery_delay_multiplier: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    maximum_delivery_delay: Seconds | None = None
+
+
+class Quota(Part, frozen=True, kw_only=True):
+    """Room in the store: at most `bytes`, of which `reserve` is kept free of everybody else."""
+
+    bytes: Bytes | None = None
+    reserve: Bytes = 0
+
+
+class ForwarderPart(Part, frozen=True, kw_only=True):
+    """Binds the address to ``<connector>/<address>`` (or ``<connector>``: the same address there)."""
+
+    name: Name
+    remote_address: Annotated[str, msgspec.Meta(min_length=1)]
+    direction: Direction = Direction.OUT
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 0
+
+
+class AddressSpec(Part, frozen=True, kw_only=True):
+    """A name, or a pattern of MQTT's wildcards, and what is promised there."""
+
+    address: AddressName
+    type: AddressType
+    plan: str = ""
+    topic: str = ""
+    max_consumers: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    message_ttl: MessageTtl | None = None
+    message_redelivery: MessageRedelivery | None = None
+    deadletter: str | None = None
+    expiry: str | None = None
+    quota: Quota | None = None
+    when_full: WhenFull = WhenFull.REJECT
+    durability: DurabilityWord = Durability()
+    forwarders: list[ForwarderPart] = []
+
+
+# --- MessagingUser, Device -------------------------------------------------------------------------------------------
+
+
+class UserAuthenticationType(enum.Enum):
+    """How a user proves to be one."""
+
+    PASSWORD = "password"  # noqa: S105 - a word of the format
+    SERVICEACCOUNT = "serviceaccount"
+
+
+class UserAuthentication(Part, frozen=True, kw_only=True):
+    """`password` is Base64, as in EnMasse."""
+
+    type: UserAuthenticationType
+    password: str | None = None
+
+
+class Operation(enum.Enum):
+    """What may be done with an address."""
+
+    SEND = "send"
+    RECV = "recv"
+    VIEW = "view"
+    MANAGE = "manage"
+
+
+class AuthorizationPart(Part, frozen=True, kw_only=True):
+    """Operations allowed on addresses; without `addresses` on the space as a whole."""
+
+    addresses: list[AddressName] = []
+    operations: Annotated[list[Operation], msgspec.Meta(min_length=1)]
+
+
+class MessagingUserSpec(Part, frozen=True, kw_only=True):
+    """A user of a space."""
+
+    username: Annotated[str, msgspec.Meta(min_length=1)]
+    authentication: UserAuthentication
+    authorization: list[AuthorizationPart] = []
+
+
+class DeviceSpec(Part, frozen=True, kw_only=True):
+    """A device the gateway knows. `via` names the devices that may speak for it."""
+
+    enabled: bool = True
+    description: str = ""
+    via: list[Name] = []
+
+
+# --- Gateway ---------------------------------------------------------------------------------------------------------
+
+
+class Listeners(Part, frozen=True, kw_only=True):
+    """Where the gateway listens. What is not named is not served."""
+
+    mqtt: HostPort | None = None
+    amqp: HostPort | None = None
+    http: HostPort | None = None
+
+
+class HubPart(Part, frozen=True, kw_only=True):
+    """The hub this gateway belongs to. It makes a connector called `hub` that forwarders can name."""
+
+    url: str
+    gateway: Name | None = None
+    tls: TlsPart | None = None
+
+
+class GatewaySpec(Part, frozen=True, kw_only=True):
+    """This node. `limits` may name any field of `edge.broker.limits.Limits`, in camelCase."""
+
+    listeners: Listeners = Listeners()
+    hub: HubPart | None = None
+    limits: dict[str, Any] = {}
+
+
+Spec = AddressSpaceSpec | AddressSpec | MessagingUserSpec | DeviceSpec | GatewaySpec
+
+OWN_VERSION: Final = "waypost/v1"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of resource: its word, the type of its spec, what `get` accepts for it, EnMasse's apiVersion if any."""
+
+    name: str
+    spec: type[Spec]
+    words: tuple[str, ...]
+    enmasse_version: str = ""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Every `apiVersion` a resource of this kind may carry."""
+        return (OWN_VERSION, self.enmasse_version) if self.enmasse_version else (OWN_VERSION,)
+
+
+KINDS: Final[dict[str, Kind]] = {
+    kind.name: kind
+    for kind in (
+        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw")),
+        Kind("AddressSpace", AddressSpaceSpec, ("addressspace", "addressspaces", "as"), "enmasse.io/v1beta1"),
+        Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
+        Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
+        Kind("Device", DeviceSpec, ("device", "devices", "dev")),
+    )
+}
+"""In the order in which resources are shown."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a resource was read: a file's name and the line of every path in it (``("spec", "address")`` → 4)."""
+
+    source: str
+    lines: dict[tuple[str | int, ...], int] = {}
+
+    def line(self, path: tuple[str | int, ...]) -> int:
+        """The line of a path, or of the nearest thing around it that has one; 0 when nothing has."""
+        for end in range(len(path), -1, -1):
+            if path[:end] in self.lines:
+                return self.lines[path[:end]]
+        return 0
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
+
+    kind: str
+    metadata: Metadata
+    spec: Spec
+    document: dict[str, Any]
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name): what `apply` replaces and `delete` names."""
+        return (self.kind, self.name)
+
+
+class ConfigurationError(msgspec.Struct, frozen=True, order=True):
+    """One thing wrong with a configuration: where, and what. `line` counts from 1; 0 for the file as a whole."""
+
+    source: str
+    line: int
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.source}:{self.line}" if self.line else self.source
+        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
+
+
+class ConfigurationRejected(ValueError):
+    """A configuration with errors in it. Nothing of it is in force."""
+
+    def __init__(self, errors: list[ConfigurationError]) -> None:
+        super().__init__("\n".join(str(error) for error in errors))
+        self.errors = errors
+
+
+def error_at(resource: Resource, path: tuple[str | int, ...], message: str) -> ConfigurationError:
+    """An error about one place of a resource that was read well."""
+    shown = f"{resource.kind} {resource.name}: {path_text(path)}" if path else f"{resource.kind} {resource.name}"
+    return ConfigurationError(resource.origin.source, resource.origin.line(path), shown, message)
+
+
+def path_text(path: tuple[str | int, ...]) -> str:
+    """``("spec", "connectors", 0, "name")`` as ``spec.connectors[0].name``."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{step}" if text else step
+    return text

@@ -1,0 +1,276 @@
+"""Plain values against the types of `resources`: every error of a document found, with its path, in one walk.
+
+`msgspec.convert` stops at the first error and knows no lines; a person who wrote a file wants all of them. The walk
+reads the same type annotations through `msgspec.inspect`, so there is one description of the format.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect
+
+from edge.appliance.configuration import values
+from edge.appliance.configuration.resources import (
+    KINDS,
+    ConfigurationError,
+    Kind,
+    Metadata,
+    Origin,
+    Resource,
+    Spec,
+    path_text,
+)
+
+Path = tuple[str | int, ...]
+
+READERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]]] = {
+    "duration": ((str, int, float), values.duration),
+    "size": ((str, int), values.size),
+    "endpoint": ((str,), values.endpoint),
+    "port_number": ((str, int), values.port_number),
+    "durability": ((str,), values.durability),
+}
+"""Readers of marked fields: the YAML types they take, and the function."""
+
+
+class _Wrong:
+    """What the walk returns in place of a value it has reported an error about."""
+
+
+_WRONG: Final = _Wrong()
+
+
+def build(document: Any, origin: Origin) -> Resource | list[ConfigurationError]:
+    """The resource a document describes, or everything that is wrong with it (never an empty list)."""
+    walk = _Walk(origin)
+    if not isinstance(document, dict):
+        walk.complain((), f"a resource is a mapping of apiVersion, kind, metadata and spec, not {_word(document)}")
+        return walk.errors
+    kind = walk.kind(document)
+    if kind is None:
+        return walk.errors
+    walk.unknown(document, ("apiVersion", "kind", "metadata", "spec"), ())
+    walk.version(document, kind)
+    metadata = walk.part(document, "metadata", Metadata)
+    spec = walk.part(document, "spec", kind.spec)
+    if walk.errors or not isinstance(metadata, Metadata) or not isinstance(spec, Spec):
+        return walk.errors
+    return Resource(kind.name, metadata, spec, document, origin)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``; did you mean "…"?`` when something known is close to the word; else what is known."""
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if not close:  # the case is the commonest slip, and weighs too much in the ratio of a short word
+        close = [name for name in names if name.casefold() == word.casefold()]
+    if close:
+        return f'; did you mean "{close[0]}"?'
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+@functools.cache
+def _type_of(part: type) -> inspect.Type:
+    return inspect.type_info(part)
+
+
+class _Walk:
+    """One pass over one document."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.errors: list[ConfigurationError] = []
+
+    def complain(self, path: Path, message: str) -> _Wrong:
+        """Note an error at a path."""
+        self.errors.append(ConfigurationError(self.origin.source, self.origin.line(path), path_text(path), message))
+        return _WRONG
+
+    def kind(self, document: dict[str, Any]) -> Kind | None:
+        """The kind the document says it is; None, with an error noted, when it says none of ours."""
+        word = document.get("kind")
+        if isinstance(word, str) and word in KINDS:
+            return KINDS[word]
+        if word is None:
+            self.complain((), f'"kind" is missing; known: {", ".join(KINDS)}')
+        else:
+            self.complain(("kind",), f'unknown kind "{word}"{suggestion(str(word), KINDS)}')
+        return None
+
+    def version(self, document: dict[str, Any], kind: Kind) -> None:
+        """The apiVersion must be one this kind has."""
+        allowed = " or ".join(kind.versions)
+        if "apiVersion" not in document:
+            self.complain((), f'"apiVersion" is missing: {allowed}')
+        elif document["apiVersion"] not in kind.versions:
+            self.complain(("apiVersion",), f'"{document["apiVersion"]}" is not {allowed}')
+
+    def unknown(self, value: dict[str, Any], known: Iterable[str], path: Path) -> None:
+        """Complain about every key that is not known."""
+        names = list(known)
+        for key in value:
+            if key not in names:
+                self.complain((*path, key), f'unknown field "{key}"{suggestion(key, names)}')
+
+    def part(self, document: dict[str, Any], key: str, type_: type) -> object:
+        """`metadata` or `spec` of the document."""
+        if key not in document:
+            return self.complain((), f'"{key}" is missing')
+        value = document[key]
+        return self.value({} if value is None else value, _type_of(type_), (key,))
+
+    def value(self, value: Any, type_: inspect.Type, path: Path) -> Any:
+        """The value as the type wants it, or `_WRONG` with the errors noted."""
+        reader = None
+        while isinstance(type_, inspect.Metadata):
+            reader = (type_.extra or {}).get("reader", reader)
+            type_ = type_.type
+        if reader is not None:
+            return self._read(value, reader, path)
+        if isinstance(type_, inspect.UnionType):  # the only unions of the format are "… or nothing"
+            if value is None:
+                return None
+            return self.value(value, next(t for t in type_.types if not isinstance(t, inspect.NoneType)), path)
+        return _VISITORS[type(type_)](self, value, type_, path)
+
+    def _read(self, value: Any, reader: str, path: Path) -> Any:
+        types, read = READERS[reader]
+        if isinstance(value, bool) or not isinstance(value, types):
+            expected = " or ".join(dict.fromkeys(_WORDS[type_] for type_ in types))
+            return self.complain(path, f"expected {expected}, not {_word(value)}")
+        return self._try(read, value, path)
+
+    def _try(self, read: Callable[[Any], Any], value: Any, path: Path) -> Any:
+        try:
+            return read(value)
+        except ValueError as why:
+            return self.complain(path, str(why))
+
+    def struct(self, value: Any, type_: inspect.StructType, path: Path) -> Any:
+        """A mapping with the fields of a struct."""
+        if not isinstance(value, dict):
+            return self.complain(path, f"expected a mapping, not {_word(value)}")
+        self.unknown(value, [field.encode_name for field in type_.fields], path)
+        fields: dict[str, Any] = {}
+        for field in type_.fields:
+            name = field.encode_name
+            if name in value:
+                fields[field.name] = self.value(value[name], field.type, (*path, name))
+            elif field.required:
+                fields[field.name] = self.complain(path, f'"{name}" is missing')
+        if any(item is _WRONG for item in fields.values()):
+            return _WRONG
+        return type_.cls(**fields)
+
+    def list(self, value: Any, type_: inspect.ListType, path: Path) -> Any:
+        """A sequence, each element of one type."""
+        if not isinstance(value, list):
+            return self.complain(path, f"expected a list, not {_word(value)}")
+        if type_.min_length and len(value) < type_.min_length:
+            return self.complain(path, f"expected at least {type_.min_length}")
+        items = [self.value(item, type_.item_type, (*path, i)) for i, item in enumerate(value)]
+        return _WRONG if any(item is _WRONG for item in items) else items
+
+    def dict(self, value: Any, type_: inspect.DictType, path: Path) -> Any:
+        """A mapping with free keys, each value of one type."""
+        if not isinstance(value, dict):
+            return self.complain(path, f"expected a mapping, not {_word(value)}")
+        items = {key: self.value(item, type_.value_type, (*path, key)) for key, item in value.items()}
+        return _WRONG if any(item is _WRONG for item in items.values()) else items
+
+    def text(self, value: Any, type_: inspect.StrType, path: Path) -> Any:
+        """Text, within its bounds."""
+        if not isinstance(value, str):
+            quotes = "" if isinstance(value, dict | list | None) else "; put it in quotes if text is meant"
+            return self.complain(path, f"expected text, not {_word(value)}{quotes}")
+        if type_.min_length and len(value) < type_.min_length:
+            return self.complain(path, "must not be empty")
+        if type_.max_length is not None and len(value) > type_.max_length:
+            return self.complain(path, f"longer than {type_.max_length} characters")
+        if type_.pattern and not re.search(type_.pattern, value):
+            return self.complain(path, f'"{value}" is no name: letters, digits, and inside also . - _')
+        return value
+
+    def number(self, value: Any, type_: inspect.IntType | inspect.FloatType, path: Path) -> Any:
+        """A number, within its bounds."""
+        whole = isinstance(type_, inspect.IntType)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+            return self.complain(path, f"expected a {'whole ' if whole else ''}number, not {_word(value)}")
+        if (type_.ge is not None and value < type_.ge) or (type_.le is not None and value > type_.le):
+            upper = f" to {type_.le:g}" if type_.le is not None else " or more"
+            return self.complain(path, f"{value} is out of range: {type_.ge or 0:g}{upper}")
+        return value if whole else float(value)
+
+    def truth(self, value: Any, _type: inspect.BoolType, path: Path) -> Any:
+        """true or false."""
+        return value if isinstance(value, bool) else self.complain(path, f"expected true or false, not {_word(value)}")
+
+    def word(self, value: Any, type_: inspect.EnumType, path: Path) -> Any:
+        """One of a few words."""
+        known = [member.value for member in type_.cls]
+        if value in known:
+            return type_.cls(value)
+        return self.complain(path, f'"{value}" is not one of {", ".join(known)}{_meant(value, known)}')
+
+    def anything(self, value: Any, _type: inspect.AnyType, _path: Path) -> Any:
+        """A value that something later looks at."""
+        return value
+
+
+def _meant(value: object, known: Iterable[str]) -> str:
+    text = suggestion(str(value), known)
+    return text if "did you mean" in text else ""
+
+
+_VISITORS: Final[dict[type, Callable[[_Walk, Any, Any, Path], Any]]] = {
+    inspect.StructType: _Walk.struct,
+    inspect.ListType: _Walk.list,
+    inspect.DictType: _Walk.dict,
+    inspect.StrType: _Walk.text,
+    inspect.IntType: _Walk.number,
+    inspect.FloatType: _Walk.number,
+    inspect.BoolType: _Walk.truth,
+    inspect.EnumType: _Walk.word,
+    inspect.AnyType: _Walk.anything,
+}
+
+_WORDS: Final[dict[type, str]] = {
+    str: "text",
+    bool: "true or false",
+    int: "a number",
+    float: "a number",
+    dict: "a mapping",
+    list: "a list",
+    type(None): "nothing",
+}
+
+
+def _word(value: object) -> str:
+    """What a value is, in a person's words."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"' if len(value) <= 40 else "text"
+    if isinstance(value, int | float):
+        return str(value)
+    return _WORDS.get(type(value), type(value).__name__)
+
+
+def field_names(struct: type[msgspec.Struct]) -> dict[str, inspect.Field]:
+    """The fields of a struct by the name they have in YAML (camelCase whatever the struct itself is renamed to)."""
+    type_ = inspect.type_info(struct)
+    if not isinstance(type_, inspect.StructType):
+        raise TypeError(struct)
+    return {camel(field.name): field for field in type_.fields}
+
+
+def camel(name: str) -> str:
+    """``packet_bytes_max`` as ``packetBytesMax``."""
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,307 @@
+"""What must hold between resources, looked at as a whole: nothing is applied that the gateway could not be.
+
+Single values were checked when they were read. Every function here yields errors and raises nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from edge.appliance.configuration import schema, values
+from edge.appliance.configuration.resources import (
+    AddressSpaceSpec,
+    AddressSpec,
+    ConfigurationError,
+    ConnectorPart,
+    DeviceSpec,
+    ForwarderPart,
+    GatewaySpec,
+    MessagingUserSpec,
+    Resource,
+    TlsPart,
+    error_at,
+)
+from edge.broker.addresses import AddressType
+from edge.broker.configuration import Direction, Durability, WhenFull
+from edge.broker.limits import Limits
+from edge.broker.topics import is_filter
+
+HUB_CONNECTOR: Final = "hub"
+"""Name of the connector that `Gateway` `spec.hub` makes."""
+NAME_BYTES_MAX: Final = 65_535
+"""A topic name or filter (MQTT 5 section 4.7.3)."""
+DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
+"""Address types that store nothing."""
+
+Errors = Iterator[ConfigurationError]
+S = TypeVar("S")
+
+
+def validate(resources: Sequence[Resource]) -> list[ConfigurationError]:
+    """Everything wrong between these resources, in the order of the files they came from."""
+    checks: Iterable[Callable[[Sequence[Resource]], Errors]] = (
+        _duplicates,
+        _single_kinds,
+        _gateway,
+        _connectors,
+        _addresses,
+        _deadletters,
+        _forwarders,
+        _users,
+        _devices,
+    )
+    return sorted({error for check in checks for error in check(resources)})
+
+
+def of_kind(resources: Iterable[Resource], type_: type[S]) -> Iterator[tuple[Resource, S]]:
+    """(resource, its spec) of one kind, given as the type of its spec."""
+    for resource in resources:
+        if isinstance(resource.spec, type_):
+            yield resource, resource.spec
+
+
+def connector_names(resources: Sequence[Resource]) -> list[str]:
+    """Names a forwarder may use."""
+    names = [connector.name for _, space in of_kind(resources, AddressSpaceSpec) for connector in space.connectors]
+    hubs = [HUB_CONNECTOR for _, gateway in of_kind(resources, GatewaySpec) if gateway.hub is not None]
+    return names + hubs
+
+
+def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
+    """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
+    connector, _, remote = forwarder.remote_address.partition("/")
+    return connector, remote or address
+
+
+def filter_fault(pattern: str) -> str:
+    """Why this is no topic filter (MQTT 5 section 4.7.1); empty when it is one."""
+    levels = pattern.split("/")
+    if len(pattern.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or "\0" in pattern:
+        return f'longer than {NAME_BYTES_MAX} bytes, or with a null character: "{pattern[:40]}…"'
+    if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
+        return f'"{pattern}": # stands alone in the last level'
+    if any("+" in level and level != "+" for level in levels):
+        return f'"{pattern}": + stands alone in its level'
+    return ""
+
+
+def _duplicates(resources: Sequence[Resource]) -> Errors:
+    first: dict[tuple[str, str], Resource] = {}
+    for resource in resources:
+        other = first.setdefault(resource.key, resource)
+        if other is not resource:
+            where = f"{other.origin.source}:{other.origin.line(())}"
+            yield error_at(resource, ("metadata", "name"), f"is defined twice; first at {where}")
+
+
+def _single_kinds(resources: Sequence[Resource]) -> Errors:
+    for type_, what in ((GatewaySpec, "one gateway"), (AddressSpaceSpec, "one address space")):
+        found = [resource for resource, _ in of_kind(resources, type_)]
+        for resource in found[1:]:
+            if resource.name == found[0].name:
+                continue  # said by `_duplicates`
+            yield error_at(resource, (), f"a data directory serves {what}, and {found[0].name} is there already")
+
+
+def _gateway(resources: Sequence[Resource]) -> Errors:
+    for resource, spec in of_kind(resources, GatewaySpec):
+        yield from _limits(resource, spec.limits)
+        taken: dict[str, str] = {}
+        for protocol in ("mqtt", "amqp", "http"):
+            endpoint = getattr(spec.listeners, protocol)
+            if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), protocol) != protocol:
+                message = f"{endpoint} is taken by {taken[str(endpoint)]}"
+                yield error_at(resource, ("spec", "listeners", protocol), message)
+        if spec.hub is not None:
+            yield from _hub_url(resource, spec.hub.url, spec.hub.tls)
+            yield from _tls(resource, ("spec", "hub", "tls"), spec.hub.tls)
+
+
+def _hub_url(resource: Resource, url: str, tls: TlsPart | None) -> Errors:
+    try:
+        secure, _ = values.scheme_and_endpoint(url)
+    except ValueError as why:
+        yield error_at(resource, ("spec", "hub", "url"), str(why))
+        return
+    if tls is not None and not secure:
+        yield error_at(resource, ("spec", "hub", "tls"), f'{url} is without TLS; "amqps://" means with it')
+
+
+def _limits(resource: Resource, limits: dict[str, Any]) -> Errors:
+    known = schema.field_names(Limits)
+    for key, value in limits.items():
+        path = ("spec", "limits", key)
+        if key not in known:
+            yield error_at(resource, path, f'unknown limit "{key}"{schema.suggestion(key, known)}')
+            continue
+        whole = isinstance(known[key].type, inspect.IntType)
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
+            yield error_at(resource, path, f"expected a {'whole ' if whole else ''}number above 0, not {value!r}")
+
+
+def limits_of(spec: GatewaySpec) -> Limits:
+    """The limits a (valid) gateway asks for, the rest as they are by default."""
+    names = {key: field.name for key, field in schema.field_names(Limits).items()}
+    return msgspec.convert({names[key]: value for key, value in spec.limits.items()}, Limits)
+
+
+def _connectors(resources: Sequence[Resource]) -> Errors:
+    for resource, spec in of_kind(resources, AddressSpaceSpec):
+        seen = {HUB_CONNECTOR} if any(gateway.hub for _, gateway in of_kind(resources, GatewaySpec)) else set()
+        for i, connector in enumerate(spec.connectors):
+            path = ("spec", "connectors", i)
+            if connector.name in seen:
+                yield error_at(resource, (*path, "name"), f'a connector called "{connector.name}" is there already')
+            seen.add(connector.name)
+            yield from _connector(resource, path, connector)
+
+
+def _connector(resource: Resource, path: schema.Path, connector: ConnectorPart) -> Errors:
+    if "/" in connector.name:
+        yield error_at(resource, (*path, "name"), "must not contain /")
+    for j, host in enumerate(connector.endpoint_hosts):
+        try:
+            values.host_name(host.host)
+        except ValueError as why:
+            yield error_at(resource, (*path, "endpointHosts", j, "host"), str(why))
+    yield from _tls(resource, (*path, "tls"), connector.tls)
+
+
+def _tls(resource: Resource, path: schema.Path, tls: TlsPart | None) -> Errors:
+    if tls is not None and (tls.client_cert is None) != (tls.client_key is None):
+        yield error_at(resource, path, "clientCert and clientKey go together")
+
+
+def _addresses(resources: Sequence[Resource]) -> Errors:
+    first: dict[str, Resource] = {}
+    for resource, spec in of_kind(resources, AddressSpec):
+        path = ("spec", "address")
+        other = first.setdefault(spec.address, resource)
+        if other is not resource:
+            where = f"{other.origin.source}:{other.origin.line(path)}"
+            yield error_at(resource, path, f'"{spec.address}" is an address of {other.name} already ({where})')
+        fault = filter_fault(spec.address)
+        if fault:
+            yield error_at(resource, path, fault)
+        if spec.address.startswith("$"):
+            yield error_at(resource, path, f'"{spec.address}": names that begin with $ belong to the broker')
+        yield from _subscription(resource, spec)
+        yield from _policy(resource, spec)
+
+
+def _subscription(resource: Resource, spec: AddressSpec) -> Errors:
+    if spec.type is AddressType.SUBSCRIPTION:
+        if not spec.topic:
+            yield error_at(resource, ("spec",), '"topic" is missing: a subscription belongs to a topic')
+        elif filter_fault(spec.topic):
+            yield error_at(resource, ("spec", "topic"), filter_fault(spec.topic))
+        if is_filter(spec.address):
+            yield error_at(resource, ("spec", "address"), "a subscription has a name, not a pattern")
+    elif spec.topic:
+        yield error_at(resource, ("spec", "topic"), f"a {spec.type.value} has no topic; only a subscription has")
+    if spec.max_consumers is not None and spec.type not in (AddressType.QUEUE, AddressType.SUBSCRIPTION):
+        yield error_at(resource, ("spec", "maxConsumers"), f"a {spec.type.value} has no bound on its consumers")
+
+
+def _policy(resource: Resource, spec: AddressSpec) -> Errors:
+    if spec.type in DIRECT:
+        storing = {
+            "messageTtl": spec.message_ttl is not None,
+            "messageRedelivery": spec.message_redelivery is not None,
+            "deadletter": spec.deadletter is not None,
+            "expiry": spec.expiry is not None,
+            "quota": spec.quota is not None,
+            "whenFull": spec.when_full is not WhenFull.REJECT,
+            "durability": spec.durability != Durability(),
+            "forwarders": bool(spec.forwarders),
+        }
+        for field, given in storing.items():
+            if given:
+                yield error_at(resource, ("spec", field), f"{spec.type.value} stores nothing, so it has no {field}")
+    ttl, again, quota = spec.message_ttl, spec.message_redelivery, spec.quota
+    if ttl is not None and None not in (ttl.minimum, ttl.maximum) and _above(ttl.minimum, ttl.maximum):
+        yield error_at(resource, ("spec", "messageTtl"), "minimum is above maximum")
+    if again is not None and _above(again.redelivery_delay, again.maximum_delivery_delay):
+        yield error_at(resource, ("spec", "messageRedelivery"), "redeliveryDelay is above maximumDeliveryDelay")
+    if quota is not None and _above(quota.reserve, quota.bytes):
+        yield error_at(resource, ("spec", "quota"), "reserve is above bytes")
+
+
+def _above(lower: float | None, upper: float | None) -> bool:
+    return lower is not None and upper is not None and lower > upper
+
+
+def _deadletters(resources: Sequence[Resource]) -> Errors:
+    types = {spec.address: spec.type for _, spec in of_kind(resources, AddressSpec)}
+    for resource, spec in of_kind(resources, AddressSpec):
+        for field, name in (("deadletter", spec.deadletter), ("expiry", spec.expiry)):
+            if name is None:
+                continue
+            path = ("spec", field)
+            if name == spec.address:
+                yield error_at(resource, path, "an address cannot be its own")
+            elif name not in types:
+                message = f'there is no address "{name}"{schema.suggestion(name, _deadletter_names(types))}'
+                yield error_at(resource, path, message)
+            elif types[name] is not AddressType.DEADLETTER:
+                yield error_at(resource, path, f'"{name}" is a {types[name].value}; it must be of type deadletter')
+
+
+def _deadletter_names(types: dict[str, AddressType]) -> list[str]:
+    return [name for name, type_ in types.items() if type_ is AddressType.DEADLETTER]
+
+
+def _forwarders(resources: Sequence[Resource]) -> Errors:
+    known = connector_names(resources)
+    for resource, spec in of_kind(resources, AddressSpec):
+        names: set[str] = set()
+        ends: dict[tuple[str, str], Direction] = {}
+        for i, forwarder in enumerate(spec.forwarders):
+            path = ("spec", "forwarders", i)
+            if forwarder.name in names:
+                yield error_at(resource, (*path, "name"), f'a forwarder called "{forwarder.name}" is there already')
+            names.add(forwarder.name)
+            connector, remote = remote_of(forwarder, spec.address)
+            where = (*path, "remoteAddress")
+            if connector not in known:
+                message = f'there is no connector "{connector}"{schema.suggestion(connector, known)}'
+                yield error_at(resource, where, message)
+            yield from _remote(resource, where, spec.address, remote)
+            if ends.setdefault((connector, remote), forwarder.direction) is not forwarder.direction:
+                yield error_at(resource, where, "goes in and out to the same remote address: messages would circle")
+
+
+def _remote(resource: Resource, path: schema.Path, address: str, remote: str) -> Errors:
+    if filter_fault(remote):
+        yield error_at(resource, path, filter_fault(remote))
+    elif is_filter(remote) and remote != address:
+        message = f'"{remote}" is a pattern: the remote address is one name, or the same pattern "{address}"'
+        yield error_at(resource, path, message)
+
+
+def _users(resources: Sequence[Resource]) -> Errors:
+    seen: set[str] = set()
+    for resource, spec in of_kind(resources, MessagingUserSpec):
+        if spec.username in seen:
+            yield error_at(resource, ("spec", "username"), f'a user called "{spec.username}" is there already')
+        seen.add(spec.username)
+        if spec.authentication.password is not None:
+            try:
+                base64.b64decode(spec.authentication.password, validate=True)
+            except (binascii.Error, ValueError):
+                yield error_at(resource, ("spec", "authentication", "password"), "must be Base64, as in EnMasse")
+
+
+def _devices(resources: Sequence[Resource]) -> Errors:
+    names = [resource.name for resource, _ in of_kind(resources, DeviceSpec)]
+    for resource, spec in of_kind(resources, DeviceSpec):
+        for i, via in enumerate(spec.via):
+            if via == resource.name or via not in names:
+                message = f'there is no other device "{via}"{schema.suggestion(via, names)}'
+                yield error_at(resource, ("spec", "via", i), message)

@@ -1,0 +1,110 @@
+"""The small values of resources: durations, sizes, endpoints, durability. Text or number in, SI units out.
+
+Each function raises `ValueError` with what was expected, for a person to read behind ``file:line: path:``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from edge.broker.configuration import Durability, DurabilityMode, Endpoint
+
+_DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE_UNITS: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+PORT_MAX: Final = 65535
+DURATION_S_MAX: Final = 100 * 366 * 86400.0
+"""A century: whatever is longer is a unit gone wrong."""
+SIZE_BYTES_MAX: Final = 2**53
+"""The largest whole number every JSON reader keeps exact; eight million gigabytes."""
+
+
+def duration(value: str | int | float) -> float:
+    """Seconds. A bare number is milliseconds, as in EnMasse; text has a unit: ``90s``, ``1.5h``, ``7d``."""
+    if isinstance(value, str):
+        found = _QUANTITY.fullmatch(value.strip())
+        if found is None or found[2] not in _DURATION_UNITS:
+            raise ValueError(
+                f'"{value}" is no duration: a number of milliseconds, or text such as 500ms, 90s, 1.5h, 7d'
+            )
+        seconds = float(found[1]) * _DURATION_UNITS[found[2]]
+    else:
+        seconds = value / 1000
+    if not 0 <= seconds <= DURATION_S_MAX or math.isnan(seconds):
+        raise ValueError(f"{value} is out of range: 0 to 100 years")
+    return seconds
+
+
+def size(value: str | int) -> int:
+    """Bytes. A bare number is bytes; text may have a Kubernetes suffix: ``64Mi``, ``2G``."""
+    if isinstance(value, str):
+        found = _QUANTITY.fullmatch(value.strip())
+        if found is None or found[2] not in _SIZE_UNITS:
+            raise ValueError(f'"{value}" is no size: a number of bytes, or text such as 512Ki, 64Mi, 2G')
+        bytes_ = round(float(found[1]) * _SIZE_UNITS[found[2]])
+    else:
+        bytes_ = value
+    if not 0 <= bytes_ <= SIZE_BYTES_MAX:
+        raise ValueError(f"{value} is out of range: 0 to {SIZE_BYTES_MAX} bytes")
+    return bytes_
+
+
+def endpoint(value: str) -> Endpoint:
+    """``host:port`` or ``[IPv6]:port``; port 0 lets the system choose."""
+    host, colon, port = value.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f'"{value}" is no host:port; an IPv6 address goes in brackets: [::1]:1883')
+    if not colon or not host:
+        raise ValueError(f'"{value}" is no host:port, such as 0.0.0.0:1883')
+    return Endpoint(host_name(host), port_number(port))
+
+
+def host_name(value: str) -> str:
+    """A host's name or address, as the system's resolver takes it."""
+    if not value or re.search(r"[\s\[\]/@]", value):
+        raise ValueError(f'"{value}" is no host')
+    return value
+
+
+def port_number(value: str | int) -> int:
+    """A TCP port, 0 to 65535."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
+        raise ValueError(f'"{value}" is no port: 0 to {PORT_MAX}')
+    return int(text)
+
+
+def durability(value: str) -> Durability:
+    """``fsync``, ``memory`` or ``batch:<milliseconds>``."""
+    word, _, rest = value.partition(":")
+    if word in ("fsync", "memory") and value == word:
+        return Durability(DurabilityMode(word))
+    if word == "batch" and rest.isascii() and rest.isdigit() and 0 < int(rest) <= 60_000:
+        return Durability(DurabilityMode.BATCH, int(rest) / 1000)
+    raise ValueError(f'"{value}" is no durability: fsync, memory, or batch:<milliseconds> of 1 to 60000')
+
+
+def scheme_and_endpoint(url: str) -> tuple[bool, Endpoint]:
+    """(TLS?, endpoint) of a hub's ``amqp://host[:port]`` or ``amqps://host[:port]``; ports default to 5672 and 5671."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in ("amqp", "amqps"):
+        raise ValueError(f'"{url}" is no hub: amqp://host:port or amqps://host:port')
+    rest = rest.rstrip("/")
+    bare_ipv6 = rest.startswith("[") and rest.endswith("]")
+    if rest and (bare_ipv6 or ":" not in rest):
+        rest += ":5671" if scheme == "amqps" else ":5672"
+    return scheme == "amqps", endpoint(rest)

@@ -1,0 +1,119 @@
+"""The console's routes.
+
+``GET /``                      the page (self-contained)
+``GET /api/v1/status``         the status, `status.Status`
+``GET /api/v1/history``        the last 15 minutes, ``{"samples": [[seconds, received, backlog, acked, up], ...]}``
+``POST /api/v1/uplink/pause``  close the uplink and keep it closed; ``/resume`` takes it up again. From loopback only.
+``GET /healthz``               200 while it serves, 503 with the problems otherwise
+``GET /metrics``               for Prometheus
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import ipaddress
+import re
+from collections.abc import AsyncIterator, Callable
+from importlib import resources
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from edge.appliance.console.history import History
+from edge.appliance.console.metrics import registry
+from edge.appliance.console.status import StatusSource, UplinkControl, status_of
+
+NEVER_CACHED = {"Cache-Control": "no-store"}
+
+
+def make_app(status: StatusSource, uplink_control: UplinkControl | None = None) -> Starlette:
+    """The console over a status source; without `uplink_control` pausing answers 404."""
+    console = _Console(status, uplink_control)
+    routes = [
+        Route("/", console.page),
+        Route("/api/v1/status", console.status),
+        Route("/api/v1/history", console.samples),
+        Route("/api/v1/uplink/pause", console.pause, methods=["POST"]),
+        Route("/api/v1/uplink/resume", console.resume, methods=["POST"]),
+        Route("/healthz", console.healthz),
+        Route("/metrics", console.metrics),
+    ]
+    return Starlette(routes=routes, lifespan=console.lifespan)
+
+
+class _Console:
+    def __init__(self, status: StatusSource, uplink_control: UplinkControl | None) -> None:
+        self._source = status
+        self._control = uplink_control
+        self._history = History(status)
+        self._registry = registry(status)
+        self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+        self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        sampling = asyncio.create_task(self._history.run())
+        try:
+            yield
+        finally:
+            sampling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await sampling
+
+    async def page(self, request: Request) -> Response:
+        return HTMLResponse(self._page, headers=self._page_headers)
+
+    async def status(self, request: Request) -> Response:
+        return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
+
+    async def samples(self, request: Request) -> Response:
+        return JSONResponse({"samples": self._history.samples}, headers=NEVER_CACHED)
+
+    async def pause(self, request: Request) -> Response:
+        return self._steer(request, lambda control: control.pause())
+
+    async def resume(self, request: Request) -> Response:
+        return self._steer(request, lambda control: control.resume())
+
+    async def healthz(self, request: Request) -> Response:
+        problems = list(status_of(self._source).get("problems", ()))
+        return JSONResponse({"ok": not problems, "problems": problems}, status_code=503 if problems else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    def _steer(self, request: Request, act: Callable[[UplinkControl], None]) -> Response:
+        """A page of some other site must not steer us through the user's browser: `Origin` has to be our own."""
+        if self._control is None:
+            return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
+        origin = request.headers.get("origin")
+        if not _is_loopback(request) or origin not in (None, f"{request.url.scheme}://{request.url.netloc}"):
+            return JSONResponse({"error": "only from this machine"}, status_code=403)
+        act(self._control)
+        return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
+
+
+def _is_loopback(request: Request) -> bool:
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _policy(page: str) -> str:
+    """Only the page's own inline script and style run, and they talk to nobody but us."""
+
+    def hashes(tag: str) -> str:
+        found = re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL)
+        return " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(f.encode()).digest()).decode()}'" for f in found)
+
+    return (
+        f"default-src 'none'; script-src {hashes('script')}; style-src {hashes('style')}; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

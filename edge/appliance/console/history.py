@@ -1,0 +1,50 @@
+"""The last quarter of an hour of a gateway, a sample a second, so that a console opened late still shows the outage."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+from edge.appliance.console.status import Status, StatusSource, status_of
+
+SAMPLES_MAX = 900
+"""At one sample a second: 15 minutes, about 100 kB."""
+INTERVAL_S = 1.0
+
+Sample = tuple[float, int, int, int, bool]
+"""(seconds since 1970, messages received, messages waiting for the uplink, messages acked by the hub, uplink is up)."""
+
+
+def sample_of(status: Status, at: float) -> Sample:
+    """What is kept of a status."""
+    uplink = status.get("uplink", {})
+    return (
+        round(at, 3),
+        status.get("messages", {}).get("received", 0),
+        uplink.get("backlog_messages", 0),
+        uplink.get("acked", 0),
+        uplink.get("state") == "connected",
+    )
+
+
+class History:
+    """Takes a sample each second while `run` runs."""
+
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+
+    @property
+    def samples(self) -> list[Sample]:
+        return list(self._samples)
+
+    def take(self, at: float) -> None:
+        """Take one sample now, which is `at`."""
+        self._samples.append(sample_of(status_of(self._source), at))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.take(time.time())
+            await asyncio.sleep(INTERVAL_S)

@@ -1,0 +1,74 @@
+"""The status as Prometheus metrics, read at the time of the scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from edge.appliance.console.status import Status, StatusSource, status_of
+
+UPLINK_STATES = ("connected", "connecting", "paused", "off")
+
+
+class GatewayCollector(Collector):
+    """Turns a status into metric families named ``waypost_*``."""
+
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # registering must not call the gateway
+
+    def collect(self) -> Iterable[Metric]:
+        status = status_of(self._source)
+        yield from _gateway(status)
+        yield from _uplink(status)
+
+
+def registry(source: StatusSource) -> CollectorRegistry:
+    """A registry with this gateway's metrics and nothing else."""
+    made = CollectorRegistry()
+    made.register(GatewayCollector(source))
+    return made
+
+
+def _gateway(status: Status) -> Iterable[Metric]:
+    info = {name: str(status.get(name, "")) for name in ("gateway", "epoch", "version")}
+    yield InfoMetricFamily("waypost_gateway", "Which gateway this is.", value=info)
+    yield GaugeMetricFamily("waypost_uptime_seconds", "Seconds since the start.", value=status.get("uptime_s", 0.0))
+    clients = GaugeMetricFamily("waypost_clients", "Connections open now.", labels=["protocol"])
+    for protocol, count in status.get("clients", {}).items():
+        clients.add_metric([protocol], _number(count))
+    yield clients
+    for what, count in status.get("messages", {}).items():
+        yield CounterMetricFamily(f"waypost_messages_{what}", f"Messages {what}.", value=_number(count))
+    store = status.get("store", {})
+    yield GaugeMetricFamily("waypost_store_messages", "Messages in the store.", value=store.get("messages", 0))
+    yield GaugeMetricFamily("waypost_store_bytes", "Bytes of message bodies stored.", value=store.get("bytes", 0))
+    yield GaugeMetricFamily("waypost_store_file_bytes", "Size of the store on disk.", value=store.get("file_bytes", 0))
+    received = CounterMetricFamily("waypost_address_received", "Messages received by address.", labels=["address"])
+    for address in status.get("addresses", ()):
+        received.add_metric([address.get("address", "")], address.get("received", 0))
+    yield received
+
+
+def _uplink(status: Status) -> Iterable[Metric]:
+    uplink = status.get("uplink")
+    if uplink is None:
+        return
+    states = GaugeMetricFamily("waypost_uplink_state", "1 for the state the uplink is in.", labels=["state"])
+    for state in UPLINK_STATES:
+        states.add_metric([state], float(uplink.get("state") == state))
+    yield states
+    waiting, size = uplink.get("backlog_messages", 0), uplink.get("backlog_bytes", 0)
+    yield GaugeMetricFamily("waypost_uplink_backlog_messages", "Messages the hub has not acknowledged.", value=waiting)
+    yield GaugeMetricFamily("waypost_uplink_backlog_bytes", "Bytes the hub has not acknowledged.", value=size)
+    yield CounterMetricFamily("waypost_uplink_sent", "Messages sent to the hub.", value=uplink.get("sent", 0))
+    yield CounterMetricFamily("waypost_uplink_acked", "Messages the hub acknowledged.", value=uplink.get("acked", 0))
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

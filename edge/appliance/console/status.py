@@ -1,0 +1,90 @@
+"""The shape of what a gateway tells about itself: the JSON of `GET /api/v1/status`.
+
+Every key may be missing (a gateway without an uplink has none to describe); readers must cope. Counters never fall
+while the process lives. Times are ISO 8601, UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, Protocol, TypedDict, cast
+
+
+class Clients(TypedDict, total=False):
+    """Connections open now."""
+
+    mqtt: int
+    amqp: int
+    http: int
+
+
+class Messages(TypedDict, total=False):
+    """Counters since the process started; `acknowledged` are those whose sender was told that they are safe."""
+
+    received: int
+    acknowledged: int
+    delivered: int
+
+
+class AddressStatus(TypedDict, total=False):
+    """One address, or one filter of addresses; `stored` waits for at least one consumer or the uplink."""
+
+    address: str
+    type: str
+    received: int
+    stored: int
+    subscribers: int
+
+
+class StoreStatus(TypedDict, total=False):
+    messages: int
+    bytes: int
+    file_bytes: int
+
+
+class Uplink(TypedDict, total=False):
+    """`paused`: by hand; `off`: none configured. `sent` and `acked` count messages."""
+
+    state: Literal["connected", "connecting", "paused", "off"]
+    endpoint: str
+    backlog_messages: int
+    backlog_bytes: int
+    oldest_unsent_at: str | None
+    sent: int
+    acked: int
+    last_error: str | None
+
+
+class Status(TypedDict, total=False):
+    """All of it. `problems`: what keeps the gateway from serving, in words; `/healthz` fails while there are any."""
+
+    gateway: str
+    epoch: str
+    version: str
+    uptime_s: float
+    clients: Clients
+    messages: Messages
+    addresses: Sequence[AddressStatus]
+    store: StoreStatus
+    uplink: Uplink
+    problems: Sequence[str]
+
+
+StatusSource = Callable[[], Mapping[str, object]]
+
+
+class UplinkControl(Protocol):
+    """What the console may do to the uplink."""
+
+    def pause(self) -> None:
+        """Close the uplink and keep it closed; what arrives is stored."""
+        ...
+
+    def resume(self) -> None:
+        """Take the uplink up again."""
+        ...
+
+
+def status_of(source: StatusSource) -> Status:
+    """What the source says, by the names above."""
+    return cast(Status, source())

@@ -1,0 +1,1 @@
+"""Devices made of this machine: what `waypost device simulate` runs."""

@@ -1,0 +1,140 @@
+"""The command line's root: a table of commands, each imported when it is used and not before.
+
+`waypost --version` and `--help` import click and nothing else of weight, so they answer in a tenth of a second
+however large the program grows. A command whose packages are not installed says which extra brings them.
+This module knows where commands are, not what they do; it is the one place that turns errors into exit codes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import click
+
+from bridge.version import VERSION
+from edge.appliance.errors import CommandError, Exit, show_error
+
+PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
+"""Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
+
+
+class Command(NamedTuple):
+    """Where a command is: ``module:attribute``, the line `--help` shows, and the extra its packages come with."""
+
+    place: str
+    help: str
+    extra: str
+
+
+COMMANDS: dict[str, Command] = {
+    "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
+    "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
+    "apply": Command("edge.appliance.configuration.commands:apply", "Apply resources from YAML to a gateway.", "edge"),
+    "get": Command("edge.appliance.configuration.commands:get", "List applied resources.", "edge"),
+    "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
+    "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
+    "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
+    "device": Command("edge.appliance.devices.cli:device", "Devices that measure this machine.", "edge"),
+    "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
+    "demo": Command("cloud.demo.cli:demo", "The whole path on this machine, with real devices.", "cloud"),
+}
+
+
+class Root(click.Group):
+    """A group whose commands are in `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table: the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command. Raises `CommandError` when its extra is not installed."""
+        entry = COMMANDS.get(cmd_name)
+        return None if entry is None else load(cmd_name, entry)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table's own lines: help imports no command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+
+def load(name: str, entry: Command) -> click.Command:
+    """Import one command. Raises `CommandError` naming the extra when a package of somebody else's is missing."""
+    module_name, _, attribute = entry.place.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as why:
+        missing = (why.name or "").partition(".")[0]
+        if not missing or missing in PACKAGES:
+            raise
+        raise CommandError(
+            f"`waypost {name}` needs the Python package {missing}, which is not installed",
+            hint=f"install the extra that brings it: pip install 'waypost[{entry.extra}]'",
+            code=Exit.USAGE,
+        ) from why
+    command: click.Command = getattr(module, attribute)
+    return command
+
+
+def set_up_logging(verbosity: int) -> None:
+    """Logs go to stderr: warnings and worse, and with each step of `verbosity` one level more (or, below 0, less)."""
+    levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
+    level = levels[max(0, min(len(levels) - 1, verbosity + 2))]
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(VERSION, prog_name="waypost", message="%(prog)s %(version)s")
+@click.option("-v", "--verbose", count=True, help="Log more (-v: what happens, -vv: everything).")
+@click.option("-q", "--quiet", count=True, help="Log less (-q: errors only).")
+def root(verbose: int, quiet: int) -> None:
+    """Waypost: messaging that survives the power cut, from the device to the lake.
+
+    An acknowledgement from Waypost means: on disk.
+
+    From a checkout also: `./waypost test [PYTEST ARGUMENTS]`, `./waypost bench`, `./waypost lock`.
+    """
+    if verbose or quiet:  # else a command that runs for long sets logging up as suits it
+        set_up_logging(verbose - quiet)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code. Nothing a person did wrong ends in a traceback."""
+    try:
+        result = root.main(
+            args=None if arguments is None else list(arguments), prog_name="waypost", standalone_mode=False
+        )
+    except click.exceptions.Abort:
+        show_error("interrupted")
+        return 130  # 128 + SIGINT, as shells count
+    except click.UsageError as why:
+        context = why.ctx
+        usage = f"see `{context.command_path} --help`" if context is not None else ""
+        show_error(why.format_message(), usage)
+        return int(Exit.USAGE)
+    except click.ClickException as why:
+        # Commands of `cloud` and `spark` raise errors of their own: a hint is shown when they have one.
+        show_error(why.format_message(), str(getattr(why, "hint", "")))
+        return why.exit_code
+    return result if isinstance(result, int) else int(Exit.DONE)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`waypost get | head`): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = int(Exit.FAILED)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""What `edge run` was told on the command line, put together with what was applied, into one broker configuration."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from edge.appliance.configuration import values
+from edge.appliance.configuration.effective import development, effective, with_hub
+from edge.appliance.configuration.parse import read
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.configuration.resources import ConfigurationRejected
+from edge.appliance.configuration.validate import validate
+from edge.broker.configuration import BrokerConfiguration, Endpoint
+
+
+class OptionsRefused(Exception):
+    """The options do not make a gateway; `hint` says what would."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `edge run`."""
+
+    data: Path
+    config: Path | None = None
+    dev: bool = False
+    mqtt: str | None = None
+    amqp: str | None = None
+    http: str | None = None
+    hub: str | None = None
+    gateway: str | None = None
+    forward: Sequence[str] = ()
+
+
+def configuration_of(options: RunOptions) -> BrokerConfiguration:
+    """The configuration to serve.
+
+    Raises OptionsRefused, `ConfigurationRejected` for resources, `RepositoryError` for the applied ones.
+    """
+    configuration = _base(options)
+    endpoints = {}
+    for name in ("mqtt", "amqp", "http"):
+        text = getattr(options, name)
+        if text is not None:
+            endpoints[name] = _endpoint(name, text)
+    configuration = msgspec.structs.replace(configuration, **endpoints)
+    if options.hub is not None:
+        configuration = _with_hub(configuration, options)
+    elif options.forward:
+        raise OptionsRefused("--forward needs a hub to forward to", "give --hub amqp://HOST:PORT and --gateway NAME")
+    elif options.gateway is not None:
+        configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
+    if all(endpoint is None for endpoint in (configuration.mqtt, configuration.amqp, configuration.http)):
+        raise OptionsRefused(
+            "nothing is configured: no listener for devices, no resources",
+            f"apply resources (waypost apply --data {options.data} -f gateway.yaml), or try it out with --dev",
+        )
+    if not options.dev:
+        return configuration
+    for endpoint in (configuration.mqtt, configuration.amqp, configuration.http):
+        if endpoint is not None and not _is_loopback(endpoint.host):
+            raise OptionsRefused(
+                f"--dev lets everybody in, so it serves this machine only: {endpoint.host} is not a loopback address",
+                "listen on 127.0.0.1, or configure the gateway with resources and run it without --dev",
+            )
+    return configuration
+
+
+def _base(options: RunOptions) -> BrokerConfiguration:
+    """The preset, the resources of --config, or the applied ones."""
+    if options.config is not None:
+        resources = read([str(options.config)])
+        errors = validate(resources)
+        if errors:
+            raise ConfigurationRejected(errors)
+        return effective(resources)
+    applied = Repository(options.data).load()
+    if not options.dev:
+        return effective(applied.resources)
+    if not applied.resources:
+        return development()
+    # What was applied counts in --dev too; listeners it does not name are where the preset has them.
+    configuration, preset = effective(applied.resources), development()
+    return msgspec.structs.replace(
+        configuration,
+        addresses=configuration.addresses or preset.addresses,
+        mqtt=configuration.mqtt or preset.mqtt,
+        amqp=configuration.amqp or preset.amqp,
+        http=configuration.http or preset.http,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _endpoint(name: str, text: str) -> Endpoint:
+    try:
+        return values.endpoint(text)
+    except ValueError as error:
+        raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
+
+
+def _with_hub(configuration: BrokerConfiguration, options: RunOptions) -> BrokerConfiguration:
+    if options.gateway is None or not options.forward:
+        raise OptionsRefused(
+            "--hub needs to know who we are and what to forward",
+            "give --gateway NAME and at least one --forward FILTER, for example --forward '#'",
+        )
+    try:
+        return with_hub(configuration, str(options.hub), options.gateway, options.forward)
+    except ValueError as error:
+        raise OptionsRefused(str(error), "--hub amqp://HOST:PORT --gateway NAME --forward 'plant/#'") from None

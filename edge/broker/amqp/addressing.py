@@ -1,0 +1,156 @@
+"""What a peer's attach asks for: its terminus read as an address, a subscription name and options. Pure functions.
+
+Raises `Unacceptable` with the condition the attach is refused with (AMQP 1.0 section 2.6.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+
+from bridge.amqp_values import Described
+from bridge.engine import Condition, Link, Terminus, TerminusKind
+from edge.broker.addresses import AddressType
+from edge.broker.contract import Refusal
+from edge.broker.router import SubscribeOptions
+from edge.broker.topics import is_filter
+
+SUBSCRIPTION_SEPARATOR: Final = "::"
+"""``topic::name`` is the durable subscription `name` of the topic, shared by all that attach to it."""
+
+TEMPORARY_PREFIX: Final = "temp/"
+"""Dynamic nodes are topics below this, named by chance (section 3.5.3)."""
+
+ADDRESS_BYTES_MAX: Final = 65_535
+"""An address is an MQTT topic name as well (MQTT 5 section 1.5.4)."""
+
+_SERVICES: Final = ("$management", "$cbs")
+_NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
+
+KindOf = Callable[[str], AddressType]
+
+CONDITIONS: Final = {
+    Refusal.NOT_AUTHORIZED: "amqp:unauthorized-access",
+    Refusal.NO_CONSUMER: "amqp:not-found",
+    Refusal.FULL: "amqp:resource-limit-exceeded",
+    Refusal.STORE_FAILED: "amqp:internal-error",
+    Refusal.ADDRESS_INVALID: "amqp:invalid-field",
+    Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",
+    Refusal.REJECTED: "amqp:precondition-failed",
+}
+"""Why something was refused, in AMQP's own error conditions (sections 2.8.15 to 2.8.17)."""
+
+
+class Unacceptable(Exception):
+    """The attach cannot be served; `condition` says why on the wire."""
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(description)
+        self.condition = Condition(name, description)
+
+
+class Reception(msgspec.Struct, frozen=True):
+    """What a receiver attached to."""
+
+    address: str
+    options: SubscribeOptions
+    source: Terminus
+    """The source to answer with: what is really in place."""
+
+    @property
+    def durable(self) -> bool:
+        return self.options.durable_name is not None
+
+
+def temporary_address() -> str:
+    return TEMPORARY_PREFIX + uuid4().hex
+
+
+def sending_address(link: Link) -> tuple[str | None, Terminus]:
+    """The address a sender attached to, None for the anonymous relay; and the target to answer with."""
+    target = link.target
+    if target.kind is TerminusKind.COORDINATOR:
+        raise Unacceptable("amqp:not-implemented", "transactions are not supported")
+    if target.kind is not TerminusKind.TARGET:
+        raise Unacceptable("amqp:invalid-field", "a sender without a target")
+    if target.dynamic:
+        return _dynamic(target)
+    if target.address is None:
+        return None, target
+    _check(target.address)
+    if is_filter(target.address) or SUBSCRIPTION_SEPARATOR in target.address:
+        raise Unacceptable("amqp:invalid-field", f"{target.address!r} cannot be sent to")
+    return target.address, target
+
+
+def check_to(address: str | None) -> str:
+    """The address of one message on the anonymous relay. Raises `Unacceptable`."""
+    if address is None:
+        raise Unacceptable("amqp:invalid-field", "a message without 'to' on an anonymous link")
+    _check(address)
+    if is_filter(address):
+        raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
+    return address
+
+
+def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
+    """What a receiver attached to. `kind_of` gives the type of an address (`Router.address_type`)."""
+    source = link.source
+    if source.kind is not TerminusKind.SOURCE:
+        raise Unacceptable("amqp:invalid-field", "a receiver without a source")
+    if source.dynamic:
+        address, answer = _dynamic(source)
+        return Reception(address, SubscribeOptions(), answer)
+    whole = source.address or ""
+    address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
+    _check(address)
+    kind = kind_of(address)
+    if kind is AddressType.SUBSCRIPTION or (separator and (kind is not AddressType.TOPIC or not name)):
+        raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
+    if source.distribution_mode == "copy" and kind.is_queue:
+        raise Unacceptable("amqp:not-implemented", "queues are not browsed")
+    filters = {key: value for key, value in source.filters.items() if _is_no_local(value)}
+    options = SubscribeOptions(no_local=bool(filters))
+    if kind is AddressType.TOPIC:
+        options = _topic_options(link, container_id, address, name, options)
+    return Reception(address, options, msgspec.structs.replace(source, filters=filters))
+
+
+def _topic_options(
+    link: Link, container_id: str, address: str, name: str, options: SubscribeOptions
+) -> SubscribeOptions:
+    replace = msgspec.structs.replace
+    if name:
+        return replace(options, durable_name=f"{address}{SUBSCRIPTION_SEPARATOR}{name}", shared=True, all_qos=True)
+    source = link.source
+    shared = "shared" in source.capabilities
+    # JMS clients tell the consumers of a shared subscription apart behind a bar in the link name
+    subscription = link.name.split("|", 1)[0] if shared else link.name
+    owner = "" if "global" in source.capabilities else container_id
+    if source.durability > 0 or source.expiry == "never":
+        return replace(options, durable_name=f"amqp/{owner}/{subscription}", shared=shared, all_qos=True)
+    return replace(options, share_name=f"amqp/{owner}/{subscription}/{address}") if shared else options
+
+
+def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
+    address = temporary_address()
+    return address, msgspec.structs.replace(terminus, address=address)
+
+
+def _check(address: str) -> None:
+    if not address:
+        raise Unacceptable("amqp:invalid-field", "an empty address")
+    if "\0" in address or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
+        raise Unacceptable("amqp:invalid-field", "the address is no topic name")
+    if address in _SERVICES:
+        raise Unacceptable("amqp:not-found", f"{address} is not served here")
+    levels = address.split("/")
+    if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
+        raise Unacceptable("amqp:invalid-field", f"{address!r} is no topic filter")
+
+
+def _is_no_local(value: object) -> bool:
+    return isinstance(value, Described) and value.descriptor in _NO_LOCAL

@@ -1,0 +1,182 @@
+"""A link a device sends on: an origin of the router, with its credit and its settlement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bridge.amqp_values import DecodeError
+from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.message import AMQP, DURABLE, Run
+from edge.broker.addresses import AddressType
+from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
+from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, bare_message
+from edge.broker.amqp.translate import address_of, flags_of, read_header
+from edge.broker.contract import Refusal
+from edge.broker.limits import SENDER_CREDIT
+from edge.broker.router import Router
+
+_DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
+_ANNOTATIONS = b"\x00\x53\x72"
+
+_DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
+_DECODE_ERROR = "amqp:decode-error"
+
+
+class Flusher(Protocol):
+    """What a link asks of the driver."""
+
+    @property
+    def congested(self) -> bool:
+        """The peer does not read what we wrote."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be written at the end of this turn."""
+        ...
+
+
+class _Gathering:
+    """Messages alike in everything but their body, on their way to become a run."""
+
+    __slots__ = ("address", "bodies", "flags", "header", "tokens")
+
+    def __init__(self, address: str, header: bytes, flags: int) -> None:
+        self.address = address
+        self.header = header
+        self.flags = flags
+        self.bodies: list[bytes] = []
+        self.tokens: list[int] = []
+
+
+class IncomingLink:
+    """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
+
+    def __init__(
+        self, engine: Engine, link: Link, router: Router, driver: Flusher, name: str, address: str | None
+    ) -> None:
+        """`address` None: the anonymous relay, every message says its own."""
+        self.name = name
+        self.address = address
+        self._engine = engine
+        self._link = link
+        self._router = router
+        self._driver = driver
+        self._direct = address is not None and router.address_type(address) in _DIRECT
+        self._under_way = 0
+        """Messages published and not answered yet."""
+
+    # --- from the session -------------------------------------------------------------------------------------
+
+    def received(self, event: Transfers) -> None:
+        """Publish what one read brought, as few runs as it can be."""
+        settled = event.settled
+        run = self._alike(event.messages)
+        if run is not None:
+            header, bodies = run
+            flags = AMQP | (0 if settled else 1)
+            self._publish(self.address or "", header, flags, bodies, () if settled else event.deliveries)
+        else:
+            self._publish_each(event)
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant credit when half of what the address allows has been used up."""
+        link = self._link
+        if link.closed:
+            return
+        if self.address is None:
+            window = SENDER_CREDIT - self._under_way
+        elif self._direct:
+            window = self._router.sender_credit(self, self.address)
+        else:
+            window = self._router.sender_credit(self, self.address) - self._under_way
+        if window > 0 and link.credit * 2 <= window:
+            self._engine.grant(link, window - link.credit)
+            self._driver.flush_soon()
+
+    def ended(self) -> None:
+        """The link is over; answers that still come are of no interest."""
+        self._router.forget_origin(self)
+
+    # --- from the router --------------------------------------------------------------------------------------
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self._settle(tokens, State.ACCEPTED, None)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if why is Refusal.NO_CONSUMER or (self._direct and why is Refusal.FULL):
+            self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
+        else:
+            self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))
+
+    def credit_changed(self, address: str) -> None:
+        """Consumers of a direct address came, went, or took something."""
+        self.top_up()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _settle(self, tokens: Sequence[int], state: State, condition: Condition | None) -> None:
+        self._under_way -= len(tokens)
+        if self._link.closed:
+            return
+        self._engine.settle(self._link, tokens, state, condition)
+        self.top_up()
+        self._driver.flush_soon()
+
+    def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
+        """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
+        if self.address is None:
+            return None
+        first = messages[0]
+        try:
+            end, start = bare_message(first)
+        except DecodeError:
+            return None
+        header = first[:end]
+        if start != end or first.startswith(_ANNOTATIONS, end):
+            return None
+        bodies = []
+        for message in messages:
+            # the same header, then a section that is neither header, delivery nor message annotations
+            if not message.startswith(header) or message[end : end + 2] != b"\x00\x53" or message[end + 2] < 0x73:
+                return None
+            bodies.append(message[end:] if end else message)
+        return header, bodies
+
+    def _publish(self, address: str, header: bytes, flags: int, bodies: list[bytes], tokens: Sequence[int]) -> None:
+        if header and read_header(header).durable:
+            flags |= DURABLE
+        self._under_way += len(tokens)
+        self._router.publish(self, Run(address, self.name, flags, header, bodies), tokens)
+
+    def _publish_each(self, event: Transfers) -> None:
+        settled = event.settled
+        gathering: _Gathering | None = None
+        for i, message in enumerate(event.messages):
+            token = None if settled else event.deliveries[i]
+            try:
+                end, start = bare_message(message)
+                body = message[start:]
+                address = self.address if self.address is not None else check_to(address_of(body))
+                flags = AMQP | flags_of(body, settled=settled)
+            except (DecodeError, Unacceptable) as error:
+                self._reject(token, error)
+                continue
+            header = message[:end]
+            if gathering is None or (gathering.address, gathering.header, gathering.flags) != (address, header, flags):
+                self._publish_gathered(gathering)
+                gathering = _Gathering(address, header, flags)
+            gathering.bodies.append(body)
+            if token is not None:
+                gathering.tokens.append(token)
+        self._publish_gathered(gathering)
+
+    def _publish_gathered(self, gathering: _Gathering | None) -> None:
+        if gathering is not None:
+            self._publish(gathering.address, gathering.header, gathering.flags, gathering.bodies, gathering.tokens)
+
+    def _reject(self, token: int | None, error: Exception) -> None:
+        if token is not None:
+            name = error.condition.name if isinstance(error, Unacceptable) else _DECODE_ERROR
+            self._engine.settle(self._link, (token,), State.REJECTED, Condition(name, str(error)))

@@ -1,0 +1,157 @@
+"""A link a device receives on: a consumer of the router, with its deliveries and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.engine import Dispositions, Engine, Link, State
+from bridge.message import Stored
+from edge.broker.amqp.incoming import Flusher
+from edge.broker.amqp.translate import amqp_messages
+from edge.broker.contract import Outcome, Subscription
+from edge.broker.router import Joinable, Router
+
+DRAIN_POLL_S = 0.02
+"""A drain that meets a backlog waits for the store; it is looked at again this much later."""
+DRAIN_POLLS_MAX = 100
+"""Then the credit is given back: a backlog may be of messages this consumer does not get."""
+
+_SETTLED, _UNSETTLED = 1, 0
+
+_OUTCOMES = {
+    State.ACCEPTED: Outcome.ACCEPTED,
+    State.REJECTED: Outcome.REJECTED,
+    State.RELEASED: Outcome.RELEASED,
+    State.MODIFIED: Outcome.RELEASED,
+    State.MODIFIED_FAILED: Outcome.MODIFIED_FAILED,
+    State.MODIFIED_UNDELIVERABLE: Outcome.MODIFIED_UNDELIVERABLE,
+    State.NONE: Outcome.RELEASED,  # settled without an outcome: nobody said that it was taken
+}
+
+
+class OutgoingLink:
+    """Consumer behind one link."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        link: Link,
+        router: Router,
+        driver: Flusher,
+        name: str,
+        *,
+        durable: bool,
+        clock_ns: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """`durable`: the subscription outlives the link unless it is closed; `later` calls a function after a delay."""
+        self.name = name
+        self.subscription: Joinable | None = None
+        """Set once the router has given one."""
+        self._engine = engine
+        self._link = link
+        self._router = router
+        self._driver = driver
+        self._durable = durable
+        self._clock_ns = clock_ns
+        self._later = later
+        self._tag = 0
+        self._outstanding: dict[int, tuple[Subscription, int]] = {}
+        self._drain_polls = 0
+
+    # --- from the router --------------------------------------------------------------------------------------
+
+    @property
+    def credit(self) -> int:
+        link = self._link
+        return 0 if link.closed or self._driver.congested else link.credit
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        link, position = self._link, stored.position
+        messages = amqp_messages(stored.run, now_ns=self._clock_ns())
+        settled = link.snd_settle_mode == _SETTLED or (position < 0 and link.snd_settle_mode != _UNSETTLED)
+        limit = link.max_message_size
+        if limit and max(map(len, messages)) > limit:
+            self._deliver_fitting(subscription, position, messages, limit, settled=settled)
+        else:
+            self._send(subscription, position, messages, settled=settled)
+        self._driver.flush_soon()
+
+    # --- from the session -------------------------------------------------------------------------------------
+
+    def flow(self) -> None:
+        """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
+        if self.subscription is None or self._link.closed:
+            return
+        if self._link.credit > 0:
+            self.subscription.pump()
+        if self._link.draining:
+            self._drain_polls = 0
+            self._drain()
+
+    def settled(self, event: Dispositions) -> None:
+        """Answer the router in ranges of positions."""
+        items = event.items
+        items.sort()
+        current: Subscription | None = None
+        outcome = Outcome.ACCEPTED
+        first = last = 0
+        for tag, state, settled, _ in items:
+            if not settled:
+                self._engine.settle_sent(self._link, tag)
+            subscription, position = self._outstanding.pop(tag, (None, -1))
+            if subscription is None or position < 0:
+                continue
+            answer = _OUTCOMES.get(state, Outcome.RELEASED)
+            if subscription is current and position == last + 1 and answer is outcome:
+                last = position
+                continue
+            if current is not None:
+                current.settle(self, first, last, outcome)
+            current, outcome, first, last = subscription, answer, position, position
+        if current is not None:
+            current.settle(self, first, last, outcome)
+
+    def ended(self, *, closed: bool) -> None:
+        """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`."""
+        self._outstanding.clear()
+        subscription, self.subscription = self.subscription, None
+        if subscription is not None:
+            self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _send(self, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool) -> None:
+        first = self._tag
+        self._tag += len(messages)
+        self._engine.send_all(self._link, first, messages, settled=settled)
+        if settled:
+            if position >= 0:  # at most once: what has been handed to the transport is done with
+                subscription.settle(self, position, position + len(messages) - 1, Outcome.ACCEPTED)
+        elif position >= 0:
+            outstanding = self._outstanding
+            for i in range(len(messages)):
+                outstanding[first + i] = (subscription, position + i)
+
+    def _deliver_fitting(
+        self, subscription: Subscription, position: int, messages: list[bytes], limit: int, *, settled: bool
+    ) -> None:
+        """One by one: what is larger than the peer takes in a message cannot be delivered here."""
+        for i, message in enumerate(messages):
+            at = position + i if position >= 0 else position
+            if len(message) <= limit:
+                self._send(subscription, at, [message], settled=settled)
+            elif at >= 0:
+                subscription.settle(self, at, at, Outcome.MODIFIED_UNDELIVERABLE)
+
+    def _drain(self) -> None:
+        link = self._link
+        if link.closed or not link.draining or self.subscription is None:
+            return
+        waiting = link.credit > 0 and getattr(self.subscription, "backlog", 0) > 0
+        if waiting and self._drain_polls < DRAIN_POLLS_MAX:
+            self._drain_polls += 1
+            self._later(DRAIN_POLL_S, self._drain)
+            return
+        self._engine.drained(link)
+        self._driver.flush_soon()

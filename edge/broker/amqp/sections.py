@@ -1,0 +1,127 @@
+"""The sections of an encoded AMQP message (part 3, section 3.2), found without decoding what is in them.
+
+The broker looks at the header of every message and at little else; the bare message passes through untouched. So the
+scanner walks over values by their size alone. Every step is bounds-checked: the only error is `DecodeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from bridge.amqp_values import DecodeError, decode
+
+HEADER = 0x70
+DELIVERY_ANNOTATIONS = 0x71
+MESSAGE_ANNOTATIONS = 0x72
+PROPERTIES = 0x73
+APPLICATION_PROPERTIES = 0x74
+DATA = 0x75
+SEQUENCE = 0x76
+VALUE = 0x77
+FOOTER = 0x78
+
+_SYMBOLIC = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": SEQUENCE,
+    "amqp:amqp-value:*": VALUE,
+    "amqp:footer:map": FOOTER,
+}
+_SMALL_ULONG, _ULONG = 0x53, 0x80
+_DESCRIPTIONS_MAX = 16
+"""Descriptors in a row before one value; a peer must not make us count zeros for ever."""
+
+
+class Section(NamedTuple):
+    """One section: its code, where it starts, where its value starts, and the offset behind it."""
+
+    code: int
+    start: int
+    value: int
+    end: int
+
+
+def section_at(message: bytes, start: int) -> Section:
+    """The section that starts at `start`. Raises `DecodeError` when none does or it is cut short."""
+    try:
+        if message[start] != 0:
+            raise DecodeError(f"no section at byte {start}")
+        if message[start + 1] == _SMALL_ULONG:
+            code, value = message[start + 2], start + 3
+        else:
+            code, value = _descriptor(message, start + 1)
+        if not HEADER <= code <= FOOTER:
+            raise DecodeError(f"0x{code:x} at byte {start} is no section")
+        end = skip(message, value)
+    except IndexError:
+        raise DecodeError(f"section at byte {start} is cut short") from None
+    return Section(code, start, value, end)
+
+
+def sections(message: bytes) -> Iterator[Section]:
+    """Every section in turn. Raises `DecodeError` at the first byte that is not of one."""
+    offset = 0
+    while offset < len(message):
+        section = section_at(message, offset)
+        yield section
+        offset = section.end
+
+
+def bare_message(message: bytes) -> tuple[int, int]:
+    """(end of the header section, start of the bare message): what stands between are delivery annotations.
+
+    The first is 0 without a header. Raises `DecodeError` for an empty message or one that does not start with sections.
+    """
+    section = section_at(message, 0)
+    header_end = start = 0
+    if section.code == HEADER:
+        header_end = start = section.end
+        if start == len(message):
+            raise DecodeError("a message without a body")
+        section = section_at(message, start)
+    if section.code == DELIVERY_ANNOTATIONS:
+        start = section.end
+        section = section_at(message, start)
+    if section.code < MESSAGE_ANNOTATIONS:
+        raise DecodeError(f"section 0x{section.code:x} at byte {start} is out of order")
+    return header_end, start
+
+
+def skip(data: bytes, offset: int) -> int:
+    """The offset behind the value at `offset`. Raises IndexError or `DecodeError` when it is cut short."""
+    code = data[offset]
+    described = 0
+    while code == 0:  # the descriptor, then the value it describes
+        described += 1
+        if described > _DESCRIPTIONS_MAX:
+            raise DecodeError("described too often")
+        if data[offset + 1] == 0:
+            raise DecodeError(f"a described descriptor at byte {offset}")
+        offset = skip(data, offset + 1)
+        code = data[offset]
+    width = code >> 4
+    if width >= 0xA:
+        if width & 1:  # 0xB, 0xD, 0xF: a size of four bytes
+            end = offset + 5 + int.from_bytes(data[offset + 1 : offset + 5], "big")
+        else:
+            end = offset + 2 + data[offset + 1]
+    elif width >= 4:
+        end = offset + 1 + ((1 << (width - 5)) if width > 4 else 0)
+    else:
+        raise DecodeError(f"0x{code:02x} at byte {offset} is no format code")
+    if end > len(data):
+        raise DecodeError(f"value at byte {offset} is cut short")
+    return end
+
+
+def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
+    """Section code and offset behind a descriptor that is not in the usual short form."""
+    descriptor, end = decode(message, offset)
+    if isinstance(descriptor, str):
+        return _SYMBOLIC.get(descriptor, 0), end
+    return (descriptor if isinstance(descriptor, int) else 0), end

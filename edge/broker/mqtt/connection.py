@@ -1,0 +1,505 @@
+"""The server's end of one MQTT connection as a sans-I/O machine: MQTT 3.1, 3.1.1 and 5.
+
+    CONNECTING ──CONNECT──▶ DECIDING ──accept──▶ OPEN
+        │                      │ refuse            │
+        └──────────────────────┴───────────────────┴──▶ CLOSED
+
+The session answers a `Connect` event with `accept` or `refuse`; what the client sent behind its CONNECT waits until
+then. Whatever ends the connection, `Disconnected` is the last event and comes once. The machine keeps no subscription,
+no message and no clock; what outlives it is in `SessionState`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Final
+
+from edge.broker.limits import Limits
+from edge.broker.mqtt import events, packets
+from edge.broker.mqtt.acknowledgements import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    encode_acknowledgements,
+    encode_reasons,
+    read_packet_ids,
+)
+from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
+from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS, SERVER_DISCONNECT_REASONS
+from edge.broker.mqtt.inbound import Inbound
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.names import SHARE, check_topic_filter
+from edge.broker.mqtt.opening import decode_connect, encode_refusal, encode_violation
+from edge.broker.mqtt.outbound import Outbound
+from edge.broker.mqtt.properties import NONE, Properties
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.state import InFlight, SessionState
+from edge.broker.mqtt.wire import PacketType, read_fixed_header
+
+Event = (
+    events.Connect
+    | events.Published
+    | events.Released
+    | events.Acknowledged
+    | events.Subscribe
+    | events.Unsubscribe
+    | events.Disconnected
+)
+
+KEEP_ALIVE_GRACE: Final = 1.5
+"""Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
+_ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
+
+
+class Phase(enum.Enum):
+    """Where a connection stands."""
+
+    CONNECTING = "waiting for CONNECT"
+    DECIDING = "waiting for the session's answer to CONNECT"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+_READING: Final = frozenset({Phase.CONNECTING, Phase.OPEN})
+
+
+class Connection:
+    """One client's connection; obeys `bridge.connection.Connection`."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
+        self._limits = limits
+        self._phase = Phase.CONNECTING
+        self._now = now
+        self._connect_deadline = now + limits.handshake_s
+        self._keep_alive_s = 0
+        self._version = 4
+        self._connect: events.Connect | None = None
+        self._was_open = False
+        self._reported = False
+        self._end_reason = "closed by the gateway"
+        self._out: list[bytes] = []
+        self._chunks: list[bytes] = []
+        self._chunk_bytes = 0
+        self._need = 0
+        self._state = SessionState()
+        self._inbound = Inbound(4, "", self._state, out=self._out, receive_maximum=0, length_max=0)
+        self._outbound = Outbound(4, self._state, self._out, 0, 0)
+
+    # --- bridge.connection.Connection -------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """True when the socket must be closed once `data_to_send` has been written."""
+        return self._phase is Phase.CLOSED
+
+    @property
+    def deadline(self) -> float | None:
+        """End of the time to CONNECT and be accepted, later of the keep alive period."""
+        if self._phase is Phase.OPEN:
+            return self._now + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
+        return None if self._phase is Phase.CLOSED else self._connect_deadline
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        """Bytes of the client; returns what they complete. Never raises for what the client sent."""
+        if self._phase is Phase.CLOSED:
+            return ()
+        self._now = now
+        if not self._chunks and self._phase is not Phase.DECIDING:
+            return self._take(data)
+        self._chunks.append(data)
+        self._chunk_bytes += len(data)
+        if self._phase is Phase.DECIDING:
+            return self._held()
+        if self._chunk_bytes < self._need:
+            return ()  # a large packet: joined once, when it is whole
+        return self._take(self._joined())
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        """The socket is gone; idempotent."""
+        if self._phase is not Phase.CLOSED:
+            self._end("the network connection was closed")
+        return self._last(publish_will=True)
+
+    def handle_timeout(self, now: float) -> Sequence[Event]:
+        """Ends the connection when `deadline` has passed."""
+        deadline = self.deadline
+        if deadline is None or now < deadline:
+            return ()
+        if self._phase is Phase.OPEN:
+            self._farewell(ReasonCode.KEEP_ALIVE_TIMEOUT, "keep alive timeout")
+        else:
+            self._end("no CONNECT in time")
+        return self._last(publish_will=True)
+
+    def data_to_send(self) -> bytes:
+        """Everything to write now, once."""
+        out = self._out
+        if not out:
+            return b""
+        data = b"".join(out)
+        out.clear()
+        return data
+
+    # --- answers to CONNECT -----------------------------------------------------------------------------------
+
+    def accept(
+        self,
+        state: SessionState,
+        session_present: bool,
+        *,
+        assigned_client_id: str | None = None,
+        session_expiry_s: int | None = None,
+        server_keep_alive_s: int | None = None,
+        response_information: str | None = None,
+        now: float | None = None,
+    ) -> Sequence[Event]:
+        """Send CONNACK and what `state` has in flight; returns the events of what came behind CONNECT.
+
+        `assigned_client_id` is needed when the client sent none; the others tell an MQTT 5 client what differs from
+        its wishes. `now` starts the keep alive anew when the decision took its time. Returns nothing when the client
+        has gone meanwhile. Raises LocalError when there was no CONNECT.
+        """
+        if self._phase is Phase.CLOSED:
+            return ()
+        self._now = self._now if now is None else now
+        connect = self._connect
+        if self._phase is not Phase.DECIDING or connect is None:
+            raise LocalError("accept without a CONNECT")
+        client_id = connect.client_id or assigned_client_id
+        if not client_id:
+            raise LocalError("a client without an identifier has to be assigned one")
+        if connect.will is not None:
+            connect.will.run.device = client_id
+        self._keep_alive_s = connect.keep_alive_s
+        block = NONE
+        if connect.version == 5:
+            if server_keep_alive_s is not None:
+                self._keep_alive_s = server_keep_alive_s
+            block = Properties(
+                session_expiry_interval_s=session_expiry_s,
+                assigned_client_identifier=assigned_client_id,
+                server_keep_alive_s=server_keep_alive_s,
+                response_information=response_information,
+                receive_maximum=self._limits.receive_maximum,
+                maximum_packet_size=self._limits.packet_bytes_max,
+                topic_alias_maximum=TOPIC_ALIAS_MAXIMUM,
+                wildcard_subscription_available=1,
+                subscription_identifier_available=1,
+                shared_subscription_available=1,
+            )
+        return self._open(connect, client_id, state, packets.ConnAck(session_present, properties=block))
+
+    def refuse(self, reason: ReasonCode) -> None:
+        """Answer CONNECT with an error and close; older clients get the return code that says it, if one does."""
+        if self._phase is Phase.CLOSED:
+            return
+        if self._phase is not Phase.DECIDING:
+            raise LocalError("refuse without a CONNECT")
+        self._refuse(reason, f"refused: {reason.words}")
+
+    # --- calls of the session on an open connection -----------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """QoS 1 and 2 messages that may be delivered now; 0 unless the connection is open."""
+        return self._outbound.window if self._phase is Phase.OPEN else 0
+
+    def deliver(self, delivery: events.Delivery) -> Sequence[int]:
+        """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
+
+        QoS 1 and 2 messages stay in the session's state until acknowledged; on a connection that has closed they only
+        enter the state, to be sent when the session is resumed. Raises LocalError beyond `window`, and before `accept`.
+        """
+        self._must_have_opened()
+        return self._outbound.deliver(delivery, send=self._phase is Phase.OPEN)
+
+    def acknowledge(self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS) -> None:
+        """The messages are safe, or refused for `reason`: PUBACK (QoS 1) or PUBREC (QoS 2) for each, in order.
+
+        Before MQTT 5 a refusal cannot be said: nothing is sent, and a QoS 2 packet identifier is free again. On a
+        connection that has closed, QoS 2 identifiers are noted in the state, and answered over the one that has the
+        session now.
+        """
+        self._must_have_opened()
+        if not packet_ids:
+            return
+        if qos == 2:
+            self._state.pending.difference_update(packet_ids)
+            if reason.failed:
+                self._state.incoming.difference_update(packet_ids)
+            holder = self._state.holder
+            if holder is not None:
+                holder.confirm(packet_ids, reason)
+        elif self._phase is Phase.OPEN:
+            self._inbound.answered(len(packet_ids))
+            self._acknowledge(PUBACK, packet_ids, reason)
+
+    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+        """PUBREC for those of these QoS 2 messages that came over this connection (`state.Holder`)."""
+        expected = self._inbound.expected
+        if not expected.issuperset(packet_ids):
+            packet_ids = [packet_id for packet_id in packet_ids if packet_id in expected]
+        if self._phase is not Phase.OPEN or not packet_ids:
+            return
+        expected.difference_update(packet_ids)
+        if reason.failed:
+            self._inbound.answered(len(packet_ids))
+        self._acknowledge(PUBREC, packet_ids, reason)
+
+    def subscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """SUBACK; one code a filter. MQTT 3.1.1 clients get 0x80 for every failure; MQTT 3.1 knows no failure and
+        demands a positive answer (its section 3.8), so its clients get QoS 0."""
+        self._must_have_opened()
+        if self._version < 5:
+            failure = 0x80 if self._version == 4 else 0
+            codes = [code if code < 0x80 else failure for code in codes]
+        self._reply(packets.SubAck(packet_id, tuple(codes)))
+
+    def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
+        """UNSUBACK; one code a filter, which older clients do not get to see."""
+        self._must_have_opened()
+        self._reply(packets.UnsubAck(packet_id, tuple(codes) if self._version == 5 else ()))
+
+    def disconnect(self, reason: ReasonCode) -> None:
+        """Close; an MQTT 5 client is told why. Idempotent. `Disconnected` comes with `receive_eof`."""
+        if self._phase is Phase.OPEN:
+            self._farewell(reason, f"disconnected: {reason.words}")
+        elif self._phase is Phase.DECIDING:
+            self._refuse(reason, f"refused: {reason.words}")
+        elif self._phase is Phase.CONNECTING:
+            self._end(f"disconnected: {reason.words}")
+
+    # --- taking packets apart ---------------------------------------------------------------------------------
+
+    def _take(self, data: bytes) -> Sequence[Event]:
+        """Handle what is complete in `data`, keep the rest."""
+        found: list[Event] = []
+        try:
+            self._split(data, found)
+        except RemoteError as error:
+            self._violated(error, data)
+        if self._phase is Phase.DECIDING:
+            found.extend(self._held())
+        elif self._phase is Phase.CLOSED:
+            found.extend(self._last(publish_will=True))
+        return found
+
+    def _split(self, data: bytes, found: list[Any]) -> None:
+        pos, end = 0, len(data)
+        self._need = 0
+        while pos < end and self._phase in _READING:
+            header = self._fixed_header(data, pos)
+            if header is None:
+                break
+            body, stop = header
+            if stop > end:
+                self._need = stop - pos
+                break
+            first = data[pos]
+            if self._phase is Phase.CONNECTING:
+                self._connected(data[body:stop], first & 15, found)
+                pos = stop
+            elif first >> 4 == PacketType.PUBLISH:
+                pos = self._inbound.publish(data, pos, body, stop, found)
+            elif first in _ACKNOWLEDGEMENTS and stop - pos == 4:
+                packet_ids: list[int] = []
+                pos = read_packet_ids(data, pos, packet_ids)
+                self._acknowledged(first, packet_ids, found)
+            else:
+                self._handle(packets.decode(first, data[body:stop], self._version), found)
+                pos = stop
+        self._chunks = [data[pos:]] if pos < end else []
+        self._chunk_bytes = end - pos
+
+    def _joined(self) -> bytes:
+        data = b"".join(self._chunks)
+        self._chunks.clear()
+        self._chunk_bytes = 0
+        return data
+
+    def _fixed_header(self, data: bytes, pos: int) -> tuple[int, int] | None:
+        """Where variable header and packet end, once the remaining length is there."""
+        connecting = self._phase is Phase.CONNECTING
+        if connecting and data[pos] != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
+            raise ProtocolError("the first packet is not CONNECT")
+        header = read_fixed_header(data, pos)
+        if header is None:
+            return None
+        body, length, shortest = header
+        if not shortest and self._version == 5:
+            raise MalformedPacket("remaining length longer than need be")
+        if body + length - pos > (CONNECT_BYTES_MAX if connecting else self._limits.packet_bytes_max):
+            raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
+        return body, body + length
+
+    def _held(self) -> Sequence[Event]:
+        """Bytes behind a CONNECT nobody has answered yet wait, up to a bound."""
+        if self._chunk_bytes <= EARLY_BYTES_MAX:
+            return ()
+        self._refuse(ReasonCode.QUOTA_EXCEEDED, f"more than {EARLY_BYTES_MAX} bytes before CONNACK")
+        return self._last(publish_will=False)
+
+    # --- packets ----------------------------------------------------------------------------------------------
+
+    def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
+        self._connect = connect = decode_connect(body, flags)
+        self._version = connect.version
+        self._phase = Phase.DECIDING
+        found.append(connect)
+
+    def _open(
+        self, connect: events.Connect, client_id: str, state: SessionState, connack: packets.ConnAck
+    ) -> Sequence[Event]:
+        limits, version, out = self._limits, connect.version, self._out
+        self._state = state
+        self._inbound = Inbound(
+            version,
+            client_id,
+            state,
+            out=out,
+            receive_maximum=limits.receive_maximum,
+            length_max=limits.packet_bytes_max - 3,
+        )
+        inflight_max = min(connect.receive_maximum, limits.inflight_max)
+        self._outbound = Outbound(version, state, out, inflight_max, connect.maximum_packet_size)
+        self._phase = Phase.OPEN
+        state.holder = self
+        self._reply(connack)
+        found: list[Event] = []
+        if self._phase is Phase.OPEN:
+            dropped = self._outbound.resume()
+            if dropped:
+                found.append(events.Acknowledged(dropped))
+            found.extend(self._take(self._joined()))
+        return found or self._last(publish_will=True)
+
+    def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
+        """A row of four byte acknowledgements of one kind."""
+        done: list[InFlight] = []
+        zero = 0 in packet_ids
+        if zero:
+            del packet_ids[packet_ids.index(0) :]
+        try:
+            if first == PUBACK:
+                self._outbound.puback(packet_ids, done)
+            elif first == PUBREC:
+                self._outbound.pubrec(packet_ids)
+            elif first == PUBREL:
+                self._inbound.pubrel(packet_ids, found)
+            else:
+                self._outbound.pubcomp(packet_ids, done)
+        finally:
+            if done:
+                found.append(events.Acknowledged(done))
+        if zero:
+            raise ProtocolError("packet identifier 0")
+
+    def _handle(self, packet: packets.Packet, found: list[Any]) -> None:
+        """Everything that is not on the hot path."""
+        match packet:
+            case packets.PubRec(packet_id, reason) if reason.failed:
+                done: list[InFlight] = []
+                self._outbound.pubrec_refused(packet_id, done)
+                if done:
+                    found.append(events.Acknowledged(done))
+            case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
+                self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
+            case packets.Subscribe():
+                self._subscribe(packet, found)
+            case packets.Unsubscribe():
+                for topic_filter in packet.filters:
+                    check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
+                found.append(events.Unsubscribe(packet.packet_id, list(packet.filters)))
+            case packets.PingReq():
+                self._reply(packets.PingResp())
+            case packets.Disconnect():
+                self._disconnected(packet, found)
+            case packets.Connect():
+                raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
+            case packets.Auth():
+                raise ProtocolError("AUTH without an authentication method")
+            case _:
+                raise ProtocolError(f"{packet.kind.name} from a client")
+
+    def _subscribe(self, packet: packets.Subscribe, found: list[Any]) -> None:
+        for request in packet.requests:
+            check_topic_filter(request.filter, TOPIC_LEVELS_MAX)
+            if request.no_local and request.filter.startswith(SHARE):  # [MQTT-3.8.3-4]
+                raise ProtocolError("no local on a shared subscription")
+        identifiers = packet.properties.subscription_identifier
+        identifier = identifiers[0] if identifiers else 0
+        found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifier))
+
+    def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
+        if packet.reason not in CLIENT_DISCONNECT_REASONS:
+            raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")
+        expiry_s = packet.properties.session_expiry_interval_s
+        if expiry_s and self._connect is not None and not self._connect.session_expiry_s:
+            raise ProtocolError("session expiry interval set by DISCONNECT, and 0 by CONNECT")
+        self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT")
+        found.extend(self._last(publish_will=packet.reason is not ReasonCode.SUCCESS, session_expiry_s=expiry_s))
+
+    # --- ends -------------------------------------------------------------------------------------------------
+
+    def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+        if reason and self._version == 5:
+            self._out.append(encode_reasons(first, packet_ids, reason))
+        elif not reason.failed:
+            self._out.append(encode_acknowledgements(first, packet_ids))
+
+    def _reply(self, packet: packets.Packet) -> None:
+        """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
+        if self._phase is not Phase.OPEN or self._connect is None:
+            return
+        encoded = packet.encode(self._version)
+        if len(encoded) > self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
+            self._farewell(ReasonCode.PACKET_TOO_LARGE, f"{packet.kind.name} above the client's maximum packet size")
+            return
+        self._out.append(encoded)
+
+    def _must_have_opened(self) -> None:
+        if self._phase in {Phase.CONNECTING, Phase.DECIDING}:
+            raise LocalError(f"called while {self._phase.value}")
+
+    def _violated(self, error: RemoteError, data: bytes) -> None:
+        """The client broke the standard (section 4.13): answer as its version has it, and close."""
+        if self._phase is Phase.CONNECTING:
+            self._out.append(encode_violation(error, data))
+            self._end(str(error))
+        else:
+            self._farewell(error.reason, str(error))
+
+    def _refuse(self, reason: ReasonCode, text: str) -> None:
+        self._out.append(encode_refusal(reason, self._version))
+        self._end(text)
+
+    def _farewell(self, reason: ReasonCode, text: str) -> None:
+        """Close an open connection; MQTT 5 says why."""
+        if self._version == 5 and self._connect is not None:
+            told = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
+            limit = self._connect.maximum_packet_size
+            for block in (Properties(reason_string=text), NONE):
+                encoded = packets.Disconnect(told, block).encode(5)
+                if len(encoded) <= limit:
+                    self._out.append(encoded)
+                    break
+        self._end(text)
+
+    def _end(self, text: str) -> None:
+        self._was_open = self._phase is Phase.OPEN
+        self._phase = Phase.CLOSED
+        self._end_reason = text
+        self._chunks = []
+        if self._state.holder is self:
+            self._state.holder = None
+
+    def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:
+        """`Disconnected`, unless it has been given."""
+        if self._phase is not Phase.CLOSED or self._reported:
+            return ()
+        self._reported = True
+        will = publish_will and self._was_open and self._connect is not None and self._connect.will is not None
+        return (events.Disconnected(will, self._end_reason, session_expiry_s),)

@@ -1,0 +1,253 @@
+"""The hot path in: complete PUBLISH packets to runs.
+
+Why it looks the way it does: at 150 000 messages a second a message has under 7 µs for its whole way through the
+gateway, and one Python call costs 0.05 to 0.1 µs. So a packet that starts like the one before it (same first byte,
+topic name and property bytes: nearly all of them do) costs one slice, one packet identifier, two appends and no call
+of ours; everything else is done once a run. Packets with a remaining length of three or four bytes end a run: their
+bodies are above 16 KiB, so copying them outweighs any of this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
+from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
+from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
+from edge.broker.mqtt.events import Published, Released
+from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.names import check_topic_name
+from edge.broker.mqtt.properties import split_publish
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.wire import Reader, decode_string
+
+
+def read_run(
+    data: bytes,
+    pos: int,
+    body: int,
+    stop: int,
+    *,
+    prefix: bytes,
+    block: bytes,
+    length_max: int,
+    ids: list[int],
+    bodies: list[bytes],
+) -> int:
+    """Read the PUBLISH at `pos` and those behind it that differ only in packet identifier and payload.
+
+    The packet at `pos` is complete: its variable header starts at `body` with `prefix` (topic name with its length)
+    and holds `block` (properties with their length, empty before MQTT 5), and it ends at `stop`. Packet identifiers
+    (none at QoS 0) and payloads are appended to `ids` and `bodies`. Returns where the first packet that does not
+    belong, or is not complete, starts.
+    """
+    end = len(data)
+    first = data[pos]
+    with_id = first & 0x06
+    at_id = len(prefix)
+    at_block = at_id + 2 if with_id else at_id
+    skip = at_block + len(block)
+    startswith, take, note = data.startswith, bodies.append, ids.append
+    while True:
+        if with_id:
+            at = body + at_id
+            note(data[at] << 8 | data[at + 1])
+        take(data[body + skip : stop])
+        pos = stop
+        if pos + 3 > end or data[pos] != first:
+            return pos
+        length = data[pos + 1]
+        body = pos + 2
+        if length > 127:
+            high = data[body]
+            if not 0 < high < 128:
+                return pos
+            length += (high - 1) << 7
+            body += 1
+        stop = body + length
+        if stop > end or length < skip or length > length_max or not startswith(prefix, body):
+            return pos
+        if block and not startswith(block, body + at_block):
+            return pos
+
+
+def _publish_flags(low_bits: int, version: int) -> int:
+    """Run flags of the low four bits of a PUBLISH's first byte; -1 when they are not allowed together."""
+    qos = low_bits >> 1 & QOS_MASK
+    if qos == 3 or (low_bits & 8 and not qos and version > 3):  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
+        return -1
+    return qos | (RETAIN if low_bits & 1 else 0) | (DURABLE if qos else 0)
+
+
+_FLAGS = {version: tuple(_publish_flags(bits, version) for bits in range(16)) for version in (3, 4, 5)}
+
+
+class Inbound:
+    """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
+
+    def __init__(
+        self, version: int, device: str, state: SessionState, *, out: list[bytes], receive_maximum: int, length_max: int
+    ) -> None:
+        """`out` is where an answer that cannot wait goes; `length_max` bounds the remaining length."""
+        self.expected: set[int] = set()
+        """QoS 2 packet identifiers that came over this connection and have not been answered by PUBREC."""
+        self.outstanding = 0
+        """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9)."""
+        self._version = version
+        self._device = device
+        self._state = state
+        self._out = out
+        self._length_max = length_max
+        self._receive_maximum = receive_maximum if version == 5 else 0
+        self._flags = _FLAGS[version]
+        self._topics: dict[bytes, str] = {}
+        self._blocks: dict[bytes, tuple[int, bytes]] = {}
+        self._aliases: dict[int, str] = {}
+
+    def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
+        """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.
+
+        Appends at most one `Published`; returns where the run ends. Raises MalformedPacket and ProtocolError after
+        appending what was right before the wrong packet.
+        """
+        flags = self._flags[data[pos] & 15]
+        if flags < 0:
+            raise MalformedPacket("QoS 3, or DUP at QoS 0")
+        qos = flags & QOS_MASK
+        at_id = body + 2 + int.from_bytes(data[body : body + 2], "big")
+        at_block = at_id + 2 if qos else at_id
+        if at_block > stop:
+            raise MalformedPacket("PUBLISH ends in the middle of its variable header")
+        prefix = data[body:at_id]
+        topic = self._topics.get(prefix) or self._topic(prefix)
+        block, properties = b"", b""
+        if self._version == 5:
+            block, properties, topic = self._properties(data, at_block, stop, topic)
+        ids: list[int] = []
+        bodies: list[bytes] = []
+        pos = read_run(
+            data, pos, body, stop, prefix=prefix, block=block, length_max=self._length_max, ids=ids, bodies=bodies
+        )
+        violation = self._admit(qos, ids, bodies) if qos else None
+        if bodies:
+            events.append(Published(Run(topic, self._device, flags, properties, bodies), ids))
+        if violation is not None:
+            raise violation
+        return pos
+
+    def answered(self, count: int) -> None:
+        """The client may send this many messages more."""
+        self.outstanding = max(0, self.outstanding - count)
+
+    def pubrel(self, packet_ids: list[int], events: list[Any]) -> None:
+        """PUBREL for these: answer PUBCOMP, forget them, append `Released` for those that were known.
+
+        Raises ProtocolError for a message that has not been answered by PUBREC, after handling those before it.
+        """
+        state = self._state
+        known: list[int] = []
+        unknown: list[int] = []
+        violation: ProtocolError | None = None
+        for packet_id in packet_ids:
+            if packet_id in state.pending:
+                violation = ProtocolError("PUBREL before PUBREC")
+                break
+            if packet_id in state.incoming:
+                state.incoming.discard(packet_id)
+                known.append(packet_id)
+            else:
+                unknown.append(packet_id)
+        if unknown and self._version < 5:
+            self._out.append(encode_acknowledgements(PUBCOMP, packet_ids[: len(known) + len(unknown)]))
+        else:
+            self._out.append(encode_acknowledgements(PUBCOMP, known))
+            self._out.append(encode_reasons(PUBCOMP, unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        if known:
+            self.answered(len(known))
+            events.append(Released(known))
+        if violation is not None:
+            raise violation
+
+    # --- once a run -------------------------------------------------------------------------------------------
+
+    def _topic(self, prefix: bytes) -> str:
+        topic = decode_string(prefix[2:])
+        if topic or self._version < 5:  # an MQTT 5 client may send an alias instead: `_properties` sees to that
+            check_topic_name(topic, TOPIC_LEVELS_MAX)
+            if len(prefix) <= HEAD_BYTES_MAX:
+                if len(self._topics) >= HEADS_CACHED_MAX:
+                    self._topics.clear()
+                self._topics[prefix] = topic
+        return topic
+
+    def _properties(self, data: bytes, start: int, stop: int, topic: str) -> tuple[bytes, bytes, str]:
+        """Property block as it is on the wire, what is forwarded of it, and the topic its alias stands for."""
+        if data[start : start + 1] == b"\0":
+            if not topic:
+                raise ProtocolError("neither topic name nor topic alias", ReasonCode.PROTOCOL_ERROR)
+            return b"\0", b"", topic
+        reader = Reader(data, start, stop)
+        length = reader.variable_byte_integer()
+        block = data[start : reader.pos] + reader.take(length)
+        alias, properties = self._blocks.get(block) or self._split(block)
+        if alias:
+            topic = self._alias(alias, topic)
+        elif not topic:
+            raise ProtocolError("neither topic name nor topic alias", ReasonCode.PROTOCOL_ERROR)
+        return block, properties, topic
+
+    def _split(self, block: bytes) -> tuple[int, bytes]:
+        found = split_publish(Reader(block))
+        if len(block) <= HEAD_BYTES_MAX:
+            if len(self._blocks) >= HEADS_CACHED_MAX:
+                self._blocks.clear()
+            self._blocks[block] = found
+        return found
+
+    def _alias(self, alias: int, topic: str) -> str:
+        if alias > TOPIC_ALIAS_MAXIMUM:  # [MQTT-3.3.2-9]
+            raise ProtocolError(f"topic alias {alias} above the maximum", ReasonCode.TOPIC_ALIAS_INVALID)
+        if topic:
+            self._aliases[alias] = topic
+            return topic
+        try:
+            return self._aliases[alias]
+        except KeyError:
+            raise ProtocolError(f"topic alias {alias} was never set") from None
+
+    def _admit(self, qos: int, ids: list[int], bodies: list[bytes]) -> ProtocolError | None:
+        """Take out of a run what came before (QoS 2) and what is not allowed; returns why the connection must end."""
+        violation: ProtocolError | None = None
+        if 0 in ids:
+            violation = ProtocolError("packet identifier 0")
+            _cut(ids, bodies, ids.index(0))
+        if qos == 2 and not (self._state.incoming.isdisjoint(ids) and len(set(ids)) == len(ids)):
+            self._drop_received(ids, bodies)
+        if self._receive_maximum and self.outstanding + len(ids) > self._receive_maximum:
+            violation = ProtocolError("more than Receive Maximum", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+            _cut(ids, bodies, max(0, self._receive_maximum - self.outstanding))
+        self.outstanding += len(ids)
+        if qos == 2:
+            self._state.incoming.update(ids)
+            self._state.pending.update(ids)
+            self.expected.update(ids)
+        return violation
+
+    def _drop_received(self, ids: list[int], bodies: list[bytes]) -> None:
+        """QoS 2 method: a packet identifier not released yet is the same message again [MQTT-4.3.3-10]."""
+        state = self._state
+        fresh: dict[int, bytes] = {}
+        for packet_id, body in zip(ids, bodies, strict=True):
+            if packet_id not in state.incoming:
+                fresh.setdefault(packet_id, body)
+            elif packet_id in state.pending:
+                self.expected.add(packet_id)  # PUBREC follows when the message is safe
+            else:
+                self._out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
+        ids[:] = fresh.keys()
+        bodies[:] = fresh.values()
+
+
+def _cut(ids: list[int], bodies: list[bytes], count: int) -> None:
+    del ids[count:], bodies[count:]

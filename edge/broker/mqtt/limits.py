@@ -1,0 +1,25 @@
+"""Bounds of one MQTT connection that no configuration changes; those it may change are `edge.broker.limits.Limits`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from edge.broker.limits import KIB, MIB
+
+CONNECT_BYTES_MAX: Final = 128 * KIB
+"""Bytes of a CONNECT: memory spent on somebody not known yet. Room for a will of 64 KiB and a long token."""
+
+EARLY_BYTES_MAX: Final = MIB
+"""Bytes a client may send behind CONNECT before its CONNACK (section 3.1.4 allows it); four reads of the driver."""
+
+TOPIC_ALIAS_MAXIMUM: Final = 16
+"""Topic aliases an MQTT 5 client may set; each keeps a topic name of up to 64 KiB in memory."""
+
+TOPIC_LEVELS_MAX: Final = 128
+"""Levels of a topic name or filter; matching costs a step a level."""
+
+HEADS_CACHED_MAX: Final = 512
+"""Topic names, and property blocks, a connection remembers having checked."""
+
+HEAD_BYTES_MAX: Final = 256
+"""Longest topic name or property block remembered: 512 of each are at most 256 KiB a connection."""

@@ -1,0 +1,47 @@
+"""Topic names and topic filters: which strings are well-formed ones (MQTT 5 section 4.7, MQTT 3.1.1 section 4.7).
+
+Matching is the router's; this only says yes or no.
+"""
+
+from __future__ import annotations
+
+from edge.broker.mqtt.errors import ProtocolError
+from edge.broker.mqtt.reason_codes import ReasonCode
+
+SHARE = "$share/"
+"""Start of a shared subscription's filter (MQTT 5 section 4.8.2)."""
+
+
+def check_topic_name(topic: str, levels_max: int) -> None:
+    """Raise ProtocolError (0x90) unless `topic` can be published to: not empty [MQTT-4.7.3-1], no wildcard
+    [MQTT-3.3.2-2], at most `levels_max` levels."""
+    if not topic:
+        raise ProtocolError("empty topic name", ReasonCode.TOPIC_NAME_INVALID)
+    if "+" in topic or "#" in topic:
+        raise ProtocolError("wildcard in a topic name", ReasonCode.TOPIC_NAME_INVALID)
+    if topic.count("/") >= levels_max:
+        raise ProtocolError(f"topic name of more than {levels_max} levels", ReasonCode.TOPIC_NAME_INVALID)
+
+
+def check_topic_filter(topic_filter: str, levels_max: int) -> None:
+    """Raise ProtocolError (0x8F) unless `topic_filter` is well-formed: not empty [MQTT-4.7.3-1], `#` last and a level
+    of its own [MQTT-4.7.1-1], `+` a level of its own [MQTT-4.7.1-2], a share name without wildcards and with a filter
+    behind it [MQTT-4.8.2-1] [MQTT-4.8.2-2], at most `levels_max` levels."""
+    if not topic_filter:
+        raise ProtocolError("empty topic filter", ReasonCode.TOPIC_FILTER_INVALID)
+    if topic_filter.count("/") >= levels_max:
+        raise ProtocolError(f"topic filter of more than {levels_max} levels", ReasonCode.TOPIC_FILTER_INVALID)
+    rest = topic_filter
+    if topic_filter.startswith(SHARE):
+        name, _, rest = topic_filter[len(SHARE) :].partition("/")
+        if not name or "+" in name or "#" in name or not rest:
+            raise ProtocolError("shared subscription without a name or a filter", ReasonCode.TOPIC_FILTER_INVALID)
+    if ("#" in rest or "+" in rest) and not _wildcards_stand_alone(rest):
+        raise ProtocolError("wildcard out of place in a topic filter", ReasonCode.TOPIC_FILTER_INVALID)
+
+
+def _wildcards_stand_alone(topic_filter: str) -> bool:
+    levels = topic_filter.split("/")
+    if "#" in levels[:-1]:
+        return False
+    return all(level in {"+", "#"} or not ("+" in level or "#" in level) for level in levels)

@@ -1,0 +1,90 @@
+"""From a CONNECT packet to the event the session decides on, and from a broken one to the answer its version has."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.message import DURABLE, RETAIN, Run
+from edge.broker.mqtt import events
+from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
+from edge.broker.mqtt.handshake import CONNACK_REASONS, ConnAck, Connect, WillMessage
+from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
+from edge.broker.mqtt.names import check_topic_name
+from edge.broker.mqtt.properties import Properties, encode_run
+from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
+from edge.broker.mqtt.wire import PacketType, Reader, read_fixed_header
+
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+"""Session expiry interval that means: for ever (section 3.1.2.11.2)."""
+RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+PACKET_BYTES_UNLIMITED: Final = 268_435_460
+"""The largest packet there can be: five bytes of fixed header, 268 435 455 behind it."""
+
+
+def decode_connect(body: bytes, flags: int) -> events.Connect:
+    """The event for a CONNECT with this variable header and payload.
+
+    Raises MalformedPacket or ProtocolError; for enhanced authentication, which is not supported yet, with 0x8C.
+    """
+    packet = Connect.decode(Reader(body), flags, 0)
+    block = packet.properties
+    if block.authentication_method is not None:
+        raise ProtocolError("enhanced authentication is not supported", ReasonCode.BAD_AUTHENTICATION_METHOD)
+    expiry_s = block.session_expiry_interval_s or 0
+    if packet.version < 5:
+        expiry_s = 0 if packet.clean_start else NEVER_EXPIRES
+    return events.Connect(
+        version=packet.version,
+        client_id=packet.client_id,
+        clean_start=packet.clean_start,
+        keep_alive_s=packet.keep_alive_s,
+        session_expiry_s=expiry_s,
+        username=packet.username,
+        password=packet.password,
+        will=_will(packet.will, packet.client_id) if packet.will is not None else None,
+        receive_maximum=block.receive_maximum or RECEIVE_MAXIMUM_DEFAULT,
+        maximum_packet_size=block.maximum_packet_size or PACKET_BYTES_UNLIMITED,
+        topic_alias_maximum=block.topic_alias_maximum or 0,
+        request_response_information=block.request_response_information == 1,
+        request_problem_information=block.request_problem_information != 0,
+    )
+
+
+def _will(will: WillMessage, client_id: str) -> events.Will:
+    check_topic_name(will.topic, TOPIC_LEVELS_MAX)
+    block = will.properties
+    forwarded = Properties(
+        payload_format_indicator=block.payload_format_indicator,
+        message_expiry_interval_s=block.message_expiry_interval_s,
+        content_type=block.content_type,
+        response_topic=block.response_topic,
+        correlation_data=block.correlation_data,
+        user_property=block.user_property,
+    )
+    flags = will.qos | (RETAIN if will.retain else 0) | (DURABLE if will.qos else 0)
+    run = Run(will.topic, client_id, flags, encode_run(forwarded), [will.payload])
+    return events.Will(run, block.will_delay_interval_s or 0)
+
+
+def encode_refusal(reason: ReasonCode, version: int, text: str = "") -> bytes:
+    """CONNACK with an error; empty when no return code of MQTT 3.1 or 3.1.1 says it [MQTT-3.2.2-6]."""
+    if version == 5:
+        told = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
+        return ConnAck(reason=told, properties=Properties(reason_string=text or None)).encode(5)
+    return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
+
+
+def encode_violation(error: RemoteError, data: bytes) -> bytes:
+    """What to answer when `data`, the first bytes of a connection, is no acceptable CONNECT; often nothing."""
+    if isinstance(error, UnsupportedProtocolVersion):
+        # A level with bit 7 set is a bridge of Mosquitto's trying: it falls back when it reads return code 1.
+        return encode_refusal(error.reason, 5 if 5 < error.level < 0x80 else 4)
+    if not data or data[0] != PacketType.CONNECT << 4:
+        return b""
+    try:
+        header = read_fixed_header(data, 0)
+    except MalformedPacket:
+        return b""
+    if header is not None and data.startswith(b"\x00\x04MQTT\x05", header[0]):
+        return encode_refusal(error.reason, 5, str(error))
+    return encode_refusal(error.reason, 4)

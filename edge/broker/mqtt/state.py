@@ -1,0 +1,102 @@
+"""What an MQTT session remembers of its acknowledged deliveries between connections (MQTT 5 section 4.1).
+
+`SessionState` holds packet identifiers and what they stand for, and no connection's limits: those are in `inbound`
+and `outbound`, which work on it. Subscriptions and messages not sent yet are the router's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from edge.broker.mqtt.errors import LocalError
+from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.reason_codes import ReasonCode
+
+PACKET_ID_MAX = 65_535
+
+InFlight = tuple[Delivery, int]
+"""A delivery and the index of one message in its run."""
+
+
+class Phase(enum.Enum):
+    """What we wait for (sections 4.3.2 and 4.3.3)."""
+
+    PUBACK = "PUBLISH of QoS 1 sent"
+    PUBREC = "PUBLISH of QoS 2 sent"
+    PUBCOMP = "PUBREL sent"
+
+
+class Holder(Protocol):
+    """The connection a session has now."""
+
+    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+        """These QoS 2 messages, which came in over an earlier connection, are safe (or refused) now."""
+        ...
+
+
+class SessionState:
+    """Packet identifiers in use in both directions. One object lives as long as the session."""
+
+    __slots__ = ("_next", "holder", "incoming", "outgoing", "pending", "released")
+
+    def __init__(self) -> None:
+        self.incoming: set[int] = set()
+        """QoS 2 packet identifiers received and not released by PUBREL."""
+        self.pending: set[int] = set()
+        """Those of `incoming` that have not been acknowledged: their message is not safe yet."""
+        self.outgoing: dict[int, InFlight] = {}
+        """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
+        self.released: dict[int, InFlight] = {}
+        """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
+        self.holder: Holder | None = None
+        self._next = 1
+
+    @property
+    def in_flight(self) -> int:
+        """Messages in flight to the client: packet identifiers in use by us."""
+        return len(self.outgoing) + len(self.released)
+
+    def phase(self, packet_id: int) -> Phase | None:
+        """Where a delivery of ours stands; None when this packet identifier is free."""
+        if packet_id in self.released:
+            return Phase.PUBCOMP
+        entry = self.outgoing.get(packet_id)
+        if entry is None:
+            return None
+        return Phase.PUBACK if entry[0].qos == 1 else Phase.PUBREC
+
+    def unacknowledged(self) -> list[InFlight]:
+        """Everything in flight to the client, in the order it is sent again; for who ends the session."""
+        return [*self.released.values(), *self.outgoing.values()]
+
+    def restore_incoming(self, packet_ids: Iterable[int]) -> None:
+        """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""
+        self.incoming.update(packet_ids)
+
+    def reserve(self, count: int) -> Sequence[int]:
+        """`count` free packet identifiers, ascending from the last one given, around 65 535.
+
+        Raises LocalError when there are not so many.
+        """
+        start = self._next
+        stop = start + count
+        if stop <= PACKET_ID_MAX:
+            ids = range(start, stop)
+            if self.outgoing.keys().isdisjoint(ids) and self.released.keys().isdisjoint(ids):
+                self._next = stop
+                return ids
+        return self._reserve_one_by_one(count)
+
+    def _reserve_one_by_one(self, count: int) -> list[int]:
+        if count > PACKET_ID_MAX - self.in_flight:
+            raise LocalError(f"{count} packet identifiers wanted, {PACKET_ID_MAX - self.in_flight} are free")
+        ids: list[int] = []
+        candidate = self._next
+        while len(ids) < count:
+            if candidate not in self.outgoing and candidate not in self.released:
+                ids.append(candidate)
+            candidate = candidate % PACKET_ID_MAX + 1
+        self._next = candidate
+        return ids

@@ -1,0 +1,32 @@
+"""What SQLite's and the system's errors mean for a store: which StoreError, and what to do next."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
+
+_PRIMARY_CODE = 0xFF
+"""SQLite's extended result codes keep the primary one in the low byte."""
+
+_MEANINGS: dict[int, tuple[type[StoreError], str]] = {
+    sqlite3.SQLITE_FULL: (StoreFull, "the medium is full: free space or raise the quota; nothing stored is lost"),
+    sqlite3.SQLITE_READONLY: (StoreFull, "the medium is read-only: check the card and the system log, then remount it"),
+    sqlite3.SQLITE_IOERR: (StoreError, "the medium failed: check the card and the system log"),
+    sqlite3.SQLITE_CORRUPT: (StoreDamaged, "the store is damaged: run `waypost store verify`"),
+    sqlite3.SQLITE_NOTADB: (StoreDamaged, "the file is not a store: move it away, or give another data directory"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreInaccessible,
+        "the file cannot be opened: check owner and mode of the data directory",
+    ),
+    sqlite3.SQLITE_PERM: (StoreInaccessible, "access denied: check owner and mode of the data directory"),
+    sqlite3.SQLITE_BUSY: (StoreBusy, "another program holds a lock on the file: close it and try again"),
+}
+
+
+def meaning(error: sqlite3.Error, doing: str) -> StoreError:
+    """The StoreError for what SQLite raised while `doing` (a phrase such as ``commit``)."""
+    code = getattr(error, "sqlite_errorcode", None)
+    kind, advice = _MEANINGS.get((code or 0) & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    return kind(f"{doing}: {error} ({name}): {advice}")

@@ -1,0 +1,117 @@
+"""What a store keeps in memory: logs, cursors, and the group a commit writes. Nothing here grows with the backlog."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bridge.message import Run, Stored
+from edge.broker.store.contract import CursorRecord, StoreError
+from edge.broker.store.progress import Progress
+
+
+@dataclass(slots=True)
+class LogState:
+    """A log: positions ``first <= p < next`` are committed and kept."""
+
+    log: int
+    name: str
+    first: int = 0
+    next: int = 0
+    bytes: int = 0
+    counted: int = 0
+    """`next` as it stands in table ``log``; segments from here on are read again at open, so they must not go."""
+    floor: int | None = None
+    """The lowest cursor's position; None when it has to be worked out again."""
+    doomed: int = 0
+    """Everything below may be gone once the running commit is done."""
+    cursors: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class CursorState:
+    """A cursor with what is remembered of it, committed or not."""
+
+    cursor: int
+    name: str
+    log: int
+    progress: Progress
+
+    def record(self) -> CursorRecord:
+        return CursorRecord(self.cursor, self.name, self.log, self.progress.position, self.progress.above)
+
+
+class LogRow(NamedTuple):
+    """A row of table ``log``."""
+
+    log: int
+    name: str
+    first: int
+    next: int
+    bytes: int
+
+
+class CursorRow(NamedTuple):
+    """A row of table ``cursor``; `acknowledged` is `Progress.pack`."""
+
+    cursor: int
+    name: str
+    log: int
+    position: int
+    acknowledged: bytes
+
+
+class Reclaim(NamedTuple):
+    """Delete the segments of `log` that end at or below `limit`; `first` is the first position kept so far."""
+
+    log: int
+    first: int
+    limit: int
+
+
+class Reclaimed(NamedTuple):
+    """What a `Reclaim` did: `first` is kept now, `bytes` of bodies went; not `finished` when the budget ran out."""
+
+    log: int
+    first: int
+    bytes: int
+    finished: bool
+
+
+class Outcome(NamedTuple):
+    """How a commit ended."""
+
+    error: StoreError | None
+    reclaimed: Sequence[Reclaimed] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """What one commit writes; `outcome` is set by the committing thread before `done`."""
+
+    runs: list[tuple[int, Run]]
+    size: int
+    """Bytes of all bodies."""
+    sizes: dict[int, int]
+    """Bytes of bodies by log."""
+    new_logs: list[int]
+    opened: set[int]
+    dropped: set[int]
+    state: dict[tuple[str, str], bytes | None]
+    moved: set[int] = field(default_factory=set)
+    appended: list[tuple[int, Stored]] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    """Next position by log, after this group."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    """Next sequence by address, after this group."""
+    monotonic_ns: int = 0
+    counting: bool = False
+    counters: dict[str, int] = field(default_factory=dict)
+    log_rows: list[LogRow] = field(default_factory=list)
+    cursor_rows: list[CursorRow] = field(default_factory=list)
+    reclaims: list[Reclaim] = field(default_factory=list)
+    reclaim_bytes_max: int = 0
+    outcome: Outcome | None = None
+    done: threading.Event = field(default_factory=threading.Event)

@@ -1,0 +1,446 @@
+"""The part of a store that is the same on every medium: what joins the open group, sealing it, and what its end means.
+
+All of it runs on the event loop's thread. A medium (`SqliteStore`, `MemoryStore`) adds how a sealed group is made
+durable and how it is read. The rule that keeps this right: a group holds *new* values; the store's own are changed only
+when the group's commit succeeded, in `_finish`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from bridge.message import Run, Stored
+from edge.broker.store.contract import (
+    Committed,
+    CursorInfo,
+    CursorRecord,
+    LogInfo,
+    StoreError,
+    StoreInfo,
+)
+from edge.broker.store.group import CursorRow, CursorState, Group, LogRow, LogState, Outcome, Reclaim
+from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX, VALUE_BYTES_MAX, Limits
+from edge.broker.store.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callback on the event loop's thread, soon; callable from any thread."""
+
+
+def _ignore(_: Committed) -> None:
+    """`on_commit` until somebody wants to know."""
+
+
+class GroupingStore(ABC):
+    """Gathers, seals and finishes groups (see `contract.Store` for what each method promises)."""
+
+    def __init__(self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
+        """`clock`: seconds, monotonic, the same for every process of one boot of the machine."""
+        self.epoch = epoch
+        self.on_commit: Callable[[Committed], None] = _ignore
+        self._post = post
+        self._clock = clock
+        self._limits = limits
+        self._logs: dict[int, LogState] = {}
+        self._log_numbers: dict[str, int] = {}
+        self._cursors: dict[int, CursorState] = {}
+        self._cursor_numbers: dict[tuple[str, int], int] = {}
+        self._cursor_last = 0
+        self._closed = False
+        self._refused: int | None = (
+            None  # messages since commits began to fail: one line for each trouble, not each commit
+        )
+        self._sealed: Group | None = None
+        # the open group
+        self._runs: list[tuple[int, Run]] = []
+        self._size = 0
+        self._sizes: dict[int, int] = {}
+        self._new_logs: list[int] = []
+        self._opened: set[int] = set()
+        self._dropped: set[int] = set()
+        self._state: dict[tuple[str, str], bytes | None] = {}
+        self._urgent = False
+        # work that can wait for company
+        self._moved: set[int] = set()
+        self._reclaim: dict[int, None] = {}
+        self._unfinished: set[int] = set()
+        self._lazy_due: float | None = None
+        self._retry_at = 0.0
+        # counters: all known ones, and those the medium has not been told
+        self._sequences: dict[str, int] = {}
+        self._uncounted: dict[str, int] = {}
+        self._uncounted_logs: set[int] = set()
+        self._uncounted_commits = 0
+        self._uncounted_bytes = 0
+
+    # --- the medium -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
+        """Counters the medium has for `addresses`; those without one are left out. Raises StoreError."""
+
+    @abstractmethod
+    def _commit(self, group: Group) -> None:
+        """Start making `group` durable; sets `outcome` and `done`, then posts `_finish`. Raises StoreError."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Release the medium."""
+
+    @abstractmethod
+    def _file_bytes(self) -> int:
+        """Bytes of the files on the medium."""
+
+    @abstractmethod
+    def cursors(self) -> Sequence[CursorRecord]:
+        """See `contract.Store`."""
+
+    @abstractmethod
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        """See `contract.Store`."""
+
+    @abstractmethod
+    def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        """Read committed runs from `position` (at least ``log.first``) up to ``log.next``."""
+
+    # --- logs and cursors -------------------------------------------------------------------------------------
+
+    def log(self, name: str) -> int:
+        number = self._log_numbers.get(name)
+        if number is None:
+            _check_text("log", name)
+            number = len(self._logs) + 1
+            if number > LOGS_MAX:
+                raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
+            self._add_log(LogState(number, name))
+            self._new_logs.append(number)
+            self._urgent = True
+        return number
+
+    def bounds(self, log: int) -> tuple[int, int]:
+        state = self._logs[log]
+        return state.first, state.next
+
+    def open_cursor(self, name: str, log: int, position: int) -> int:
+        number = self._cursor_numbers.get((name, log))
+        if number is None:
+            _check_text("cursor", name)
+            state = self._logs[log]
+            position = max(position, state.first, state.doomed)
+            number = self._cursor_last + 1
+            self._add_cursor(CursorState(number, name, log, Progress(position)))
+            self._opened.add(number)
+            self._urgent = True
+        return number
+
+    def cursor(self, cursor: int) -> CursorRecord:
+        return self._cursors[cursor].record()
+
+    def drop_cursor(self, cursor: int) -> None:
+        state = self._cursors.pop(cursor, None)
+        if state is None:
+            return
+        del self._cursor_numbers[state.name, state.log]
+        log = self._logs[state.log]
+        log.cursors.discard(cursor)
+        log.floor = None
+        self._opened.discard(cursor)
+        self._moved.discard(cursor)
+        self._dropped.add(cursor)
+        self._reclaim[log.log] = None
+        self._urgent = True
+
+    def acknowledge(self, cursor: int, first: int, last: int) -> None:
+        state = self._cursors.get(cursor)
+        if state is None:
+            return
+        log = self._logs[state.log]
+        if last >= log.next:
+            raise ValueError(f"log {log.name!r}: position {last} acknowledged, {log.next} is not committed yet")
+        progress = state.progress
+        before = progress.position
+        if last < before or last < first:
+            return
+        progress.add(max(first, -1), last)
+        self._moved.add(cursor)
+        if progress.position != before and (log.floor is None or log.floor == before):
+            log.floor = None
+            self._reclaim[log.log] = None
+
+    # --- messages and state -----------------------------------------------------------------------------------
+
+    def append(self, log: int, run: Run) -> None:
+        if not (run.address.isascii() and run.device.isascii() and len(run.address) + len(run.device) < TEXT_BYTES_MAX):
+            _check_text("address", run.address)
+            _check_text("device", run.device)
+        size = sum(map(len, run.bodies))
+        self._runs.append((log, run))
+        self._size += size
+        self._sizes[log] = self._sizes.get(log, 0) + size
+        self._urgent = True
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        _check_text("kind", kind)
+        _check_text("key", key)
+        if len(value) > VALUE_BYTES_MAX:
+            raise StoreError(f"value of {kind} {key!r} has {len(value)} bytes, {VALUE_BYTES_MAX} are allowed")
+        self._state[kind, key] = value
+        self._urgent = True
+
+    def delete(self, kind: str, key: str) -> None:
+        self._state[kind, key] = None
+        self._urgent = True
+
+    def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        state = self._logs[log]
+        self._read(state, max(position, state.first), bytes_max, done)
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    @property
+    def pending_bytes(self) -> int:
+        return self._size + (self._sealed.size if self._sealed is not None else 0)
+
+    @property
+    def committing(self) -> bool:
+        return self._sealed is not None
+
+    def flush(self) -> bool:
+        if self._sealed is not None or self._closed:
+            return False
+        waiting = self._waiting()
+        now = self._clock()
+        if waiting and self._lazy_due is None:
+            self._lazy_due = now + self._limits.moves_delay_s
+        due = now >= self._retry_at and waiting and (now >= (self._lazy_due or 0.0) or bool(self._unfinished))
+        if not (self._urgent or due):
+            return False
+        self._start(now, due=due, last=False)
+        return True
+
+    def info(self) -> StoreInfo:
+        logs = [LogInfo(s.log, s.name, s.first, s.next, s.bytes) for s in self._logs.values()]
+        cursors = [
+            CursorInfo(s.cursor, s.name, s.log, s.progress.position, s.progress.backlog(self._logs[s.log].next))
+            for s in self._cursors.values()
+        ]
+        messages, size = sum(log.next - log.first for log in logs), sum(log.bytes for log in logs)
+        return StoreInfo(self.epoch, messages, size, self._file_bytes(), self.pending_bytes, logs, cursors)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._wait()
+        if self._urgent or self._waiting() or self._uncounted or self._uncounted_logs:
+            self._start(self._clock(), due=True, last=True)
+            self._wait()
+        self._closed = True
+        self._stop()
+
+    # --- sealing ----------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> bool:
+        """True when there is something to write, however little it hurries."""
+        return bool(
+            self._moved or self._reclaim or self._state or self._opened or self._dropped or self._new_logs or self._runs
+        )
+
+    def _add_log(self, state: LogState) -> None:
+        self._logs[state.log] = state
+        self._log_numbers[state.name] = state.log
+
+    def _add_cursor(self, state: CursorState) -> None:
+        self._cursors[state.cursor] = state
+        self._cursor_numbers[state.name, state.log] = state.cursor
+        self._cursor_last = max(self._cursor_last, state.cursor)
+        log = self._logs[state.log]
+        log.cursors.add(state.cursor)
+        log.floor = None
+
+    def _start(self, now: float, *, due: bool, last: bool) -> None:
+        """Seal the open group and hand it to the medium. `due`: with cursor moves; `last`: before closing."""
+        group = Group(self._runs, self._size, self._sizes, self._new_logs, self._opened, self._dropped, self._state)
+        self._runs, self._size, self._sizes, self._new_logs = [], 0, {}, []
+        self._opened, self._dropped, self._state, self._urgent = set(), set(), {}, False
+        self._sealed = group
+        group.monotonic_ns = int(now * 1e9)
+        try:
+            self._number(group)
+            self._count(group, last=last)
+            self._choose_reclaims(group)
+            if due or group.reclaims:
+                group.moved, self._moved = self._moved, set()
+                self._lazy_due = None
+            group.cursor_rows = [self._cursor_row(cursor) for cursor in sorted(group.moved | group.opened)]
+            self._commit(group)
+        except (StoreError, struct.error, OverflowError, UnicodeError) as error:
+            failure = error if isinstance(error, StoreError) else StoreError(f"a message cannot be stored: {error}")
+            group.outcome = Outcome(failure)
+            group.done.set()
+            self._post(partial(self._finish, group))
+
+    def _number(self, group: Group) -> None:
+        """Give every run its position and sequence."""
+        known, sequences, ends = self._sequences, group.sequences, group.ends
+        missing = {run.address for _, run in group.runs} - known.keys()
+        if missing:
+            known.update(dict.fromkeys(missing, 0))
+            try:
+                known.update(self._load_sequences(missing))
+            except StoreError:
+                for address in missing:
+                    del known[address]
+                raise
+        for log, run in group.runs:
+            address, count = run.address, len(run.bodies)
+            position = ends.get(log)
+            if position is None:
+                position = self._logs[log].next
+            sequence = sequences.get(address)
+            if sequence is None:
+                sequence = known[address]
+            group.appended.append((log, Stored(position, sequence, run)))
+            ends[log] = position + count
+            sequences[address] = sequence + count
+        for log, end in ends.items():
+            if end > POSITION_MAX:
+                raise StoreError(
+                    f"log {self._logs[log].name!r} has used up its positions: export it and start a new one"
+                )
+            if not self._logs[log].cursors:
+                self._reclaim[log] = None
+
+    def _count(self, group: Group, *, last: bool) -> None:
+        """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""
+        limits = self._limits
+        group.counting = (
+            last
+            or self._uncounted_commits + 1 >= limits.counted_commits_max
+            or self._uncounted_bytes + group.size >= limits.counted_bytes_max
+            or len(self._uncounted) + len(group.sequences) >= limits.counted_addresses_max
+            or (not group.runs and bool(self._reclaim) and bool(self._uncounted_logs))
+        )
+        touched = set(group.new_logs)
+        if group.counting:
+            group.counters = {**self._uncounted, **group.sequences}
+            touched |= self._uncounted_logs | group.ends.keys()
+        for log in sorted(touched):
+            state = self._logs[log]
+            if group.counting:
+                end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
+                group.log_rows.append(LogRow(log, state.name, state.first, end, size))
+            else:
+                group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
+
+    def _choose_reclaims(self, group: Group) -> None:
+        """Pick logs to delete from: never what is not counted, and on a busy store only when counting anyway."""
+        group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
+        for log in list(self._reclaim):
+            if len(group.reclaims) >= self._limits.reclaim_logs_max:
+                break
+            state = self._logs[log]
+            end = group.ends.get(log, state.next)
+            floor = self._floor(state, end)
+            limit = min(floor, end if group.counting else state.counted)
+            if floor <= state.first:
+                del self._reclaim[log]
+                self._unfinished.discard(log)
+            elif limit > state.first and (group.counting or not group.runs or log in self._unfinished):
+                del self._reclaim[log]
+                state.doomed = limit
+                group.reclaims.append(Reclaim(log, state.first, limit))
+
+    def _floor(self, log: LogState, end: int) -> int:
+        """The first position of `log`, which ends at `end`, that some cursor still wants."""
+        if log.floor is None:
+            log.floor = min((self._cursors[cursor].progress.position for cursor in log.cursors), default=None)
+        return end if log.floor is None else min(log.floor, end)
+
+    def _cursor_row(self, cursor: int) -> CursorRow:
+        state = self._cursors[cursor]
+        return CursorRow(cursor, state.name, state.log, state.progress.position, state.progress.pack())
+
+    # --- after a commit ---------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        """Block until the running commit is over, and finish it here."""
+        if self._sealed is not None:
+            self._sealed.done.wait()
+            self._finish(self._sealed)
+
+    def _finish(self, group: Group) -> None:
+        """The commit of `group` is over; runs once, on the loop's thread."""
+        if self._sealed is not group or group.outcome is None:
+            return
+        self._sealed = None
+        error = group.outcome.error
+        if error is None:
+            if self._refused is not None:
+                logger.warning("commits succeed again; %d messages were refused", self._refused)
+                self._refused = None
+            self._succeeded(group, group.outcome)
+            self.on_commit(Committed(group.appended, None))
+        else:
+            if self._refused is None:
+                logger.error("%s; messages are refused until commits succeed again", error)
+            self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
+            self._failed(group)
+            self.on_commit(Committed((), error))
+
+    def _succeeded(self, group: Group, outcome: Outcome) -> None:
+        for log, end in group.ends.items():
+            state = self._logs[log]
+            state.next = end
+            state.bytes += group.sizes[log]
+        self._retry_at = 0.0
+        self._sequences.update(group.sequences)
+        if group.counting:
+            self._counted(group)
+        else:
+            self._uncounted.update(group.sequences)
+            self._uncounted_logs.update(group.ends)
+            self._uncounted_commits += 1
+            self._uncounted_bytes += group.size
+        for log, first, size, finished in outcome.reclaimed:
+            state = self._logs[log]
+            state.first = max(state.first, first)
+            state.bytes -= size
+            if finished:
+                self._unfinished.discard(log)
+            else:
+                self._unfinished.add(log)
+                self._reclaim[log] = None
+
+    def _counted(self, group: Group) -> None:
+        for row in group.log_rows:
+            self._logs[row.log].counted = row.next
+        self._uncounted.clear()
+        self._uncounted_logs.clear()
+        self._uncounted_commits = self._uncounted_bytes = 0
+        if len(self._sequences) > self._limits.addresses_cached_max:
+            self._sequences.clear()
+
+    def _failed(self, group: Group) -> None:
+        """Give up what was appended; keep the rest for the next group."""
+        self._new_logs = group.new_logs + self._new_logs
+        self._opened |= group.opened & self._cursors.keys()
+        self._moved |= group.moved & self._cursors.keys()
+        self._dropped |= group.dropped
+        self._state = {**group.state, **self._state}
+        self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
+        self._retry_at = self._clock() + self._limits.retry_delay_s
+
+
+def _check_text(what: str, text: str) -> None:
+    """Raises StoreError when `text` cannot be written as at most 65 535 bytes of UTF-8."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{what} {text!r} is not valid Unicode") from error
+    if size > TEXT_BYTES_MAX:
+        raise StoreError(f"{what} has {size} bytes, {TEXT_BYTES_MAX} are allowed")

@@ -1,0 +1,60 @@
+"""Every bound of the store: name, unit, reason (`Limits`, with the defaults of the product)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+POSITION_BITS: Final = 44
+"""Bits of a segment's key that hold the position. 2^44 messages a log are 5 years at 100 000 messages a second; the
+19 bits left of SQLite's signed 64-bit key are 524 287 logs."""
+
+LOGS_MAX: Final = (1 << (63 - POSITION_BITS)) - 1
+POSITION_MAX: Final = (1 << POSITION_BITS) - 1
+TEXT_BYTES_MAX: Final = 0xFFFF
+"""UTF-8 bytes of an address or a device name: both protocols' names fit (MQTT 5 section 1.5.4), and 16 bits hold it."""
+
+VALUE_BYTES_MAX: Final = 512 * MIB
+"""One value of small durable state: above any MQTT packet (256 MiB), below SQLite's billion bytes a row."""
+
+STATE_PAGE_ROWS: Final = 256
+"""Rows of state fetched at once at start-up, so that no read holds back the checkpoint for long."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one store may use; the defaults fit a gateway with 512 MiB of memory and an SD card."""
+
+    segment_bytes_max: int = MIB
+    """Bodies packed into one row; a single larger message gets a row of its own. Reading from the middle of a row
+    costs reading the row, so rows must not grow with the commit."""
+    moves_delay_s: float = 0.05
+    """Longest wait of a cursor move for its commit. A move on its own is worth no fsync: 20 a second wear no card, and
+    what is lost with it is at worst delivered a second time."""
+    retry_delay_s: float = 1.0
+    """Pause before state kept from a failed commit is tried again by itself; a new append tries at once."""
+    counted_commits_max: int = 64
+    """Commits between two updates of the counters: what opening has to read again after a crash."""
+    counted_bytes_max: int = 8 * MIB
+    """Bytes between two updates of the counters, for the same reason."""
+    counted_addresses_max: int = 512
+    """Addresses whose counter waits to be written: bounds the one commit that writes them all."""
+    reclaim_rows_max: int = 2048
+    """Segments one commit may delete: about 1 ms."""
+    reclaim_bytes_max: int = 4 * MIB
+    """Bytes one commit may delete, or twice what it appends when that is more, so that deleting keeps up."""
+    reclaim_logs_max: int = 8
+    """Logs one commit deletes from; the others take their turn in the next."""
+    addresses_cached_max: int = 65_536
+    """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
+    segments_cached_max: int = 8
+    """Decoded segments the reader keeps because only a part was delivered, each up to `segment_bytes_max`."""
+    checkpoint_bytes: int = 16 * MIB
+    """Write-ahead log size that starts a checkpoint. Larger writes each page less often, and keeps more to replay."""
+    busy_timeout_s: float = 5.0
+    """Wait for a lock another program (`sqlite3`, `sqlite-utils`) holds on the file."""
+    page_bytes: int = 4096
+    """Database page of a new store: one flash page, and the least a small commit can write."""

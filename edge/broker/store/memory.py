@@ -1,0 +1,99 @@
+"""The store's twin in memory: the same contract and nothing durable, for tests and ``durability: memory``."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from bridge.message import Stored
+from edge.broker.store.contract import CursorRecord, StoreError
+from edge.broker.store.group import Group, LogState, Outcome, Reclaim, Reclaimed
+from edge.broker.store.grouping import GroupingStore, Post
+from edge.broker.store.limits import Limits
+from edge.broker.store.progress import unpack
+
+
+class MemoryStore(GroupingStore):
+    """See `contract.Store`. A commit is over with the next callback that `post` runs."""
+
+    def __init__(
+        self, *, post: Post, clock: Callable[[], float] = time.monotonic, limits: Limits | None = None
+    ) -> None:
+        super().__init__(uuid.uuid4().hex, post=post, clock=clock, limits=limits or Limits())
+        self.failure: StoreError | None = None
+        """While set, every commit fails with it: how tests see what a full medium does."""
+        self._kept: dict[int, list[Stored]] = {}
+        self._records: dict[int, CursorRecord] = {}
+        self._values: dict[str, dict[str, bytes]] = {}
+        self._counters: dict[str, int] = {}
+
+    def cursors(self) -> Sequence[CursorRecord]:
+        return [self._records[cursor] for cursor in sorted(self._records)]
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        return iter(sorted(self._values.get(kind, {}).items()))
+
+    def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        runs = self._kept.get(log.log, [])
+        taken: list[Stored] = []
+        size = 0
+        for index in range(max(0, bisect_right(runs, position, key=_position) - 1), len(runs)):
+            stored = runs[index]
+            skipped = max(0, position - stored.position)
+            count = len(stored.run.bodies)
+            if stored.position >= log.next:
+                break
+            if skipped >= count:
+                continue
+            size += stored.run.size
+            if taken and size > bytes_max:
+                break
+            run = stored.run.part(skipped, count)
+            taken.append(Stored(stored.position + skipped, stored.sequence + skipped, run))
+        self._post(partial(done, taken))
+
+    def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
+        return {address: self._counters[address] for address in addresses if address in self._counters}
+
+    def _file_bytes(self) -> int:
+        return 0
+
+    def _commit(self, group: Group) -> None:
+        group.outcome = Outcome(self.failure) if self.failure is not None else self._keep(group)
+        group.done.set()
+        self._post(partial(self._finish, group))
+
+    def _stop(self) -> None:
+        self._kept.clear()
+
+    def _keep(self, group: Group) -> Outcome:
+        for log, stored in group.appended:
+            if stored.run.bodies:
+                self._kept.setdefault(log, []).append(stored)
+        self._counters.update(group.counters)
+        for cursor in group.dropped:
+            self._records.pop(cursor, None)
+        for cursor, name, log, position, above in group.cursor_rows:
+            self._records[cursor] = CursorRecord(cursor, name, log, position, unpack(position, above))
+        for (kind, key), value in group.state.items():
+            values = self._values.setdefault(kind, {})
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims])
+
+    def _drop(self, reclaim: Reclaim) -> Reclaimed:
+        runs = self._kept.get(reclaim.log, [])
+        stop = bisect_left(runs, True, key=lambda stored: stored.position + len(stored.run.bodies) > reclaim.limit)
+        gone = runs[:stop]
+        del runs[:stop]
+        first = gone[-1].position + len(gone[-1].run.bodies) if gone else reclaim.first
+        return Reclaimed(reclaim.log, first, sum(len(body) for stored in gone for body in stored.run.bodies), True)
+
+
+def _position(stored: Stored) -> int:
+    return stored.position

@@ -1,0 +1,123 @@
+"""The store's schema: its versions, how one becomes the next, and the views people read it through."""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+from edge.broker.store.contract import StoreDamaged, StoreTooNew
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+
+APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
+
+_TABLES: Final = f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE boot (boot INTEGER PRIMARY KEY, boot_id TEXT NOT NULL, opened_at INTEGER NOT NULL) STRICT;
+CREATE TABLE log (
+    log INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, first INTEGER NOT NULL, next INTEGER NOT NULL,
+    bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE segment (
+    key INTEGER PRIMARY KEY, messages INTEGER NOT NULL, body_bytes INTEGER NOT NULL, boot INTEGER NOT NULL,
+    monotonic_ns INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL
+) STRICT;
+CREATE TABLE cursor (
+    cursor INTEGER PRIMARY KEY, name TEXT NOT NULL, log INTEGER NOT NULL, position INTEGER NOT NULL,
+    acknowledged BLOB NOT NULL, UNIQUE (name, log)
+) STRICT;
+CREATE TABLE address (name TEXT PRIMARY KEY, next INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE state (
+    kind TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key)
+) STRICT, WITHOUT ROWID;
+CREATE VIEW segments AS
+    SELECT log.name AS log, key & {POSITION_MAX} AS first_position,
+        (key & {POSITION_MAX}) + messages - 1 AS last_position, messages, body_bytes, length(data) AS stored_bytes,
+        boot_id, monotonic_ns
+    FROM segment JOIN log ON log.log = key >> {POSITION_BITS} LEFT JOIN boot USING (boot);
+CREATE VIEW logs AS
+    SELECT name, first AS first_position,
+        max(next, coalesce((SELECT (key & {POSITION_MAX}) + messages FROM segment
+            WHERE key >= log.log << {POSITION_BITS} AND key < (log.log + 1) << {POSITION_BITS}
+            ORDER BY key DESC LIMIT 1), 0)) AS next_position
+    FROM log;
+CREATE VIEW backlog AS
+    SELECT cursor.name AS cursor, logs.name AS log, position, next_position, max(0, next_position - position) AS behind
+    FROM cursor JOIN log USING (log) JOIN logs ON logs.name = log.name;
+"""  # noqa: S608 - two constants of ours
+
+MIGRATIONS: Final[Sequence[str]] = (_TABLES,)
+"""``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
+
+COMPATIBLE_FROM: Final = 1
+"""The oldest program version that can work with what the newest migration leaves: a gateway that went back to its
+previous image opens the store its successor migrated (kept in ``meta``)."""
+
+
+def prepare(
+    connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS, compatible_from: int = COMPATIBLE_FROM
+) -> str:
+    """Make or migrate the schema in one transaction; returns the store's epoch.
+
+    Raises StoreTooNew, StoreDamaged, or sqlite3.Error; the file is then as it was.
+    """
+    version = _number(connection, "user_version")
+    application = _number(connection, "application_id")
+    tables = _number(connection, "schema_version")
+    if tables and application != APPLICATION_ID:
+        raise StoreDamaged("the file is a database, but not a store: move it away, or give another data directory")
+    if version > len(migrations):
+        _check_compatible(connection, version, len(migrations))
+    if version < len(migrations):
+        _migrate(connection, version, migrations, compatible_from)
+    row = connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    if row is None:
+        raise StoreDamaged("the store has no epoch: run `waypost store verify`")
+    return str(row[0])
+
+
+def configure(connection: sqlite3.Connection, limits: Limits) -> None:
+    """Settings of the writing connection (each is explained in README.md); raises sqlite3.Error."""
+    for pragma in (
+        f"page_size = {limits.page_bytes}",  # of a new file only
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "wal_autocheckpoint = 0",  # the writer checkpoints after it has answered, never within a commit
+        "secure_delete = OFF",  # Debian's default of ON writes every deleted page once more
+        "temp_store = MEMORY",
+        "cell_size_check = ON",
+        "trusted_schema = OFF",
+    ):
+        connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def _check_compatible(connection: sqlite3.Connection, version: int, ours: int) -> None:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'compatible_from'").fetchone()
+    if row is None or int(row[0]) > ours:
+        raise StoreTooNew(
+            f"the store has schema {version}, this program knows {ours}: "
+            "start the newer program again, or export the store with it"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, version: int, migrations: Sequence[str], compatible_from: int) -> None:
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        for script in migrations[version:]:
+            for statement in script.split(";\n"):
+                if statement.strip():
+                    connection.execute(statement)
+        if version == 0:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute("INSERT INTO meta VALUES ('epoch', ?)", (uuid.uuid4().hex,))
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('compatible_from', ?)", (str(compatible_from),))
+        connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])

@@ -1,0 +1,284 @@
+"""The gateway's store: one SQLite file in WAL mode, one thread that writes it, one that reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from bridge.message import Stored
+from edge.broker.store import schema, segment
+from edge.broker.store.contract import CursorRecord, StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.faults import meaning
+from edge.broker.store.group import CursorState, Group, LogState, Outcome
+from edge.broker.store.grouping import GroupingStore, Post
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
+from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.progress import Progress
+from edge.broker.store.reader import SCAN, Reader, Request
+from edge.broker.store.writer import Job, Writer
+
+FILE_NAME: Final = "store.sqlite"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class SqliteStore(GroupingStore):
+    """See `contract.Store`; made by `open`."""
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        post: Post,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
+    ) -> Self:
+        """Open the store in `directory`, making both when they are new.
+
+        `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``). Raises StoreBusy, StoreTooNew,
+        StoreDamaged, StoreInaccessible, or StoreFull when the file has to be made or migrated and cannot be written.
+        """
+        _make_directory(directory)
+        lock = DirectoryLock(directory)
+        with contextlib.ExitStack() as undo:
+            undo.callback(lock.release)
+            path = directory / FILE_NAME
+            limits = limits or Limits()
+            try:
+                connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
+                epoch = schema.prepare(connection)
+                side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
+                store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
+                store._load()
+                reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
+            except sqlite3.Error as error:
+                raise meaning(error, f"opening {path}") from error
+            except StoreError as error:
+                raise type(error)(f"{path}: {error}") from error
+            store._writer = Writer(connection, post, limits)
+            store._reader = Reader(reading, post, store._skip_damaged, limits)
+            undo.pop_all()
+            return store
+
+    def __init__(
+        self,
+        epoch: str,
+        *,
+        post: Post,
+        clock: Callable[[], float],
+        limits: Limits,
+        path: Path,
+        side: sqlite3.Connection,
+        lock: DirectoryLock,
+    ) -> None:
+        """Use `open`. `side` is the loop thread's own reading connection: point reads, and start-up."""
+        super().__init__(epoch, post=post, clock=clock, limits=limits)
+        self._path = path
+        self._side = side
+        self._lock = lock
+        self._writer: Writer
+        self._reader: Reader
+        self._boot = 0
+        self._boot_row: tuple[int, str, int] | None = None
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def cursors(self) -> Sequence[CursorRecord]:
+        return [state.record() for state in self._stored_cursors()]
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        after = None
+        while True:
+            later = "" if after is None else "AND key > ?"
+            rows = self._query(
+                f"SELECT key, value FROM state WHERE kind = ? {later} ORDER BY key LIMIT {STATE_PAGE_ROWS}",  # noqa: S608
+                (kind,) if after is None else (kind, after),
+            )
+            yield from rows
+            if len(rows) < STATE_PAGE_ROWS:
+                return
+            after = rows[-1][0]
+
+    def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        self._reader.submit(Request(log.log, position, log.next, bytes_max, done))
+
+    def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
+        names = msgspec.json.encode(list(addresses)).decode()
+        return dict(
+            self._query("SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))", (names,))
+        )
+
+    def _query(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
+        try:
+            return self._side.execute(text, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise meaning(error, "reading the store") from error
+
+    def _file_bytes(self) -> int:
+        total = 0
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                total += os.stat(f"{self._path}{suffix}").st_size
+        return total
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def _commit(self, group: Group) -> None:
+        self._writer.submit(Job(group, list(self._pack(group)), self._boot_row, partial(self._finish, group)))
+
+    def _succeeded(self, group: Group, outcome: Outcome) -> None:
+        self._boot_row = None
+        super()._succeeded(group, outcome)
+
+    def _pack(self, group: Group) -> Iterator[segment.Row]:
+        """The group's segments: one a log, more when there is more than a segment may hold."""
+        bytes_max = self._limits.segment_bytes_max
+        by_log: dict[int, list[Stored]] = {}
+        for log, stored in group.appended:
+            if stored.run.bodies:
+                by_log.setdefault(log, []).append(stored)
+        for log, runs in by_log.items():
+            parts = [runs] if group.sizes[log] <= bytes_max else _chunks(runs, bytes_max)
+            for part in parts:
+                yield segment.encode(log << POSITION_BITS | part[0].position, self._boot, group.monotonic_ns, part)
+
+    def _stop(self) -> None:
+        self._reader.stop()
+        self._side.close()
+        self._writer.stop()
+        self._lock.release()
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        """Read what is kept in memory: O(logs + cursors), and the few segments not counted yet."""
+        self._load_boot()
+        for row in self._side.execute("SELECT log, name, first, next, bytes FROM log"):
+            number, name, first, end, size = row
+            self._add_log(LogState(number, name, first=first, next=end, bytes=size, counted=end))
+        for state in list(self._logs.values()):
+            self._recount(state)
+        for cursor in self._stored_cursors():
+            self._add_cursor(cursor)
+        for state in self._logs.values():  # what a crash kept from being deleted
+            if self._floor(state, state.next) > state.first:
+                self._reclaim[state.log] = None
+
+    def _load_boot(self) -> None:
+        try:
+            boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            boot_id = uuid.uuid4().hex  # not Linux: stamps compare within this process only
+        row = self._side.execute("SELECT boot, boot_id FROM boot ORDER BY boot DESC LIMIT 1").fetchone()
+        if row is not None and row[1] == boot_id:
+            self._boot = row[0]
+        else:
+            self._boot = 1 if row is None else row[0] + 1
+            self._boot_row = (self._boot, boot_id, time.time_ns())
+
+    def _recount(self, state: LogState) -> None:
+        """Count the segments committed since table ``log`` was last written."""
+        base = state.log << POSITION_BITS
+        rows = self._side.execute(SCAN, (base | state.next, base | POSITION_MAX))
+        for row in map(segment.Row._make, rows):
+            state.next = (row.key & POSITION_MAX) + row.messages
+            state.bytes += row.body_bytes
+            self._uncounted_logs.add(state.log)
+            self._uncounted_bytes += row.body_bytes
+            for address, sequence, count in _heads(state.name, row):
+                self._uncounted[address] = max(self._uncounted.get(address, 0), sequence + count)
+        self._sequences.update(self._uncounted)
+
+    def _stored_cursors(self) -> Iterator[CursorState]:
+        """Every cursor as of the last commit, not below the first position its log keeps."""
+        for number, name, log, position, above in self._query(
+            "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
+        ):
+            try:
+                progress = Progress(position, above)
+            except ValueError as error:
+                raise StoreDamaged(f"cursor {name!r}: {error}: run `waypost store verify`") from error
+            progress.add(-1, self._logs[log].first - 1)
+            yield CursorState(number, name, log, progress)
+
+    def _skip_damaged(self, log: int, first: int, last: int) -> None:
+        """Nobody can be given these messages any more: let every cursor pass."""
+        for cursor in list(self._logs[log].cursors):
+            self.acknowledge(cursor, first, min(last, self._logs[log].next - 1))
+
+
+def _heads(log: str, row: segment.Row) -> list[segment.Head]:
+    try:
+        return segment.heads(row)
+    except segment.SegmentDamaged as error:
+        position = row.key & POSITION_MAX
+        raise StoreDamaged(
+            f"log {log!r}: the newest messages, from position {position} on, are damaged ({error}), so the sequences "
+            "given last are not known: run `waypost store repair`, which goes on under a new epoch"
+        ) from error
+
+
+def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
+    """The runs in pieces of at most `bytes_max` of bodies; a larger message is a piece of its own."""
+    piece: list[Stored] = []
+    size = 0
+    for run in runs:
+        for part in segment.split(run, bytes_max):
+            part_size = sum(map(len, part.run.bodies))
+            if piece and size + part_size > bytes_max:
+                yield piece
+                piece, size = [], 0
+            piece.append(part)
+            size += part_size
+    yield piece
+
+
+def _make_directory(directory: Path) -> None:
+    """Raises StoreInaccessible."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreInaccessible(
+            f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"
+        ) from error
+
+
+def _connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
+    """Raises sqlite3.Error or StoreInaccessible."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would make it world-readable
+    except OSError as error:
+        raise StoreInaccessible(f"{error.strerror}; check owner and mode of the data directory") from error
+    connection = sqlite3.connect(
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+        timeout=limits.busy_timeout_s,
+    )
+    try:
+        schema.configure(connection, limits)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect_reader(path: Path, limits: Limits) -> sqlite3.Connection:
+    """Raises sqlite3.Error."""
+    return sqlite3.connect(
+        f"{path.resolve().as_uri()}?mode=ro",
+        uri=True,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=limits.busy_timeout_s,
+    )

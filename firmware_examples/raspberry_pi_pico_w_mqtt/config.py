@@ -1,0 +1,29 @@
+"""Settings of this device. Edit on the board; on a PC every one can be given as KEY=VALUE on the command line."""
+
+# Wi-Fi (unused on a PC)
+WIFI_SSID = ""
+WIFI_PASSWORD = ""
+
+# Gateway
+GATEWAY = "192.168.1.10"
+PORT = 1883
+USERNAME = ""  # device credentials, as `waypost device credentials` prints them; empty for none
+PASSWORD = ""
+TLS_CA_FILE = ""  # PEM or DER file of the gateway's certificate authority: turns TLS on (then PORT is 8883)
+
+# Identity and addresses
+DEVICE = "pico-1"
+ADDRESS = "plant/pico-1/board"  # where readings go
+COMMAND_ADDRESS = "command/pico-1"  # what we listen to
+STATUS_ADDRESS = "status/pico-1"  # "online", or "offline" as our last will (retained)
+
+# Pace and memory
+INTERVAL_MS = 1000
+RING = 256  # readings kept while the gateway is away, about 150 bytes of RAM each
+WINDOW = 8  # readings in flight
+KEEP_ALIVE_S = 30
+COUNT = 0  # stop after so many readings; 0: never
+NTP_HOST = "pool.ntp.org"  # asked once after Wi-Fi is up; empty for none
+
+# Tests only: a file that gets one JSON line for each acknowledged reading
+JOURNAL = ""

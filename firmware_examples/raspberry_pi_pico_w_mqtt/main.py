@@ -1,0 +1,261 @@
+"""A Raspberry Pi Pico W that measures itself and loses no reading while its gateway is away.
+
+Every reading gets a number and waits in a ring until the gateway's PUBACK says it is on disk there. On the board,
+copy main.py, mqtt_client.py and config.py; on a PC: ``micropython main.py GATEWAY=127.0.0.1 PORT=1883``.
+Commands (JSON, to COMMAND_ADDRESS): ``{"interval_ms": 500}`` changes the pace, ``{"stop": true}`` ends the program
+once everything is delivered.
+"""
+
+import binascii
+import gc
+import json
+import os
+import sys
+import time
+
+import config
+from mqtt_client import Client, connect_packet, ticks_add, ticks_diff, ticks_ms
+
+try:
+    import machine
+    import network
+except ImportError:  # a PC: MicroPython's unix port, or CPython
+    machine = network = None
+
+RECONNECT_MS_MIN, RECONNECT_MS_MAX = 250, 8000
+STATUS_ID = 65535  # packet ids 1..65534 are readings
+EPOCH_OFFSET_S = 946684800 if time.gmtime(0)[0] == 2000 else 0  # some boards count from the year 2000
+CLOCK_SET_AFTER = 1700000000  # before this the board's clock was never set
+
+
+class Ring:
+    """Readings not acknowledged, oldest first: [packet id, payload, times sent]. Full: the oldest goes, counted."""
+
+    def __init__(self, capacity):
+        self._capacity = capacity
+        self._items = []
+        self._next = 0  # first item not sent on this connection
+        self.dropped = 0
+
+    def __len__(self):
+        return len(self._items)
+
+    def add(self, packet_id, payload):
+        if len(self._items) == self._capacity:
+            self._items.pop(0)
+            self._next = max(0, self._next - 1)
+            self.dropped += 1
+        self._items.append([packet_id, payload, 0])
+
+    def send(self, window):
+        """The next item to put on the wire, or None when the window is full or nothing waits."""
+        if self._next >= len(self._items) or self._next >= window:
+            return None
+        item = self._items[self._next]
+        self._next += 1
+        item[2] += 1
+        return item
+
+    def acknowledge(self, packet_id):
+        """Forget it; returns the item, or None when it is not here."""
+        for index in range(self._next):
+            if self._items[index][0] == packet_id:
+                self._next -= 1
+                return self._items.pop(index)
+        return None
+
+    def rewind(self):
+        """The connection is gone: everything is to be sent again, in order."""
+        self._next = 0
+
+
+class Sensors:
+    """What there is to measure: the board's own temperature and memory, or the PC's."""
+
+    def __init__(self):
+        self._adc = machine.ADC(4) if machine and hasattr(machine, "ADC") else None
+
+    def read(self):
+        values = {"uptime_s": round(ticks_ms() / 1000, 3)}
+        if hasattr(gc, "mem_free"):
+            values["free_heap_bytes"] = gc.mem_free()
+        if self._adc:
+            volts = self._adc.read_u16() * 3.3 / 65535
+            values["temperature_celsius"] = round(27 - (volts - 0.706) / 0.001721, 2)  # RP2040 datasheet, 4.9.5
+        elif not machine:
+            with open("/proc/loadavg") as file:
+                values["load_1m"] = float(file.read().split()[0])
+        return values
+
+
+class Device:
+    def __init__(self, settings):
+        self.settings = settings
+        self.sensors = Sensors()
+        self.ring = Ring(settings["RING"])
+        self.client = Client(self.on_ack, self.on_message, self.feed)
+        self.watchdog = machine.WDT(timeout=8000) if machine and hasattr(machine, "WDT") else None
+        self.interval_ms = settings["INTERVAL_MS"]
+        self.boot = binascii.hexlify(os.urandom(4)).decode()
+        self.seq = 0
+        self.acknowledged = 0
+        self.resent = 0
+        self.stopping = False
+        self.journal = open(settings["JOURNAL"], "w") if settings["JOURNAL"] else None
+        self.note({"device": settings["DEVICE"], "address": settings["ADDRESS"], "protocol": "mqtt", "kind": "board"})
+
+    # --- readings ---------------------------------------------------------------------------------------------
+
+    def measure(self):
+        reading = {"device": self.settings["DEVICE"], "seq": self.seq, "boot": self.boot}
+        now = time.time() + EPOCH_OFFSET_S
+        if now > CLOCK_SET_AFTER:
+            reading["at"] = now
+        reading.update(self.sensors.read())
+        self.ring.add(self.seq % (STATUS_ID - 1) + 1, json.dumps(reading).encode())
+        self.seq += 1
+        if self.settings["COUNT"] and self.seq >= self.settings["COUNT"]:
+            self.stopping = True
+
+    def on_ack(self, packet_id):
+        item = self.ring.acknowledge(packet_id)
+        if item:
+            self.acknowledged += 1
+            self.note({"acked": json.loads(item[1])["seq"], "sends": item[2]})
+
+    def on_message(self, address, payload):
+        try:
+            command = json.loads(payload)
+            interval_ms = int(command.get("interval_ms", self.interval_ms))
+        except (ValueError, TypeError, AttributeError):
+            print("not a command:", payload)
+            return
+        self.interval_ms = max(10, interval_ms)
+        self.stopping = self.stopping or bool(command.get("stop"))
+        self.note({"event": "command", "at": time.time(), "detail": str(command)})
+
+    def feed(self):
+        """Tell the watchdog that we live: it resets the board after 8 s without."""
+        if self.watchdog:
+            self.watchdog.feed()
+
+    def note(self, record):
+        """One line of evidence for tests; boards have no journal."""
+        if self.journal:
+            self.journal.write(json.dumps(record) + "\n")
+            self.journal.flush()
+
+    # --- connection -------------------------------------------------------------------------------------------
+
+    def connect(self):
+        settings = self.settings
+        bring_up_wifi(settings)
+        self.feed()
+        will = (settings["STATUS_ADDRESS"], b"offline")
+        packet = connect_packet(
+            settings["DEVICE"], settings["KEEP_ALIVE_S"], will, settings["USERNAME"], settings["PASSWORD"]
+        )
+        self.client.connect(
+            settings["GATEWAY"], settings["PORT"], packet, settings["KEEP_ALIVE_S"], settings["TLS_CA_FILE"]
+        )
+        self.client.subscribe(settings["COMMAND_ADDRESS"], STATUS_ID)
+        self.client.publish(settings["STATUS_ADDRESS"], b"online", STATUS_ID, retain=True)
+        self.ring.rewind()
+        self.note({"event": "connected", "at": time.time(), "detail": settings["GATEWAY"]})
+
+    def flush(self):
+        item = self.ring.send(self.settings["WINDOW"])
+        while item:
+            self.resent += item[2] > 1
+            self.client.publish(self.settings["ADDRESS"], item[1], item[0], dup=item[2] > 1)
+            item = self.ring.send(self.settings["WINDOW"])
+
+    def run(self):
+        """Measure, send, reconnect; returns when told to stop and everything is acknowledged."""
+        due, retry_at, delay_ms = ticks_ms(), ticks_ms(), RECONNECT_MS_MIN
+        while not (self.stopping and not len(self.ring)):
+            self.feed()
+            now = ticks_ms()
+            if not self.stopping and ticks_diff(now, due) >= 0:
+                self.measure()
+                late = ticks_diff(now, due) > self.interval_ms
+                due = ticks_add(now if late else due, self.interval_ms)
+            try:
+                if self.client.connected:
+                    self.flush()
+                    self.client.service(max(0, min(ticks_diff(due, ticks_ms()), 50)) if not self.stopping else 50)
+                elif ticks_diff(now, retry_at) >= 0:
+                    self.connect()
+                    delay_ms = RECONNECT_MS_MIN
+                else:
+                    time.sleep(0.01)
+            except OSError as why:
+                print("connection:", why)
+                self.note({"event": "disconnected", "at": time.time(), "detail": str(why)})
+                self.client.close()
+                retry_at, delay_ms = ticks_add(ticks_ms(), delay_ms), min(delay_ms * 2, RECONNECT_MS_MAX)
+        self.client.disconnect()
+
+    def finish(self):
+        self.note(
+            {
+                "end": {
+                    "published": self.seq,
+                    "acknowledged": self.acknowledged,
+                    "unacknowledged": len(self.ring),
+                    "dropped": self.ring.dropped,
+                    "resent": self.resent,
+                }
+            }
+        )
+        print("published", self.seq, "acknowledged", self.acknowledged, "left", len(self.ring))
+
+
+def bring_up_wifi(settings):
+    """Join the Wi-Fi and set the clock; nothing to do on a PC. Raises OSError when it does not come up."""
+    if network is None or not settings["WIFI_SSID"]:
+        return
+    wlan = network.WLAN(network.STA_IF)
+    if wlan.isconnected():
+        return
+    wlan.active(True)
+    wlan.connect(settings["WIFI_SSID"], settings["WIFI_PASSWORD"])
+    deadline = ticks_add(ticks_ms(), 6000)  # below the watchdog's 8 s
+    while not wlan.isconnected():
+        if ticks_diff(deadline, ticks_ms()) <= 0:
+            raise OSError("no Wi-Fi")
+        time.sleep(0.1)
+    if settings["NTP_HOST"]:
+        import ntptime
+
+        ntptime.host = settings["NTP_HOST"]
+        try:
+            ntptime.settime()
+        except OSError as why:
+            print("clock not set:", why)
+
+
+def settings_from(arguments):
+    """config.py, with KEY=VALUE arguments over it; numbers stay numbers."""
+    settings = {name: getattr(config, name) for name in dir(config) if name[0].isupper()}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in settings:
+            raise ValueError("not a setting: " + argument)
+        settings[name] = int(value) if isinstance(settings[name], int) else value
+    return settings
+
+
+def main(arguments):
+    device = Device(settings_from(arguments))
+    try:
+        device.run()
+    except KeyboardInterrupt:  # deliver the rest; a second one ends it at once
+        device.stopping = True
+        device.run()
+    finally:
+        device.finish()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] if hasattr(sys, "argv") else [])

@@ -1,0 +1,270 @@
+"""A small MQTT 3.1.1 client for MicroPython: QoS 1 both ways, last will, persistent session, never blocks for long.
+
+It knows nothing of readings. `service` must be called often: it reads, answers and keeps the connection alive.
+Everything that is wrong with the connection raises OSError; close it and connect again.
+Runs on MicroPython (boards and the unix port) and on CPython.
+"""
+
+import errno
+import select
+import socket
+import struct
+import time
+
+try:
+    from time import ticks_add, ticks_diff, ticks_ms  # they wrap after some days: only these may do sums with them
+except ImportError:  # CPython
+
+    def ticks_ms():
+        return int(time.monotonic() * 1000)
+
+    def ticks_add(ticks, delta):
+        return ticks + delta
+
+    def ticks_diff(end, start):
+        return end - start
+
+
+CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
+ANSWER_TIMEOUT_MS = 5000
+PACKET_BYTES_MAX = 4096  # a bigger packet from the gateway is refused: this is a small machine
+NOT_NOW = (errno.EAGAIN, getattr(errno, "EWOULDBLOCK", errno.EAGAIN), errno.EINPROGRESS)
+
+
+def _string(text):
+    data = text if isinstance(text, bytes) else text.encode()
+    return struct.pack("!H", len(data)) + data
+
+
+def _packet(first, body):
+    """Fixed header (section 2.2) and body."""
+    length, out = len(body), bytearray([first])
+    while True:
+        digit, length = length & 0x7F, length >> 7
+        out.append(digit | 0x80 if length else digit)
+        if not length:
+            return bytes(out) + body
+
+
+def connect_packet(client_id, keep_alive_s, will=None, username="", password=""):
+    """CONNECT (section 3.1) with a persistent session; `will` is (address, payload), sent at QoS 1 and retained."""
+    flags = 0
+    payload = _string(client_id)
+    if will:
+        flags |= 0x04 | 0x08 | 0x20
+        payload += _string(will[0]) + _string(will[1])
+    if username:
+        flags |= 0x80
+        payload += _string(username)
+        if password:
+            flags |= 0x40
+            payload += _string(password)
+    return _packet(0x10, _string("MQTT") + struct.pack("!BBH", 4, flags, keep_alive_s) + payload)
+
+
+def publish_packet(address, payload, packet_id, dup=False, retain=False):
+    """PUBLISH (section 3.3) at QoS 1."""
+    first = 0x32 | (0x08 if dup else 0) | (0x01 if retain else 0)
+    return _packet(first, _string(address) + struct.pack("!H", packet_id) + payload)
+
+
+def subscribe_packet(address, packet_id):
+    """SUBSCRIBE (section 3.8) for one address at QoS 1."""
+    return _packet(0x82, struct.pack("!H", packet_id) + _string(address) + b"\x01")
+
+
+class Parser:
+    """Cuts the byte stream into packets: (first byte, body)."""
+
+    def __init__(self):
+        self._buffer = b""
+
+    def feed(self, data):
+        """The packets that `data` completes. Raises OSError for what cannot be MQTT."""
+        self._buffer += data
+        packets = []
+        while True:
+            packet = self._take()
+            if packet is None:
+                return packets
+            packets.append(packet)
+
+    def _take(self):
+        buffer, length = self._buffer, 0
+        for index in range(1, 5):
+            if len(buffer) <= index:
+                return None
+            length |= (buffer[index] & 0x7F) << (7 * (index - 1))
+            if not buffer[index] & 0x80:
+                break
+        else:
+            raise OSError("malformed remaining length")
+        if length > PACKET_BYTES_MAX:
+            raise OSError("packet too large")
+        end = index + 1 + length
+        if len(buffer) < end:
+            return None
+        self._buffer = buffer[end:]
+        return buffer[0], buffer[index + 1 : end]
+
+
+class Client:
+    """One connection at a time.
+
+    `on_ack(packet_id)` and `on_message(address, payload)` are called by `service`; `on_wait()` again and again while
+    an answer is waited for (feed a watchdog there).
+    """
+
+    def __init__(self, on_ack, on_message, on_wait):
+        self._on_ack = on_ack
+        self._on_message = on_message
+        self._on_wait = on_wait
+        self._sock = None
+        self._poll = None
+
+    @property
+    def connected(self):
+        return self._sock is not None
+
+    def connect(self, host, port, packet, keep_alive_s, tls_ca_file=""):
+        """Open the connection and wait for CONNACK. Returns whether the gateway kept our session."""
+        self.close()
+        address = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)[0][-1]
+        sock = socket.socket()
+        try:
+            sock.settimeout(ANSWER_TIMEOUT_MS / 1000)
+            sock.connect(address)
+            if tls_ca_file:
+                sock = _wrap_tls(sock, host, tls_ca_file)
+            sock.setblocking(False)
+            self._poll = select.poll()
+            self._poll.register(sock, select.POLLIN)
+            self._sock, self._parser, self._answers = sock, Parser(), []
+            self._keep_alive_ms = keep_alive_s * 1000
+            self._pinged = None
+            self._write(packet)
+            body = self._wait(CONNACK)
+        except Exception:
+            self._sock = None
+            sock.close()
+            raise
+        if len(body) != 2 or body[1]:
+            self.close()
+            raise OSError(f"the gateway refused us, code {body[1] if len(body) == 2 else body}")
+        return bool(body[0] & 1)
+
+    def subscribe(self, address, packet_id):
+        """Subscribe and wait for SUBACK."""
+        self._write(subscribe_packet(address, packet_id))
+        body = self._wait(SUBACK)
+        if body[:2] != struct.pack("!H", packet_id) or body[2] & 0x80:
+            raise OSError("the gateway refused the subscription")
+
+    def publish(self, address, payload, packet_id, dup=False, retain=False):
+        """Send at QoS 1. `on_ack` comes later, or the connection breaks and it must be sent again with `dup`."""
+        self._write(publish_packet(address, payload, packet_id, dup, retain))
+
+    def service(self, wait_ms):
+        """Read for at most `wait_ms`, call back, answer, ping when the line was quiet."""
+        self._read(wait_ms)
+        now = ticks_ms()
+        if self._pinged is not None and ticks_diff(now, self._pinged) > ANSWER_TIMEOUT_MS:
+            raise OSError("the gateway does not answer")
+        if self._pinged is None and ticks_diff(now, self._written) * 2 > self._keep_alive_ms:
+            self._write(b"\xc0\x00")
+            self._pinged = now
+
+    def disconnect(self):
+        """Close in order: the gateway forgets the last will."""
+        if self._sock is not None:
+            try:
+                self._write(b"\xe0\x00")
+            except OSError:
+                pass
+            self.close()
+
+    def close(self):
+        """Drop the connection. Idempotent."""
+        if self._sock is not None:
+            self._poll.unregister(self._sock)
+            self._sock.close()
+            self._sock = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _wait(self, kind):
+        """The body of the next packet of this kind; others are handled meanwhile."""
+        deadline = ticks_add(ticks_ms(), ANSWER_TIMEOUT_MS)
+        while ticks_diff(deadline, ticks_ms()) > 0:
+            self._on_wait()
+            self._read(200)
+            for position, (answer, body) in enumerate(self._answers):
+                if answer == kind:
+                    del self._answers[position]
+                    return body
+        raise OSError("no answer")
+
+    def _read(self, wait_ms):
+        if not self._poll.poll(wait_ms):
+            return
+        try:
+            data = self._sock.recv(1024) if hasattr(self._sock, "recv") else self._sock.read(1024)
+        except OSError as error:
+            if error.args[0] in NOT_NOW:
+                return
+            raise
+        if data is None:
+            return
+        if not data:
+            raise OSError("the gateway closed the connection")
+        for first, body in self._parser.feed(data):
+            self._handle(first, body)
+
+    def _handle(self, first, body):
+        kind = first >> 4
+        if kind == PUBACK and len(body) >= 2:
+            self._on_ack(struct.unpack("!H", body[:2])[0])
+        elif kind == PUBLISH:
+            self._handle_publish(first, body)
+        elif kind == PINGRESP:
+            self._pinged = None
+        elif kind in (CONNACK, SUBACK):
+            self._answers.append((kind, body))
+        else:
+            raise OSError(f"unexpected packet {kind}")
+
+    def _handle_publish(self, first, body):
+        end = 2 + struct.unpack("!H", body[:2])[0]
+        address, qos = body[2:end].decode(), (first >> 1) & 3
+        if qos:
+            packet_id, end = body[end : end + 2], end + 2
+        self._on_message(address, body[end:])
+        if qos:
+            self._write(b"\x40\x02" + packet_id)
+
+    def _write(self, data):
+        deadline = ticks_add(ticks_ms(), ANSWER_TIMEOUT_MS)
+        while data:
+            try:
+                sent = self._sock.send(data) if hasattr(self._sock, "send") else self._sock.write(data)
+            except OSError as error:
+                if error.args[0] not in NOT_NOW:
+                    raise
+                sent = None
+            if sent:
+                data = data[sent:]
+            elif ticks_diff(deadline, ticks_ms()) > 0:
+                self._on_wait()
+                time.sleep(0.01)
+            else:
+                raise OSError("the gateway does not read")
+        self._written = ticks_ms()
+
+
+def _wrap_tls(sock, host, ca_file):
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cafile=ca_file)
+    return context.wrap_socket(sock, server_hostname=host)

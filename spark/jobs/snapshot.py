@@ -1,0 +1,60 @@
+"""Jobs that describe the whole lake as it is: computed anew from their inputs and put in place of the last description.
+
+A description is marked with what it describes, the versions of its inputs: run again with nothing new in the lake, the
+job does nothing, and one that died between two outputs writes only the second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from spark.jobs.outcome import Outcome
+from spark.tables import Lake, Transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A job over whole tables.
+
+    `inputs`    tables it reads; the first is the one whose rows are counted as read.
+    `outputs`   tables it alone writes.
+    `revision`  counts changes of the transform that change results.
+    `frames`    the outputs' rows, by table, not yet computed.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    revision: int
+    frames: Callable[[Lake], Mapping[str, DataFrame]]
+
+    def run(self, lake: Lake) -> Outcome:
+        """Bring the outputs up to date with the inputs."""
+        mark = self._mark(lake)
+        before = {name: lake.ensure(name) for name in self.outputs}
+        stale = [name for name in self.outputs if _older(lake.transaction_version(name, mark.application), mark)]
+        if not stale or lake.state(self.inputs[0]) is None:
+            return Outcome(0, 0)
+        frames = self.frames(lake)
+        for name in stale:
+            lake.overwrite(name, frames[name], mark)
+        written = sum(lake.rows_written(name, before[name].version) for name in stale)
+        return Outcome(lake.rows(self.inputs[0]), written)
+
+    def _mark(self, lake: Lake) -> Transaction:
+        """Ids of the inputs name the application, their versions added up are its version: it only ever rises."""
+        states = [lake.state(name) for name in self.inputs]
+        ids = "|".join(state.id if state is not None else "-" for state in states)
+        digest = hashlib.sha256(ids.encode()).hexdigest()[:16]
+        version = sum(state.version + 1 for state in states if state is not None)
+        return Transaction(f"{self.name}@{self.revision}-{digest}", version)
+
+
+def _older(applied: int | None, mark: Transaction) -> bool:
+    return applied is None or applied < mark.version

@@ -1,0 +1,233 @@
+"""What the report draws, read from the derived tables with delta-rs: no JVM, and no Spark import.
+
+A table that is not there reads as no rows; the page says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RAW_SPAN_SECONDS_MAX = 45 * 60
+"""Up to this span single readings are drawn behind the one-minute rollups, which would be a handful of points."""
+RAW_ROWS_MAX = 400_000
+"""Readings looked at for that."""
+RAW_POINTS = 150
+"""Points a small plot shows; more readings are averaged into so many."""
+
+Gateway = tuple[str, str]
+"""Tenant and gateway."""
+
+
+@dataclass(slots=True)
+class Flow:
+    """One gateway over time, in buckets of `width` seconds from `start`; every list has one value a bucket."""
+
+    gateway: Gateway
+    start: float
+    width: float
+    received: list[float]
+    landed_live: list[float]
+    landed_backlog: list[float]
+    lag_max: list[float | None]
+    reported: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def times(self) -> list[float]:
+        """Start of each bucket, seconds since 1970."""
+        return [self.start + self.width * index for index in range(len(self.received))]
+
+    @property
+    def backlog(self) -> list[float]:
+        """Rows received but not landed at the end of each bucket."""
+        held, totals = 0.0, []
+        for received, live, late in zip(self.received, self.landed_live, self.landed_backlog, strict=True):
+            held += received - live - late
+            totals.append(held)
+        return totals
+
+
+@dataclass(slots=True)
+class Track:
+    """One metric of one device: its rollup windows, and its readings when the lake is short."""
+
+    gateway: Gateway
+    device: str
+    address: str
+    metric: str
+    width: float
+    windows: list[tuple[float, float, float, float]]
+    """Start, min, max, mean."""
+    last: float
+    readings: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gold:
+    """Everything on the page."""
+
+    landed: int
+    readings: int
+    flows: list[Flow]
+    freshness: list[dict[str, Any]]
+    completeness: list[dict[str, Any]]
+    gaps: list[dict[str, Any]]
+    rejects: list[tuple[str, int]]
+    tracks: list[Track]
+    versions: dict[str, int]
+
+    @property
+    def span(self) -> tuple[float, float] | None:
+        """First and last second there is anything to draw of; None without rows."""
+        if not self.flows:
+            return None
+        ends = [flow.start + flow.width * len(flow.received) for flow in self.flows]
+        return min(flow.start for flow in self.flows), max(ends)
+
+
+def read(root: Path) -> Gold:
+    """Read the tables under `root`."""
+    tables = _Tables(root)
+    flows = _flows(tables)
+    gold = Gold(
+        landed=tables.count("telemetry"),
+        readings=tables.count("readings"),
+        flows=flows,
+        freshness=tables.rows("gateway_freshness"),
+        completeness=tables.rows("completeness"),
+        gaps=tables.rows("gaps"),
+        rejects=_rejects(tables),
+        tracks=[],
+        versions=tables.versions(),
+    )
+    gold.tracks = _tracks(tables, gold.span)
+    return gold
+
+
+class _Tables:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _open(self, name: str) -> deltalake.DeltaTable | None:
+        path = str(self._root / name)
+        return deltalake.DeltaTable(path) if deltalake.DeltaTable.is_deltatable(path) else None
+
+    def versions(self) -> dict[str, int]:
+        """Version of every table there is."""
+        names = sorted(path.parent.name for path in self._root.glob("*/_delta_log"))
+        opened = ((name, self._open(name)) for name in names)
+        return {name: table.version() for name, table in opened if table is not None}
+
+    def count(self, name: str) -> int:
+        """Rows, from the statistics in the log."""
+        table = self._open(name)
+        return int(table.count()) if table is not None else 0
+
+    def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
+        """A table's columns; None when it is not there."""
+        table = self._open(name)
+        if table is None:
+            return None
+        return table.to_pyarrow_table(columns=list(columns) if columns is not None else None)
+
+    def rows(self, name: str, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """A small table's rows."""
+        table = self.read(name, columns)
+        return table.to_pylist() if table is not None else []
+
+
+def _flows(tables: _Tables) -> list[Flow]:
+    rows = tables.rows("throughput")
+    if not rows:
+        return []
+    width = float(rows[0]["bucket_s"])
+    seconds = [row["bucket"].timestamp() for row in rows]
+    start, buckets = min(seconds), round((max(seconds) - min(seconds)) / width) + 1
+    flows: dict[Gateway, Flow] = {}
+    for row, second in zip(rows, seconds, strict=True):
+        gateway = (row["tenant"], row["gateway"])
+        if gateway not in flows:
+            zeros = [[0.0] * buckets for _ in range(3)]
+            flows[gateway] = Flow(gateway, start, width, *zeros, lag_max=[None] * buckets)
+        flow, index = flows[gateway], round((second - start) / width)
+        landed = flow.landed_backlog if row["lane"] == "backlog" else flow.landed_live
+        flow.received[index] += row["received"]
+        landed[index] += row["ingested"]
+        if row["lag_max_s"] is not None:
+            flow.lag_max[index] = max(row["lag_max_s"], flow.lag_max[index] or 0.0)
+    _add_reported(tables, flows)
+    return [flows[gateway] for gateway in sorted(flows)]
+
+
+def _add_reported(tables: _Tables, flows: dict[Gateway, Flow]) -> None:
+    for row in tables.rows("gateway_status", ("tenant", "gateway", "reported_at", "backlog_messages")):
+        flow = flows.get((row["tenant"], row["gateway"]))
+        if flow is not None and row["backlog_messages"] is not None:
+            flow.reported.append((row["reported_at"].timestamp(), float(row["backlog_messages"])))
+    for flow in flows.values():
+        flow.reported.sort()
+
+
+def _rejects(tables: _Tables) -> list[tuple[str, int]]:
+    table = tables.read("reject", ("reason",))
+    if table is None or not table.num_rows:
+        return []
+    counts = table["reason"].value_counts().to_pylist()
+    return sorted(((each["values"], each["counts"]) for each in counts), key=lambda pair: -pair[1])
+
+
+def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
+    if span is None:
+        return []
+    seconds = span[1] - span[0]
+    name, width = ("rollup_1m", 60.0) if seconds <= 24 * 3600 else ("rollup_1h", 3600.0)
+    columns = ("tenant", "gateway", "device", "address", "metric", "window_start", "min", "max", "mean", "last")
+    tracks: dict[tuple[str, ...], Track] = {}
+    rows = tables.rows(name, (*columns, "count", "suspect"))
+    for row in sorted(rows, key=lambda row: row["window_start"]):
+        if row["suspect"] == row["count"]:
+            continue  # a window that only a wrong clock filled would stretch the axis to 1970
+        key = tuple(row[column] for column in columns[:5])
+        if key not in tracks:
+            tracks[key] = Track((key[0], key[1]), *key[2:], width=width, windows=[], last=0.0)
+        track = tracks[key]
+        track.windows.append((row["window_start"].timestamp(), row["min"], row["max"], row["mean"]))
+        track.last = row["last"]
+    if seconds <= RAW_SPAN_SECONDS_MAX and tables.count("readings") <= RAW_ROWS_MAX:
+        _add_readings(tables, tracks, span)
+    return [tracks[key] for key in sorted(tracks)]
+
+
+def _add_readings(tables: _Tables, tracks: dict[tuple[str, ...], Track], span: tuple[float, float]) -> None:
+    """Readings of each track, averaged into `RAW_POINTS` equal stretches of the span."""
+    keys = ["tenant", "gateway", "device", "address", "metric"]
+    table = tables.read("readings", (*keys, "event_time", "value", "suspect"))
+    if table is None:
+        return
+    usable = table.filter(pc.and_(pc.is_valid(table["value"]), pc.invert(table["suspect"])))
+    seconds = pc.divide(pc.cast(pc.cast(usable["event_time"], pa.timestamp("us")), pa.int64()), pa.scalar(1e6))
+    width = (span[1] - span[0]) / RAW_POINTS
+    slots = pc.cast(pc.floor(pc.divide(pc.subtract(seconds, span[0]), width)), pa.int64())
+    small = usable.select([*keys, "value"]).append_column("second", seconds).append_column("slot", slots)
+    grouped = small.group_by([*keys, "slot"]).aggregate([("second", "mean"), ("value", "mean")])
+    for row in grouped.sort_by([("slot", "ascending")]).to_pylist():
+        track = tracks.get(tuple(row[key] for key in keys))
+        if track is not None:
+            track.readings.append((row["second_mean"], row["value_mean"]))
+
+
+def total(rows: Iterable[dict[str, Any]], column: str) -> int:
+    """Sum of a column."""
+    return sum(row[column] for row in rows)
+
+
+def latest(rows: Iterable[dict[str, Any]], column: str) -> datetime | None:
+    """The latest of a column of times; None without rows."""
+    return max((row[column] for row in rows), default=None)

@@ -1,0 +1,71 @@
+"""Numbers, times and durations as the page writes them: UTC, thin spaces, three significant digits."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+THIN_SPACE = "\u202f"
+_SI = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def count(number: int) -> str:
+    """`52800` -> `52 800`, with narrow no-break spaces."""
+    return f"{number:,}".replace(",", THIN_SPACE)
+
+
+def number(value: float) -> str:
+    """Three significant digits and an SI prefix from ten thousand on."""
+    if not math.isfinite(value):
+        return "-"
+    magnitude = abs(value)
+    if magnitude >= 1e15 or 0 < magnitude < 1e-3:
+        return f"{value:.2e}"
+    if magnitude >= 1e4:
+        for size, prefix in _SI:
+            if magnitude >= size:
+                return f"{_significant(value / size)}{THIN_SPACE}{prefix}"
+    if magnitude >= 1e3:
+        return count(round(value))
+    return _significant(value)
+
+
+def _significant(value: float) -> str:
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    text = f"{value:.{decimals}f}"
+    if decimals:
+        text = text.rstrip("0").rstrip(".")
+    if text in ("0", "-0") and value:
+        return f"{value:.2g}"
+    return "0" if text == "-0" else text.replace("-", "\u2212")
+
+
+def percent(share: float) -> str:
+    """`0.1333` -> `13.3 %`; a share that is not zero never reads as zero."""
+    if 0 < share < 0.001:
+        return f"<{THIN_SPACE}0.1{THIN_SPACE}%"
+    return f"{share * 100:.1f}{THIN_SPACE}%".replace(".0", "")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit a person would choose."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds < 1:
+        return f"{round(seconds * 1e3)}{THIN_SPACE}ms"
+    if seconds < 120:
+        return f"{_significant(seconds)}{THIN_SPACE}s"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{_significant(seconds / size)}{THIN_SPACE}{unit}"
+    return f"{_significant(seconds / 60)}{THIN_SPACE}min"
+
+
+def moment(at: datetime) -> str:
+    """Date and time to the second."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def clock(at: datetime) -> str:
+    """Time of day to the second."""
+    return f"{at.astimezone(UTC):%H:%M:%S}"

@@ -1,0 +1,159 @@
+"""Starting Spark: one builder for the command, the jobs and the tests; local by default, a cluster by configuration.
+
+Every start is offline: the connector's jars are local files (`spark.connector`), the interface is the loopback, the
+web UI is off. Nothing here reads or writes a table.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark import archive, connector, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOGGING = Path(__file__).parent / "log4j2.properties"
+DRIVER_MEMORY = "1g"
+"""Heap of the one local process. A 10-million-row rollup was seen to need 0.9 to 1.1 GB resident in all."""
+STOP_SECONDS_MAX = 120.0
+"""Patience for the JVM to exit; writing a class archive on the way out takes 5 to 20 s."""
+
+_QUIET_JVM = ("-Xlog:disable", "-Xlog:all=off")
+_QUICK_JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
+"""For runs of seconds: no second compiler, one collector thread. Costs throughput once a run lasts minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to start.
+
+    `master`    Spark's master URL; None: WAYPOST_SPARK_MASTER, else every core of this machine.
+    `quick`     tuned for runs of seconds on small lakes instead of for throughput.
+    `settings`  further `spark.*` settings; they win over what is set here.
+    `jvm`       further options of the driver's JVM.
+    `log`       file that takes what the JVM and its workers write to standard error; None: this process's own.
+    """
+
+    master: str | None = None
+    quick: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+    jvm: tuple[str, ...] = ()
+    log: Path | None = None
+
+
+def start(name: str, options: Options = Options()) -> SparkSession:
+    """A session named `name`.
+
+    Raises `connector.ConnectorMissing` or `java.JavaMissing`, whose messages say what to install.
+    """
+    jars = connector.jars()
+    home = java.find()
+    master = options.master or os.environ.get("WAYPOST_SPARK_MASTER") or "local[*]"
+    _prepare_environment(home.home)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that `--help` must not pay
+
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in {**_settings(master, jars, _jvm_options(home, options)), **options.settings}.items():
+        builder = builder.config(key, value)
+    with _standard_error_to(options.log):
+        session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def stop(session: SparkSession) -> None:
+    """Stop the session and wait until its JVM is gone, so that nothing of it outlives the command."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    session.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    process: subprocess.Popen[bytes] = gateway.proc
+    gateway.shutdown()
+    if process.stdin is not None:
+        process.stdin.close()
+    process.wait(timeout=STOP_SECONDS_MAX)
+
+
+@contextmanager
+def _standard_error_to(log: Path | None) -> Iterator[None]:
+    """What is started meanwhile inherits `log` as its standard error; Spark offers no other way to choose it."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _prepare_environment(home: Path) -> None:
+    """What Spark reads from the environment only. Workers must be this very Python, not the one on PATH."""
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers import the decoder from here even when the program is run from a checkout.
+    here = str(Path(__file__).parent.parent)
+    known = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    if here not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *known])
+
+
+def _jvm_options(home: java.Java, options: Options) -> str:
+    # By option and not by a folder on the class path: a class archive allows jars there only.
+    flags = [*_QUIET_JVM, "-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"]
+    if options.quick:
+        flags += _QUICK_JVM
+    flags += options.jvm or archive.jvm_options(home)
+    return " ".join(flags)
+
+
+def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]:
+    local = master.startswith("local")
+    class_path = os.pathsep.join(map(str, jars))
+    settings = {
+        "spark.driver.extraJavaOptions": jvm_options,
+        "spark.driver.extraClassPath": class_path,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "waypost-spark-warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The default of 50 tasks to read a table's log costs seconds on a table of a few hundred files.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        # Any predicate may name what is replaced; the default allows it too, the jobs rely on it.
+        "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
+        "spark.sql.ansi.enabled": "true",
+    }
+    if local:
+        partitions = 2 * (os.cpu_count() or 1)
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": DRIVER_MEMORY,
+            # Adaptive execution only ever merges partitions; 200 empty ones cost seconds on a small lake.
+            "spark.sql.shuffle.partitions": str(partitions),
+        }
+    else:
+        settings["spark.jars"] = ",".join(map(str, jars))
+    return settings

@@ -1,0 +1,171 @@
+"""Reading and writing the tables of one lake by name.
+
+A lake is a folder of Delta tables. Landed tables are only read, and one that is not there yet reads as empty; derived
+tables are made when first written. Every write is idempotent: an append carries the application id and version of
+Delta's transaction markers, a replacement is a pure function of its inputs and atomic.
+
+Table creation and the small questions about a table (which version, which id, was this transaction applied) go to
+delta-rs, which answers in milliseconds without a job in the JVM; rows are read and written by Spark's connector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+from deltalake.exceptions import TableNotFoundError
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text uses
+from pyspark.sql.types import StructType
+
+from spark import schemas
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SchemaMismatch(RuntimeError):
+    """A landed table lacks a column of the contract, or has it with another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Delta's transaction marker: a table takes each (`application`, `version`) once, in rising order of version."""
+
+    application: str
+    version: int
+
+    def options(self) -> dict[str, str]:
+        """As options of Delta's writer."""
+        return {"txnAppId": self.application, "txnVersion": str(self.version)}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a table is at one moment: `id` changes when the table is made anew, `version` with every commit."""
+
+    id: str
+    version: int
+
+
+class Lake:
+    """The tables under one root folder, through one session."""
+
+    def __init__(self, session: SparkSession, root: Path) -> None:
+        self.session = session
+        self.root = root.resolve()
+
+    def path(self, name: str) -> str:
+        """Where table `name` is, there or not."""
+        return str(self.root / name)
+
+    def state(self, name: str) -> State | None:
+        """Id and version of a table; None when there is none."""
+        table = self._open(name)
+        return State(str(table.metadata().id), table.version()) if table is not None else None
+
+    def ensure(self, name: str) -> State:
+        """Make derived table `name` if it is not there."""
+        state = self.state(name)
+        return state if state is not None else self._create(name, "error")
+
+    def recreate(self, name: str) -> State:
+        """Make derived table `name` anew and empty, under a new id, whatever it was."""
+        return self._create(name, "overwrite")
+
+    def rows_written(self, name: str, after: int) -> int:
+        """Rows that the commits after version `after` wrote, as the commits say of themselves."""
+        table = self._open(name)
+        count = table.version() - after if table is not None else 0
+        if table is None or count <= 0:
+            return 0
+        metrics = (commit.get("operationMetrics") or {} for commit in table.history(count))
+        return sum(int(each.get("numOutputRows", 0)) for each in metrics)
+
+    def rows(self, name: str) -> int:
+        """Rows of a table, from the statistics in its log."""
+        try:
+            table = deltalake.DeltaTable(self.path(name))
+        except TableNotFoundError:
+            return 0
+        return int(table.count())
+
+    def transaction_version(self, name: str, application: str) -> int | None:
+        """The last version of `application` that table `name` has taken."""
+        table = self._open(name)
+        return table.transaction_version(application) if table is not None else None
+
+    def read(self, name: str) -> DataFrame:
+        """The rows of a table, with exactly the columns of its schema; none when it is not there.
+
+        Raises `SchemaMismatch` when what is there does not fit the schema.
+        """
+        columns = _schema(name).columns
+        if self.state(name) is None:
+            return self.session.createDataFrame([], columns)
+        return conform(self.session.read.format("delta").load(self.path(name)), name)
+
+    def stream(self, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
+        """A table's commits as a stream; the table must be there."""
+        reader = self.session.readStream.format("delta").options(**(options or {}))
+        return conform(reader.load(self.path(name)), name)
+
+    def append(self, name: str, rows: DataFrame, transaction: Transaction) -> None:
+        """Append `rows` unless `transaction` was applied already."""
+        writer = fitted(rows, name).write.format("delta").mode("append")
+        writer.options(**transaction.options()).save(self.path(name))
+
+    def replace_where(self, name: str, rows: DataFrame, predicate: str) -> None:
+        """Put `rows` in place of those that match `predicate`, in one commit. Rows outside it are refused by Delta."""
+        writer = fitted(rows, name).write.format("delta").mode("overwrite")
+        writer.option("replaceWhere", predicate).save(self.path(name))
+
+    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction) -> None:
+        """Put `rows` in place of all rows, in one commit, unless `transaction` was applied already."""
+        writer = fitted(rows, name).write.format("delta").mode("overwrite")
+        writer.options(**transaction.options()).save(self.path(name))
+
+    def _open(self, name: str) -> deltalake.DeltaTable | None:
+        try:
+            return deltalake.DeltaTable(self.path(name))
+        except TableNotFoundError:
+            return None
+
+    def _create(self, name: str, mode: str) -> State:
+        table = schemas.DERIVED[name]
+        # Spark's JSON form of a schema is the Delta protocol's own form of it.
+        columns = deltalake.Schema.from_json(table.columns.json())
+        deltalake.DeltaTable.create(self.path(name), columns, mode=mode, partition_by=list(table.partition_by))
+        state = self.state(name)
+        if state is None:
+            raise RuntimeError(f"table {name} vanished while it was made: {self.path(name)}")
+        return state
+
+
+def _schema(name: str) -> schemas.Table:
+    return schemas.LANDED.get(name) or schemas.DERIVED[name]
+
+
+def conform(rows: DataFrame, name: str) -> DataFrame:
+    """The columns of table `name`'s schema, in order; a nullable one that older files lack is null."""
+    there = {field.name: field.dataType for field in rows.schema.fields}
+    selected = []
+    for field in _schema(name).columns.fields:
+        if field.name not in there:
+            if not field.nullable:
+                raise SchemaMismatch(f"table {name} has no column {field.name}")
+            selected.append(F.lit(None).cast(field.dataType).alias(field.name))
+            continue
+        if there[field.name] != field.dataType:
+            expected, found = field.dataType.simpleString(), there[field.name].simpleString()
+            raise SchemaMismatch(f"table {name}: column {field.name} is {found}, the contract says {expected}")
+        selected.append(F.col(field.name))
+    return rows.select(*selected)
+
+
+def fitted(rows: DataFrame, name: str) -> DataFrame:
+    """`rows` cast and ordered as table `name` has its columns; the last step before every write."""
+    columns: StructType = _schema(name).columns
+    return rows.select(*(F.col(field.name).cast(field.dataType).alias(field.name) for field in columns.fields))

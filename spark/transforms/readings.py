@@ -1,0 +1,60 @@
+"""telemetry -> readings and reject: one row per value of each message; what cannot be read is kept with its reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
+from spark.transforms import decode
+from spark.transforms.times import with_trusted_times
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_VALUES_SQL = "array<struct<metric:string,value:double,text:string,reason:string>>"
+_VALUE_FIELDS = (("metric", pa.string()), ("value", pa.float64()), ("text", pa.string()), ("reason", pa.string()))
+
+
+def _decode_column(bodies: pa.Array) -> pa.Array:
+    """`decode.values` over a column of bodies: one list of structs a body."""
+    offsets = [0]
+    columns: tuple[list[object], ...] = ([], [], [], [])
+    for body in bodies.to_pylist():
+        for value in decode.values(body):
+            for column, item in zip(columns, value, strict=True):
+                column.append(item)
+        offsets.append(len(columns[0]))
+    arrays = [pa.array(column, kind) for column, (_, kind) in zip(columns, _VALUE_FIELDS, strict=True)]
+    structs = pa.StructArray.from_arrays(arrays, names=[name for name, _ in _VALUE_FIELDS])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), structs)
+
+
+def decoded(telemetry: DataFrame) -> DataFrame:
+    """Each row of `telemetry` once per value in its body, with `metric`, `value`, `text`, `reason`, `suspect`.
+
+    A bare value is named after the last level of its address. `readings` and `rejects` divide the result.
+    """
+    decode_udf = F.arrow_udf(_decode_column, _VALUES_SQL)
+    last_level = F.element_at(F.split("address", "/"), -1)
+    exploded = with_trusted_times(telemetry).withColumn("leaf", F.explode(decode_udf("body")))
+    return exploded.select(
+        "*",
+        F.when(F.col("leaf.metric") == "", last_level).otherwise(F.col("leaf.metric")).alias("metric"),
+        "leaf.value",
+        "leaf.text",
+        "leaf.reason",
+    ).drop("leaf")
+
+
+def readings(rows: DataFrame) -> DataFrame:
+    """Of `decoded` rows, those with a value, as table `readings` has them."""
+    good = rows.where(F.col("reason").isNull()).withColumn("event_date", F.to_date("event_time"))
+    return good.select(*schemas.READINGS.columns.names)
+
+
+def rejects(rows: DataFrame) -> DataFrame:
+    """Of `decoded` rows, those without, as table `reject` has them."""
+    return rows.where(F.col("reason").isNotNull()).select(*schemas.REJECT.columns.names)

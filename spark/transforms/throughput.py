@@ -1,0 +1,80 @@
+"""telemetry -> throughput: rows received at the gateway and rows landed in the lake, by time bucket.
+
+The difference of the two running sums is the backlog: what a gateway held at that moment. An outage is a stretch where
+rows are received and none lands; the drain after it is the stretch where more land than are received.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from spark import schemas
+from spark.transforms.times import seconds_between, with_trusted_times
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BUCKET_SECONDS = (1, 2, 5, 10, 30, 60, 300, 900, 3600)
+"""Bucket widths a clock face divides into."""
+BUCKETS_MAX = 1_200
+"""Buckets over the whole span: about as many points as a plot can show."""
+
+
+def bucket_seconds(span_s: float) -> int:
+    """The narrowest bucket that divides a span of `span_s` seconds into at most `BUCKETS_MAX`; an hour at most."""
+    for width in BUCKET_SECONDS:
+        if span_s <= width * BUCKETS_MAX:
+            return width
+    return BUCKET_SECONDS[-1]
+
+
+def span(telemetry: DataFrame) -> DataFrame:
+    """One row: `span_s`, seconds from the first reception to the last ingestion; null without rows."""
+    rows = _trusted(telemetry)
+    return rows.agg(((F.max(F.unix_micros("ingested_at")) - F.min(F.unix_micros("received_at"))) / 1e6).alias("span_s"))
+
+
+def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
+    """One row per gateway, lane and bucket of `width_s` seconds that has rows, as table `throughput` has them.
+
+    `lag_max_s` is the longest way to the lake among the rows that landed in the bucket.
+    """
+    keys = ("tenant", "gateway", "lane")
+    # First by both buckets at once: one scan, and few rows for the step that counts them in both roles.
+    pairs = (
+        _trusted(telemetry)
+        .groupBy(*keys, _bucket("received_at", width_s).alias("at"), _bucket("ingested_at", width_s).alias("landed"))
+        .agg(F.count(F.lit(1)).alias("rows"), F.max(seconds_between("received_at", "ingested_at")).alias("lag"))
+    )
+    nothing = F.lit(0).cast("bigint")
+    roles = F.array(
+        _role("at", received=F.col("rows"), ingested=nothing, lag=F.lit(None).cast("double")),
+        _role("landed", received=nothing, ingested=F.col("rows"), lag=F.col("lag")),
+    )
+    summed = (
+        pairs.select(*keys, F.inline(roles))
+        .groupBy(*keys, "bucket")
+        .agg(F.sum("received").alias("received"), F.sum("ingested").alias("ingested"), F.max("lag").alias("lag_max_s"))
+    )
+    columns = {"bucket": F.timestamp_seconds(F.col("bucket")), "bucket_s": F.lit(width_s)}
+    return summed.withColumns(columns).select(*schemas.THROUGHPUT.columns.names)
+
+
+def _trusted(telemetry: DataFrame) -> DataFrame:
+    """Rows whose reception time is a time: a gateway clock at 1970 would stretch the axis over half a century."""
+    columns = ("tenant", "gateway", "lane", "received_at", "ingested_at")
+    rows = telemetry.select(*columns, F.col("received_at").alias("event_time"))
+    return with_trusted_times(rows).where(~F.col("suspect")).select(*columns)
+
+
+def _bucket(column: str, width_s: int) -> Column:
+    seconds = F.unix_seconds(F.col(column))
+    return seconds - F.pmod(seconds, F.lit(width_s))
+
+
+def _role(bucket: str, received: Column, ingested: Column, lag: Column) -> Column:
+    return F.struct(
+        F.col(bucket).alias("bucket"), received.alias("received"), ingested.alias("ingested"), lag.alias("lag")
+    )

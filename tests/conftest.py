@@ -1,0 +1,25 @@
+"""What every test starts from: one Hypothesis profile, and nothing of the environment of who runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).parent.parent
+"""The checkout."""
+
+# No deadline: wall time of one example says more about the neighbours of a shared machine than about the code.
+# A failing example prints the line that replays it.
+settings.register_profile(
+    "waypost", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=100
+)
+settings.load_profile("waypost")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the person at the keyboard reaches a command under test."""
+    for name in ("WAYPOST_DATA", "WAYPOST_APT"):
+        monkeypatch.delenv(name, raising=False)

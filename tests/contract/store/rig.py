@@ -1,0 +1,101 @@
+"""A store under test with a clock of its own and a queue in place of an event loop."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bridge.message import Run, Stored
+from edge.broker.store.contract import Committed
+from edge.broker.store.grouping import GroupingStore
+from edge.broker.store.limits import Limits
+from edge.broker.store.memory import MemoryStore
+from edge.broker.store.sqlite import SqliteStore
+
+DEADLINE_S = 20.0
+
+
+class Rig:
+    """Owns a store; `make` opens it with this rig's `post` and `clock`."""
+
+    def __init__(self, make: Callable[[Rig], GroupingStore]) -> None:
+        self.now = 1000.0
+        self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.commits: list[Committed] = []
+        self._make = make
+        self.store = self._open()
+
+    def _open(self) -> GroupingStore:
+        store = self._make(self)
+        store.on_commit = self.commits.append
+        return store
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+    def clock(self) -> float:
+        return self.now
+
+    def turn(self) -> None:
+        """Run one callback, as soon as there is one."""
+        self.posted.get(timeout=DEADLINE_S)()
+
+    def commit(self) -> Committed:
+        """Flush what is gathered, lazy things too, and wait for the end of that commit."""
+        self.now += 3600.0
+        before = len(self.commits)
+        if not self.store.flush():
+            self.now += 3600.0  # the first flush took note of what is lazy
+            assert self.store.flush()
+        while len(self.commits) == before:
+            self.turn()
+        return self.commits[-1]
+
+    def settle(self) -> None:
+        """Commit until nothing is left to do."""
+        for _ in range(1000):
+            self.now += 3600.0
+            if not self.store.flush():
+                self.now += 3600.0
+                if not self.store.flush():
+                    return
+            while self.store.committing:
+                self.turn()
+        raise AssertionError("the store never comes to rest")
+
+    def read(self, log: int, position: int, bytes_max: int = 1 << 20) -> Sequence[Stored]:
+        answers: list[Sequence[Stored]] = []
+        self.store.read(log, position, bytes_max, answers.append)
+        while not answers:
+            self.turn()
+        return answers[0]
+
+    def read_all(self, log: int, position: int = 0, bytes_max: int = 1 << 20) -> list[tuple[int, str, int, bytes]]:
+        """(position, address, sequence, body) of every message from `position` on."""
+        messages: list[tuple[int, str, int, bytes]] = []
+        while runs := self.read(log, position, bytes_max):
+            messages += flat(runs)
+            position = messages[-1][0] + 1
+        return messages
+
+
+def flat(runs: Sequence[Stored]) -> list[tuple[int, str, int, bytes]]:
+    return [
+        (stored.position + i, stored.run.address, stored.sequence + i, body)
+        for stored in runs
+        for i, body in enumerate(stored.run.bodies)
+    ]
+
+
+def run_of(*bodies: bytes, address: str = "plant/7/temp", device: str = "device", properties: bytes = b"") -> Run:
+    return Run(address, device, 1, properties, list(bodies), 1_700_000_000_000_000_000)
+
+
+def sqlite_rig(directory: Path, limits: Limits | None = None) -> Rig:
+    return Rig(lambda rig: SqliteStore.open(directory, post=rig.posted.put, clock=rig.clock, limits=limits))
+
+
+def memory_rig(limits: Limits | None = None) -> Rig:
+    return Rig(lambda rig: MemoryStore(post=rig.posted.put, clock=rig.clock, limits=limits))

@@ -1,0 +1,422 @@
+"""One suite over every store: what `edge.broker.store.contract` promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.contract import Store, StoreError, StoreFull
+from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
+from edge.broker.store.memory import MemoryStore
+from edge.broker.store.sqlite import SqliteStore
+from tests.contract.store.rig import Rig, flat, memory_rig, run_of, sqlite_rig
+
+SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3)
+
+
+@pytest.fixture(params=["sqlite", "memory", "sqlite-small", "memory-small"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    limits = SMALL if request.param.endswith("small") else None
+    made = sqlite_rig(tmp_path, limits) if request.param.startswith("sqlite") else memory_rig(limits)
+    yield made
+    made.store.close()
+
+
+def fail_commits(rig: Rig) -> None:
+    """Make commits fail as on a full medium, by the medium itself where there is one."""
+    if isinstance(rig.store, MemoryStore):
+        rig.store.failure = StoreFull("the medium is full")
+    else:
+        assert isinstance(rig.store, SqliteStore)
+        connection = rig.store._writer._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+
+def heal(rig: Rig) -> None:
+    if isinstance(rig.store, MemoryStore):
+        rig.store.failure = None
+    else:
+        assert isinstance(rig.store, SqliteStore)
+        rig.store._writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+
+
+class TestAppend:
+    def test_a_store_is_one(self, rig: Rig) -> None:
+        store: Store = rig.store
+        assert len(store.epoch) == 32
+        assert int(store.epoch, 16) >= 0
+
+    def test_positions_are_dense_in_the_log_and_sequences_in_the_address(self, rig: Rig) -> None:
+        log, other = rig.store.log("topic plant/#"), rig.store.log("queue jobs")
+        rig.store.append(log, run_of(b"1", b"2", address="plant/1"))
+        rig.store.append(log, run_of(b"3", address="plant/2"))
+        rig.store.append(other, run_of(b"4", address="jobs"))
+        rig.store.append(log, run_of(b"5", address="plant/1"))
+        rig.commit()
+        rig.store.append(log, run_of(b"6", address="plant/2"))
+        rig.commit()
+        appended = [(log, flat([stored])) for commit in rig.commits for log, stored in commit.appended]
+        assert appended == [
+            (log, [(0, "plant/1", 0, b"1"), (1, "plant/1", 1, b"2")]),
+            (log, [(2, "plant/2", 0, b"3")]),
+            (other, [(0, "jobs", 0, b"4")]),
+            (log, [(3, "plant/1", 2, b"5")]),
+            (log, [(4, "plant/2", 1, b"6")]),
+        ]
+        assert rig.store.bounds(log) == (0, 5)
+        assert rig.store.bounds(other) == (0, 1)
+
+    def test_sequences_of_an_address_go_on_when_it_moves_to_another_log(self, rig: Rig) -> None:
+        for name in ("first", "second"):
+            rig.store.append(rig.store.log(name), run_of(b"x", address="plant"))
+            rig.commit()
+        assert [stored.sequence for commit in rig.commits for _, stored in commit.appended] == [0, 1]
+
+    def test_nothing_is_visible_before_the_commit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"x"))
+        assert rig.store.bounds(log) == (0, 0)
+        assert rig.read(log, 0) == []
+        rig.commit()
+        assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
+
+    def test_what_arrives_during_a_commit_is_the_next_commit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"1"))
+        assert (rig.store.flush(), rig.store.committing) == (True, True)
+        rig.store.append(log, run_of(b"2"))
+        rig.store.append(log, run_of(b"3"))
+        assert not rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert len(rig.commits) == 1
+        rig.commit()
+        assert [body for _, stored in rig.commits[1].appended for body in stored.run.bodies] == [b"2", b"3"]
+
+    def test_pending_bytes_are_those_not_durable_yet(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"12345"))
+        rig.store.flush()
+        rig.store.append(log, run_of(b"678"))
+        assert rig.store.pending_bytes == 8
+        while rig.store.committing:
+            rig.turn()
+        assert rig.store.pending_bytes == 3
+        rig.commit()
+        assert rig.store.pending_bytes == 0
+
+    def test_nothing_to_flush(self, rig: Rig) -> None:
+        rig.store.log("a")
+        rig.commit()
+        assert not rig.store.flush()
+        assert not rig.store.committing
+
+    def test_a_run_without_messages_takes_no_position(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of())
+        rig.store.append(log, run_of(b"x"))
+        assert [len(stored.run) for _, stored in rig.commit().appended] == [0, 1]
+        assert rig.read_all(log) == [(0, "plant/7/temp", 0, b"x")]
+
+    def test_every_field_of_a_run_comes_back(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        run = run_of(b"", b"x" * 70_000, b"y", address="größe/°C", device="gerät", properties=b"\x01\x00")
+        run.flags = 0b11_1111
+        rig.store.append(log, run)
+        rig.commit()
+        runs = [stored.run for position in range(3) for stored in rig.read(log, position, 1)]
+        assert b"".join(run.bodies[0] for run in runs) == b"x" * 70_000 + b"y"
+        for kept in runs:
+            kept.bodies = run.bodies
+            assert kept == run
+
+    @pytest.mark.parametrize("name", ["x" * (TEXT_BYTES_MAX + 1), "é" * 40_000, "\ud800"])
+    def test_names_that_cannot_be_kept_are_refused_at_once(self, rig: Rig, name: str) -> None:
+        log = rig.store.log("a")
+        with pytest.raises(StoreError):
+            rig.store.append(log, run_of(b"x", address=name))
+        with pytest.raises(StoreError):
+            rig.store.append(log, run_of(b"x", device=name))
+        with pytest.raises(StoreError):
+            rig.store.log(name)
+        with pytest.raises(StoreError):
+            rig.store.put("kind", name, b"")
+        assert rig.store.pending_bytes == 0
+        rig.store.append(log, run_of(b"x", address="x" * TEXT_BYTES_MAX))
+        assert rig.commit().error is None
+
+
+class TestRead:
+    def test_from_the_middle_of_a_run(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*(bytes([i]) * 10 for i in range(20))))
+        rig.store.append(log, run_of(b"z", address="other"))
+        rig.commit()
+        runs = rig.read(log, 13)
+        assert runs[0].position == 13
+        assert runs[0].sequence == 13
+        assert flat(runs) + rig.read_all(log, flat(runs)[-1][0] + 1) == rig.read_all(log)[13:]
+        assert rig.read_all(log)[20] == (20, "other", 0, b"z")
+
+    def test_at_least_one_run_and_then_up_to_the_limit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for _ in range(5):
+            rig.store.append(log, run_of(b"x" * 10, b"y" * 10))
+        rig.commit()
+        assert len(rig.read(log, 0, 1)) == 1
+        assert len(rig.read(log, 0, 40)) == 2
+        assert len(rig.read(log, 0, 59)) == 2
+        assert len(rig.read(log, 0, 1000)) == 5
+        assert len(rig.read_all(log, bytes_max=1)) == 10
+        assert rig.read(log, 10) == []
+
+    def test_logs_do_not_run_into_each_other(self, rig: Rig) -> None:
+        logs = [rig.store.log(name) for name in "abc"]
+        for log in logs:
+            rig.store.open_cursor("c", log, 0)
+        for _ in range(3):
+            for log in logs:
+                rig.store.append(log, run_of(b"%d" % log))
+            rig.commit()
+        for log in logs:
+            assert [body for *_, body in rig.read_all(log)] == [b"%d" % log] * 3
+
+    def test_a_read_sees_what_on_commit_has_told_and_not_more(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"1"))
+        rig.commit()
+        rig.store.append(log, run_of(b"2"))
+        rig.store.flush()
+        answers: list[object] = []
+        rig.store.read(log, 1, 100, answers.append)
+        while not answers or rig.store.committing:
+            rig.turn()
+        assert answers == [[]]
+
+
+class TestAcknowledge:
+    def test_cursors_move_over_contiguous_ranges(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"x"] * 20))
+        rig.commit()
+        rig.store.acknowledge(cursor, 0, 3)
+        rig.store.acknowledge(cursor, 10, 12)
+        rig.store.acknowledge(cursor, 6, 7)
+        rig.store.acknowledge(cursor, 6, 7)
+        record = rig.store.cursor(cursor)
+        assert (record.position, record.acknowledged) == (4, [(6, 7), (10, 12)])
+        assert rig.store.cursors()[0].position == 0
+        assert rig.store.info().cursors[0].backlog == 11
+        rig.commit()
+        assert rig.store.cursors() == [record]
+        rig.store.acknowledge(cursor, 4, 11)
+        assert rig.store.cursor(cursor)[3:] == (13, [])
+
+    def test_what_is_not_committed_cannot_be_acknowledged(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"x"))
+        with pytest.raises(ValueError, match="not committed"):
+            rig.store.acknowledge(cursor, 0, 0)
+
+    def test_moves_alone_wait_for_the_delay(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"x", b"y"))
+        rig.commit()
+        rig.store.acknowledge(cursor, 0, 0)
+        assert not rig.store.flush()
+        rig.now += 0.049
+        assert not rig.store.flush()
+        rig.now += 0.002
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert rig.store.cursors()[0].position == 1
+
+    def test_what_every_cursor_passed_is_deleted(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursors = [rig.store.open_cursor(name, log, 0) for name in "cd"]
+        for i in range(10):
+            rig.store.append(log, run_of(b"%d" % i))
+            rig.commit()
+        rig.store.acknowledge(cursors[0], 0, 9)
+        rig.settle()
+        assert rig.store.bounds(log) == (0, 10)
+        rig.store.acknowledge(cursors[1], 0, 4)
+        rig.settle()
+        assert rig.store.bounds(log) == (5, 10)
+        assert [position for position, *_ in rig.read_all(log)] == [5, 6, 7, 8, 9]
+        assert rig.store.info().bytes == 5
+        rig.store.acknowledge(cursors[1], 5, 9)
+        rig.settle()
+        assert rig.store.bounds(log) == (10, 10)
+        assert (rig.store.info().messages, rig.store.info().bytes) == (0, 0)
+
+    def test_sequences_go_on_after_everything_was_deleted(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for i in range(10):
+            rig.store.append(log, run_of(b"x"))
+            assert [stored[:2] for _, stored in rig.commit().appended] == [(i, i)]
+            rig.store.acknowledge(cursor, i, i)
+            rig.settle()
+        assert rig.store.bounds(log) == (10, 10)
+
+    def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"x"] * 10))
+        rig.commit()
+        rig.store.drop_cursor(cursor)
+        rig.settle()
+        assert rig.store.bounds(log) == (10, 10)
+        rig.store.append(log, run_of(b"y"))
+        rig.settle()
+        assert rig.store.bounds(log) == (11, 11)
+        rig.store.acknowledge(cursor, 0, 3)  # late: nothing happens
+        assert rig.store.cursors() == []
+
+    def test_the_slowest_cursor_dropped_frees_what_it_held(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        slow, fast = (rig.store.open_cursor(name, log, 0) for name in ("slow", "fast"))
+        for _ in range(4):
+            rig.store.append(log, run_of(b"x"))
+            rig.commit()
+        rig.store.acknowledge(fast, 0, 2)
+        rig.settle()
+        rig.store.drop_cursor(slow)
+        rig.settle()
+        assert rig.store.bounds(log) == (3, 4)
+
+    def test_a_new_cursor_starts_at_the_first_position_kept(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for _ in range(3):
+            rig.store.append(log, run_of(b"x"))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 1)
+        rig.settle()
+        late = rig.store.open_cursor("late", log, 0)
+        assert rig.store.cursor(late).position == 2
+        assert rig.store.open_cursor("late", log, 9) == late
+        assert rig.store.cursor(late).position == 2
+
+
+class TestState:
+    def test_the_last_value_counts_and_is_seen_once_committed(self, rig: Rig) -> None:
+        rig.store.put("session", "b", b"1")
+        rig.store.put("session", "a", b"2")
+        rig.store.put("retained", "a", b"3")
+        rig.store.put("session", "b", b"4")
+        assert list(rig.store.items("session")) == []
+        rig.commit()
+        assert list(rig.store.items("session")) == [("a", b"2"), ("b", b"4")]
+        rig.store.delete("session", "b")
+        rig.store.delete("session", "never there")
+        rig.commit()
+        assert list(rig.store.items("session")) == [("a", b"2")]
+        assert list(rig.store.items("retained")) == [("a", b"3")]
+        assert list(rig.store.items("nothing")) == []
+
+    def test_many_items_come_in_order(self, rig: Rig) -> None:
+        expected = [(f"{i:05}", b"%d" % i) for i in range(1000)]
+        for key, value in reversed(expected):
+            rig.store.put("session", key, value)
+        rig.commit()
+        assert list(rig.store.items("session")) == expected
+
+
+class TestFailure:
+    def test_a_failed_commit_leaves_no_hole(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"kept", b"too"))
+        rig.commit()
+        fail_commits(rig)
+        rig.store.append(log, run_of(b"x" * 100_000))
+        failed = rig.commit()
+        assert failed.appended == ()
+        assert isinstance(failed.error, StoreFull)
+        assert rig.store.bounds(log) == (0, 2)
+        assert rig.store.pending_bytes == 0
+        heal(rig)
+        rig.store.append(log, run_of(b"after"))
+        assert [stored[:2] for _, stored in rig.commit().appended] == [(2, 2)]
+        assert [body for *_, body in rig.read_all(log)] == [b"kept", b"too", b"after"]
+        rig.store.acknowledge(cursor, 0, 2)
+        rig.settle()
+        assert rig.store.info().messages == 0
+
+    def test_everything_but_the_messages_is_tried_again(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor, doomed = rig.store.open_cursor("c", log, 0), rig.store.open_cursor("doomed", log, 0)
+        rig.store.append(log, run_of(b"1", b"2"))
+        rig.commit()
+        fail_commits(rig)
+        rig.store.acknowledge(cursor, 0, 0)
+        rig.store.drop_cursor(doomed)
+        rig.store.put("session", "s", b"old")
+        rig.store.put("session", "t", b"kept")
+        new_log = rig.store.log("new")
+        new_cursor = rig.store.open_cursor("n", new_log, 0)
+        rig.store.append(log, run_of(b"x" * 100_000))
+        assert rig.store.flush()
+        rig.store.put("session", "s", b"new")
+        while rig.store.committing:
+            rig.turn()
+        assert rig.commits[-1].error is not None
+        heal(rig)
+        rig.settle()
+        assert [(r.cursor, r.name, r.position) for r in rig.store.cursors()] == [(cursor, "c", 1), (new_cursor, "n", 0)]
+        assert list(rig.store.items("session")) == [("s", b"new"), ("t", b"kept")]
+        rig.store.append(new_log, run_of(b"y", address="elsewhere"))
+        rig.commit()
+        assert rig.read_all(new_log) == [(0, "elsewhere", 0, b"y")]
+
+    def test_a_failure_is_tried_again_by_itself_after_a_pause(self, rig: Rig) -> None:
+        fail_commits(rig)
+        rig.store.put("session", "s", b"x" * 100_000)
+        assert rig.commit().error is not None
+        assert not rig.store.flush()
+        rig.now += 0.9
+        assert not rig.store.flush()
+        heal(rig)
+        rig.now += 0.2
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert rig.commits[-1].error is None
+        assert [key for key, _ in rig.store.items("session")] == ["s"]
+
+
+class TestClose:
+    def test_close_commits_what_is_gathered_and_is_idempotent(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"1"))
+        rig.store.flush()
+        rig.store.append(log, run_of(b"2"))
+        rig.store.close()
+        rig.store.close()
+        assert [stored.run.bodies for commit in rig.commits for _, stored in commit.appended] == [[b"1"], [b"2"]]
+        assert not rig.store.flush()
+
+    def test_info_counts(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"123", b"4"))
+        rig.commit()
+        info = rig.store.info()
+        assert (info.epoch, info.messages, info.bytes) == (rig.store.epoch, 2, 4)
+        assert info.logs[0] == (log, "a", 0, 2, 4)
+        assert info.cursors[0][1:] == ("c", log, 0, 2)

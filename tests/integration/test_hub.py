@@ -1,0 +1,344 @@
+"""A hub process as its peers see it: gateways over AMQP, people over HTTP, and those who mean it no good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from bridge.batch import CAPABILITY, encode
+from bridge.driver import Driver
+from bridge.engine import Attached, Closed, Condition, Dispositions, Engine, Link, Opened, State
+from bridge.message import CLOCK_GOOD, Run, Stored
+from bridge.plain import Hop, data_section, messages
+from bridge.sasl import SaslClient
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = "e" * 32
+DEADLINE_S = 20.0
+
+
+class HubProcess:
+    """`waypost hub run` in a process of its own."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(data), "--dev"]
+        self.process = subprocess.Popen(
+            [*command, "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0", *options],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("ready "):
+            _, errors = self.process.communicate(timeout=DEADLINE_S)
+            raise AssertionError(f"no ready line: {line!r}\n{errors}")
+        self.ready = line
+        places = dict(word.split("=") for word in line.split()[1:])
+        self.amqp, self.http = ((h, int(p)) for h, _, p in (places[n].rpartition(":") for n in ("amqp", "http")))
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self.http[0]}:{self.http[1]}{path}", timeout=5) as answer:
+            body = answer.read()
+        return json.loads(body) if answer.headers["content-type"] == "application/json" else body.decode()
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM; (exit code, what it logged)."""
+        self.process.send_signal(signal.SIGTERM)
+        out, errors = self.process.communicate(timeout=DEADLINE_S)
+        assert out == "", "exactly one line on stdout"
+        return self.process.returncode, errors
+
+
+@contextlib.contextmanager
+def hub(data: Path, *options: str) -> Iterator[HubProcess]:
+    running = HubProcess(data, *options)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.communicate()
+
+
+class Client:
+    """A gateway on the engine alone: sends what a test gives it and remembers what became of it."""
+
+    def __init__(self, name: str, *, batching: bool = True) -> None:
+        self.engine = Engine(container_id=name, server=False, sasl=SaslClient())
+        self.engine.open()
+        self.batching = batching
+        self.links: dict[str, Link] = {}
+        self.outcomes: dict[int, State] = {}
+        self.closed: Condition | None = None
+        self.over = False
+        self.driver: Driver | None = None
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                for target in ("telemetry", "status", "ledger"):
+                    wanted = (CAPABILITY,) if target == "telemetry" and self.batching else ()
+                    self.engine.attach_sender(target, target, desired_capabilities=wanted)
+            elif isinstance(event, Attached):
+                self.links[event.link.name] = event.link
+            elif isinstance(event, Dispositions):
+                self.outcomes.update({tag: state for tag, state, _, _ in event.items})
+            elif isinstance(event, Closed):
+                self.closed, self.over = event.condition, True
+
+    def writable(self) -> None:
+        return
+
+    async def connect(self, endpoint: tuple[str, int]) -> Client:
+        loop = asyncio.get_running_loop()
+
+        def owner(driver: Driver) -> Client:
+            self.driver = driver
+            return self
+
+        await loop.create_connection(lambda: Driver(self.engine, owner, write_bytes_max=1 << 20), *endpoint)
+        await self.until(lambda: len(self.links) == 3 and all(link.credit > 0 for link in self.links.values()))
+        return self
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    def send(self, link: str, tag: int, message: bytes) -> None:
+        assert self.driver is not None
+        self.engine.send(self.links[link], tag, message)
+        self.driver.flush_soon()
+
+    def batch(self, tag: int, address: str, first: int, count: int) -> None:
+        run = Run(
+            address, "device-1", 1 | CLOCK_GOOD, b"", [b"%d" % s for s in range(first, first + count)], time.time_ns()
+        )
+        self.send("telemetry", tag, data_section(encode([Stored(-1, first, run)], space="default", epoch=EPOCH)))
+
+    def close(self) -> None:
+        assert self.driver is not None
+        self.driver.abort()
+
+
+def rows(data: Path, table: str, *columns: str) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    for file in DeltaTable(data / "lake" / table).file_uris():
+        part = pq.ParquetFile(file).read(columns=list(columns))
+        found += zip(*(part.column(name).to_pylist() for name in columns), strict=True)
+    return sorted(found)
+
+
+def test_from_a_gateway_to_the_lake(tmp_path: Path) -> None:
+    """Batches, an overlap, a status, a ledger range; a new connection in between; SIGTERM; again after a restart."""
+
+    async def first(running: HubProcess) -> None:
+        client = await Client("gw1").connect(running.amqp)
+        client.batch(0, "a", 0, 100)
+        client.batch(1, "b", 0, 10)
+        client.batch(2, "a", 50, 100)
+        client.send("status", 3, data_section(msgspec.json.encode({"state": "running", "backlog_messages": 7})))
+        entry = {"epoch": EPOCH, "address": "a", "first_sequence": 150, "last_sequence": 199, "reason": "expired"}
+        client.send("ledger", 4, data_section(msgspec.json.encode(entry)))
+        client.send("telemetry", 5, data_section(b"this is no batch"))
+        await client.until(lambda: len(client.outcomes) == 6)
+        assert {tag: state for tag, state in client.outcomes.items() if state is not State.ACCEPTED} == {
+            5: State.REJECTED
+        }
+        second = await Client("gw1").connect(running.amqp)
+        await client.until(lambda: client.over)
+        assert client.closed is not None
+        assert "anew" in client.closed.description
+        second.batch(0, "a", 200, 10)
+        await second.until(lambda: second.outcomes == {0: State.ACCEPTED})
+        status = running.get("/api/v1/status")
+        assert status["totals"]["rows"] == 170
+        assert status["totals"]["duplicates"] == 50
+        gateway = running.get("/api/v1/gateways/gw1")
+        assert gateway["connected"] is True
+        assert gateway["landed"] == 170
+        assert gateway["status"]["backlog_messages"] == 7
+        assert [(m["address"], m["mark"], m["contiguous"], m["missing"]) for m in gateway["marks"]] == [
+            ("a", 209, 149, 50),
+            ("b", 9, 9, 0),
+        ]
+        assert "waypost_hub_messages_landed_total 170.0" in running.get("/metrics")
+        assert running.get("/healthz") == {"status": "ok"}
+        second.close()
+
+    async def again(running: HubProcess) -> None:
+        client = await Client("gw1").connect(running.amqp)
+        client.batch(0, "a", 0, 215)
+        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        client.close()
+
+    with hub(tmp_path) as running:
+        asyncio.run(first(running))
+        assert running.stop()[0] == 0
+    with hub(tmp_path) as running:
+        asyncio.run(again(running))
+        code, log = running.stop()
+        assert code == 0
+        assert "Traceback" not in log
+    telemetry = rows(tmp_path, "telemetry", "gateway", "address", "sequence", "body", "clock_quality", "lane")
+    expected = [
+        ("gw1", address, s, b"%d" % s, "good", "live") for address, n in (("a", 215), ("b", 10)) for s in range(n)
+    ]
+    assert telemetry == expected
+    assert rows(tmp_path, "ledger", "address", "first_sequence", "last_sequence") == [("a", 150, 199)]
+    states = [state for (state,) in rows(tmp_path, "gateway_status", "state")]
+    assert states.count("running") == 1
+    assert states.count("connected") == 3
+
+
+def test_plain_messages_land_under_their_names(tmp_path: Path) -> None:
+    async def scenario(running: HubProcess) -> None:
+        client = await Client("gw1", batching=False).connect(running.amqp)
+        run = Run("a", "device-1", 1, b"", [b"0", b"1", b"2"], time.time_ns())
+        for tag, message in enumerate(messages(Hop("gw1", EPOCH), 0, run)):
+            client.send("telemetry", tag, message)
+        client.send("telemetry", 3, messages(Hop("other", EPOCH), 9, run)[0])
+        client.send("telemetry", 4, data_section(b"nameless"))
+        await client.until(lambda: len(client.outcomes) == 5)
+        assert [client.outcomes[tag] for tag in range(5)] == [State.ACCEPTED] * 3 + [State.REJECTED] * 2
+        client.close()
+
+    with hub(tmp_path) as running:
+        asyncio.run(scenario(running))
+        assert running.stop()[0] == 0
+    assert rows(tmp_path, "telemetry", "sequence", "device", "body") == [(i, "device-1", b"%d" % i) for i in range(3)]
+
+
+def test_garbage_on_either_port_leaves_the_hub_serving(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    heads = [b"", b"AMQP\x00\x01\x00\x00", b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"MQTT"]
+
+    async def scenario(running: HubProcess) -> None:
+        client = await Client("gw1").connect(running.amqp)
+        client.batch(0, "a", 0, 5)
+        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        client.close()
+
+    with hub(tmp_path) as running:
+        for number in range(40):
+            endpoint = running.amqp if number % 4 else running.http
+            with socket.create_connection(endpoint, timeout=5) as peer, contextlib.suppress(OSError):
+                peer.sendall(chance.choice(heads) + chance.randbytes(chance.randrange(2_000)))
+        asyncio.run(scenario(running))
+        assert running.get("/healthz") == {"status": "ok"}
+        code, log = running.stop()
+    assert code == 0
+    assert "Traceback" not in log
+
+
+def test_the_api_refuses_what_is_too_much_or_not_there(tmp_path: Path) -> None:
+    with hub(tmp_path) as running:
+        for path, code in (
+            ("/api/v1/gateways?limit=0", 400),
+            ("/api/v1/gateways?limit=100000", 400),
+            ("/api/v1/gateways?limit=x", 400),
+            ("/api/v1/gateways/nobody", 404),
+            ("/nothing", 404),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                running.get(path)
+            assert caught.value.code == code
+            caught.value.close()
+        assert running.get("/api/v1/gateways") == {"gateways": [], "next": None}
+        page = running.get("/")
+        assert "<title>Waypost hub</title>" in page
+        assert "http://" not in page.replace("http://www.w3.org/2000/svg", ""), "the page loads nothing from elsewhere"
+        assert "https://" not in page
+
+
+def refused(*options: str, cwd: Path = ROOT) -> tuple[int, str]:
+    """(exit code, stderr) of a hub that does not start."""
+    done = subprocess.run(
+        [sys.executable, "-m", "edge.appliance.main", "hub", "run", *options],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+FREE = ("--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+
+def test_wrong_usage_ends_in_one_clear_line(tmp_path: Path) -> None:
+    code, words = refused("--data", str(tmp_path))
+    assert code == 2
+    assert "TLS" in words
+    assert "--dev" in words
+    code, words = refused("--data", str(tmp_path), "--dev", "--amqp", "0.0.0.0:0")
+    assert code == 2
+    assert "loopback" in words
+    config = tmp_path / "hub.yaml"
+    config.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  ampq: x\n")
+    code, words = refused("--data", str(tmp_path), "--dev", "--config", str(config), *FREE)
+    assert code == 2
+    assert f"{config}:4: spec.ampq" in words
+
+
+def test_a_place_that_is_taken_ends_in_one_clear_line(tmp_path: Path) -> None:
+    with hub(tmp_path / "data") as running:
+        code, words = refused("--data", str(tmp_path / "data"), "--dev", *FREE)
+        assert code == 2
+        assert "in use by another hub" in words
+        taken = f"127.0.0.1:{running.amqp[1]}"
+        for options in (("--amqp", taken, "--http", "127.0.0.1:0"), ("--amqp", "127.0.0.1:0", "--http", taken)):
+            code, words = refused("--data", str(tmp_path / "other"), "--dev", *options)
+            assert code == 2
+            assert "the port is in use" in words
+        assert running.stop()[0] == 0
+
+
+def test_data_that_cannot_be_used_end_in_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, words = refused("--data", str(tmp_path / "file"), "--dev", *FREE)
+    assert code == 2
+    assert "cannot be used" in words
+    with hub(tmp_path / "newer") as running:
+        assert running.stop()[0] == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "newer" / "registry.db")) as database:
+        database.execute("UPDATE schema_version SET version = 99")
+        database.commit()
+    code, words = refused("--data", str(tmp_path / "newer"), "--dev", *FREE)
+    assert code == 2
+    assert "newer program" in words
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unreadable_directory_ends_in_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    code, words = refused("--data", str(tmp_path / "closed"), "--dev", *FREE)
+    assert code == 2
+    assert "cannot be used" in words

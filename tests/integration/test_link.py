@@ -1,0 +1,272 @@
+"""The crossing over real sockets: dialer, driver, uplink and intake, with hubs that die, refuse and come back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from bridge.backoff import Backoff, BackoffPolicy
+from bridge.batch import Batch
+from bridge.dialer import Dialer, Endpoint, LinkState
+from bridge.driver import Driver
+from bridge.engine import Engine
+from bridge.gateway_link import GatewayLink, bind_wake
+from bridge.intake import Intake
+from bridge.message import Run, Stored
+from bridge.plain import Arrival, Hop
+from bridge.reports import Reports
+from bridge.uplink import Outcomes, Uplink
+
+DEADLINE_S = 20.0
+BACKOFF = BackoffPolicy(first_s=0.02, limit_s=0.1, stable_s=5.0)
+EPOCH = "e" * 32
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Hub:
+    """A hub on a real socket. Its marks and lake outlive `kill`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.lake: dict[int, bytes] = {}
+        self.arrived = self.duplicates = 0
+        self.mark = -1
+        self.accepting = True
+        self.statuses: list[dict[str, Any]] = []
+        self.gateways: list[str] = []
+        self._server: asyncio.Server | None = None
+        self._drivers: set[Driver] = set()
+
+    async def start(self) -> None:
+        def driver() -> Driver:
+            made = Driver(
+                Engine(container_id="hub", server=True), self._own, write_bytes_max=1 << 20, gone=self._drivers.discard
+            )
+            self._drivers.add(made)
+            return made
+
+        self._server = await asyncio.get_running_loop().create_server(driver, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def kill(self) -> None:
+        """As a crash does it: listening and established sockets gone at once."""
+        assert self._server is not None
+        self._server.close()
+        for driver in list(self._drivers):
+            driver.abort()
+
+    def _own(self, driver: Driver) -> Intake:
+        assert isinstance(driver.connection, Engine)
+        return Intake(driver.connection, self, wake=driver.flush_soon)
+
+    def gateway_connected(self, gateway: str, intake: Intake) -> None:
+        self.gateways.append(gateway)
+
+    def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
+        self.gateways.remove(gateway)
+
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+        self.arrived += len(batch)
+        for index in range(len(batch.ranges)):
+            self.duplicates += batch.trim(index, self.mark + 1)
+        messages = batch.messages()
+        self.lake.update(zip(messages.sequence, messages.body, strict=True))
+        if messages.sequence:
+            assert messages.sequence[0] == self.mark + 1, "a gap"
+            self.mark = messages.sequence[-1]
+        if self.accepting:
+            intake.accept([token])
+
+    def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
+        raise AssertionError("batches were offered")
+
+    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+        self.statuses.append(document)
+
+    def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        intake.accept([token])
+
+
+class Gateway:
+    """An uplink with one forwarder's log behind it."""
+
+    def __init__(self, ports: Sequence[int], *, connect_timeout_s: float = 5.0) -> None:
+        self.uplink = Uplink("uplink", Hop("gw1", EPOCH), space="s", outcomes=Outcomes("accepted", "rejected"))
+        self.reports = Reports()
+        self.settled = 0
+        self.states: list[LinkState] = []
+        self._bodies: list[bytes] = []
+        self._next = 0
+        self.uplink.add(self)
+        self.dialer = Dialer(
+            [Endpoint("127.0.0.1", port) for port in ports],
+            lambda _: GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
+            backoff=Backoff(BACKOFF, Random(1).random),
+            bind=lambda wake: bind_wake(self.uplink, self.reports, wake),
+            connect_timeout_s=connect_timeout_s,
+            changed=self.states.append,
+        )
+
+    def publish(self, count: int) -> None:
+        first = len(self._bodies)
+        self._bodies += [b'{"reading": %d}' % (first + i) for i in range(count)]
+        self.pump()
+
+    def pump(self) -> None:
+        while (credit := self.uplink.credit) and self._next < len(self._bodies):
+            bodies = self._bodies[self._next : self._next + min(credit, 500)]
+            self.uplink.deliver(self, Stored(self._next, self._next, Run("plant", "dev", 1, b"", bodies, 7)))
+            self._next += len(bodies)
+
+    def settle(self, consumer: object, first: int, last: int, outcome: object) -> None:
+        assert outcome == "accepted"
+        assert first == self.settled, "out of order"
+        self.settled = last + 1
+
+
+def scenario(test: Callable[[Hub], Any]) -> Callable[[], None]:
+    """Run an async scenario with a hub of its own, and leave nothing behind."""
+
+    def run() -> None:
+        async def with_hub() -> None:
+            made = Hub()
+            await made.start()
+            try:
+                await test(made)
+            finally:
+                made.kill()
+                await eventually(lambda: not made._drivers)
+
+        asyncio.run(with_hub())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@scenario
+async def test_everything_crosses_and_is_settled(hub: Hub) -> None:
+    gateway = Gateway([hub.port])
+    gateway.publish(20_000)
+    gateway.dialer.start()
+    await eventually(lambda: gateway.settled == 20_000)
+    assert len(hub.lake) == 20_000
+    assert hub.duplicates == 0
+    assert gateway.dialer.state.connected
+    assert gateway.dialer.state.peer == "hub"
+    assert gateway.dialer.state.batching
+    gateway.reports.status({"state": "up"})
+    await eventually(lambda: hub.statuses == [{"state": "up"}])
+    acknowledged: list[bool] = []
+    gateway.reports.ledger({"first_sequence": 3}, acknowledged.append)
+    await eventually(lambda: acknowledged == [True])
+    await gateway.dialer.close()
+    await eventually(lambda: not hub.gateways)
+    assert not gateway.dialer.state.connected
+
+
+@scenario
+async def test_a_hub_that_dies_before_its_answers_and_comes_back(hub: Hub) -> None:
+    gateway = Gateway([hub.port])
+    gateway.dialer.start()
+    total = 0
+    for _ in range(5):
+        hub.accepting = False
+        gateway.publish(3_000)
+        total += 3_000
+        await eventually(lambda: hub.mark == total - 1)  # noqa: B023 - awaited at once
+        hub.kill()
+        await eventually(lambda: not gateway.dialer.state.connected and gateway.dialer.state.attempts >= 2)
+        gateway.publish(100)
+        total += 100
+        hub.accepting = True
+        await hub.start()
+        await eventually(lambda: gateway.settled == total)  # noqa: B023
+    assert hub.duplicates >= 5 * 3_000
+    assert sorted(hub.lake) == list(range(total))
+    await gateway.dialer.close()
+
+
+@scenario
+async def test_pause_cuts_and_resume_restores(hub: Hub) -> None:
+    gateway = Gateway([hub.port])
+    gateway.dialer.start()
+    gateway.publish(10)
+    await eventually(lambda: gateway.settled == 10)
+    gateway.dialer.pause()
+    await eventually(lambda: not gateway.dialer.state.connected and not hub.gateways)
+    assert gateway.dialer.state.paused
+    assert gateway.uplink.credit == 0
+    gateway.publish(1_000)
+    attempts = gateway.dialer.state.attempts
+    await asyncio.sleep(BACKOFF.limit_s * 2)
+    assert gateway.dialer.state.attempts == attempts, "it tried while paused"
+    assert hub.mark == 9
+    gateway.dialer.resume()
+    await eventually(lambda: gateway.settled == 1_010)
+    await gateway.dialer.close()
+
+
+@scenario
+async def test_failover_to_the_second_endpoint_and_back(hub: Hub) -> None:
+    second = Hub()
+    await second.start()
+    gateway = Gateway([hub.port, second.port])
+    hub.kill()
+    gateway.dialer.start()
+    await eventually(lambda: gateway.dialer.state.connected)
+    assert gateway.dialer.state.endpoint == f"amqp://127.0.0.1:{second.port}"
+    await hub.start()
+    second.kill()
+    await eventually(lambda: hub.gateways == ["gw1"])
+    assert gateway.dialer.state.endpoint == f"amqp://127.0.0.1:{hub.port}"
+    await gateway.dialer.close()
+    await eventually(lambda: not second._drivers)
+
+
+@scenario
+async def test_a_peer_that_says_nothing_is_given_up_for_the_next(hub: Hub) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    gateway = Gateway([server.sockets[0].getsockname()[1], hub.port], connect_timeout_s=0.2)
+    gateway.dialer.start()
+    await eventually(lambda: gateway.dialer.state.connected)
+    assert any("no link in 0.2 s" in (state.last_error or "") for state in gateway.states)
+    await gateway.dialer.close()
+    server.close()
+
+
+@scenario
+async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    gateway = Gateway([server.sockets[0].getsockname()[1]])
+    gateway.dialer.start()
+    await eventually(lambda: gateway.dialer.state.attempts >= 3)
+    assert "amqp:connection:framing-error" in (gateway.dialer.state.last_error or "")
+    await gateway.dialer.close()
+    server.close()
+
+
+def test_closing_a_dialer_that_cannot_connect() -> None:
+    async def run() -> None:
+        gateway = Gateway([1])
+        gateway.dialer.start()
+        await eventually(lambda: gateway.dialer.state.last_error is not None)
+        await gateway.dialer.close()
+        assert not gateway.dialer.state.connected
+
+    asyncio.run(run())

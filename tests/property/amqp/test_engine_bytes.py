@@ -1,0 +1,140 @@
+"""Whatever bytes come, the machine does not raise, ends at most once, and can be dropped in any state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, count
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.engine import Attached, Closed, Engine, Event, Opened, State, Transfers
+from bridge.sasl import SaslServer
+from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
+
+
+def record() -> list[bytes]:
+    """What a client sends, turn by turn, in a conversation with all kinds of frames in it."""
+    sent: list[bytes] = []
+    pipe = Pipe(open_both=False)
+    client, server = pipe.client, pipe.server
+    take = client.data_to_send
+
+    def tap() -> bytes:
+        data = take()
+        sent.append(data)
+        return data
+
+    client.data_to_send = tap  # type: ignore[method-assign]
+    pipe.turn()
+    server.open()
+    pipe.turn()
+    mine, theirs = pipe.sender(credit=20, desired_capabilities=("x",), properties={"a": 1})
+    back, there = pipe.receiver("topic/b")
+    for i in range(5):
+        client.send(mine, i, message(b"x" * i, durable=True))
+    client.send(mine, 9, message(bytes(3000)), settled=True)
+    pipe.turn()
+    server.settle(theirs, range(3))
+    server.send_all(there, 0, [message(b"y")] * 3)
+    pipe.turn()
+    client.settle(back, [0], State.ACCEPTED)
+    client.settle(back, [1], State.MODIFIED_FAILED)
+    client.grant(back, 3, drain=True)
+    pipe.turn()
+    client.detach(mine)
+    client.close()
+    pipe.turn()
+    return sent
+
+
+TURNS = record()
+CONVERSATION = b"".join(TURNS)
+EDGES = list(accumulate(map(len, TURNS)))
+"""Where the client waited for an answer: what follows is only right after one."""
+
+
+def feed(data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
+    """A server that accepts and answers all it understands reads `data`, cut at `cuts`; its events."""
+    server = Engine(
+        container_id="s", server=True, sasl=SaslServer(lambda *_: None, anonymous="anonymous"), max_message_size=10_000
+    )
+    events: list[Event] = []
+    tags = count()
+    edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    for start, stop in zip(edges, edges[1:], strict=False):
+        fresh = server.receive_data(data[start:stop], NOW)
+        for event in fresh:
+            if isinstance(event, Opened):
+                server.open()
+            elif isinstance(event, Attached):
+                server.accept(event.link)
+                if not event.link.is_sender:
+                    server.grant(event.link, 20)
+            elif isinstance(event, Transfers):
+                server.settle(event.link, event.deliveries)
+        events += fresh
+        for link in server.links:
+            if link.is_sender and link.credit > 0:
+                server.send(link, next(tags), b"\x00\x53\x75\xa0\x00")
+        server.data_to_send()
+    if server.deadline is not None:
+        events += server.handle_timeout(server.deadline)
+    events += server.receive_eof(NOW + 1)
+    closed = of_kind(events, Closed)
+    assert len(closed) == 1
+    assert events[-1] is closed[0]
+    assert server.closed
+    return events
+
+
+def test_the_recording_is_understood() -> None:
+    events = feed(CONVERSATION, EDGES)
+    assert len(of_kind(events, Attached)) == 2
+    assert sum(len(event.messages) for event in of_kind(events, Transfers)) == 6
+    assert of_kind(events, Closed) == [Closed(None)]
+
+
+def test_every_truncation() -> None:
+    for size in range(0, len(CONVERSATION), 3):
+        feed(CONVERSATION[:size], EDGES)
+
+
+@given(st.lists(st.integers(0, len(CONVERSATION)), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_events_do_not_depend_on_how_bytes_are_cut(cuts: list[int]) -> None:
+    whole, cut = feed(CONVERSATION, EDGES), feed(CONVERSATION, [*EDGES, *cuts])
+    for kind in (Opened, Attached, Closed):
+        assert len(of_kind(whole, kind)) == len(of_kind(cut, kind))
+    assert [m for e in of_kind(whole, Transfers) for m in e.messages] == [
+        m for e in of_kind(cut, Transfers) for m in e.messages
+    ]
+
+
+@given(st.binary(max_size=300), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_random_bytes(data: bytes, with_header: bool) -> None:
+    feed((b"AMQP\x00\x01\x00\x00" if with_header else b"") + data)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, len(CONVERSATION) - 1), st.sampled_from(["set", "drop", "double"]), st.integers(0, 255)
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=250, deadline=None)
+def test_damaged_recordings(damages: list[tuple[int, str, int]]) -> None:
+    data = bytearray(CONVERSATION)
+    for at, how, value in damages:
+        at = min(at, len(data) - 1)
+        if how == "set":
+            data[at] = value
+        elif how == "drop":
+            del data[at : at + value % 7]
+        else:
+            data[at:at] = data[at : at + value % 40]
+    feed(bytes(data), EDGES)

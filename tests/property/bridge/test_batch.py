@@ -1,0 +1,90 @@
+"""Whatever a store can hand out survives a batch: values, order per address, and any trimming."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.batch import BatchError, Codec, Lane, decode, encode
+from bridge.message import Run, Stored
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+addresses = st.sampled_from(["a", "b", "plant/7/temp", "ü/🙂"])
+runs = st.builds(
+    Run,
+    addresses,
+    names,
+    st.integers(0, 63),
+    st.binary(max_size=8),
+    st.lists(st.binary(max_size=20), min_size=1, max_size=5),
+    st.integers(0, 2**63 - 1),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Stored]:
+    """A log as a forwarder reads it: dense per address but for holes."""
+    following = dict.fromkeys(["a", "b", "plant/7/temp", "ü/🙂"], 0)
+    following["b"] = draw(st.integers(0, 2**62))
+    result: list[Stored] = []
+    for position, run in enumerate(draw(st.lists(runs, min_size=1, max_size=12))):
+        following[run.address] += draw(st.sampled_from([0, 0, 0, 1, 1000]))
+        result.append(Stored(position, following[run.address], run))
+        following[run.address] += len(run)
+    return result
+
+
+Message = tuple[str, int, str, int, int, bytes, bytes]
+
+
+def flat(items: list[Stored]) -> list[Message]:
+    return [
+        (run.address, sequence + i, run.device, run.received_at, run.flags, run.properties, body)
+        for _, sequence, run in items
+        for i, body in enumerate(run.bodies)
+    ]
+
+
+def by_address(messages: list[Message]) -> dict[str, list[Message]]:
+    result: dict[str, list[Message]] = defaultdict(list)
+    for message in messages:
+        result[message[0]].append(message)
+    return result
+
+
+@given(logs(), names, names, st.sampled_from(Lane), st.sampled_from(Codec), st.integers(0, 5))
+@settings(max_examples=150, deadline=None)
+def test_round_trip(items: list[Stored], space: str, epoch: str, lane: Lane, codec: Codec, base: int) -> None:
+    batch = decode(encode(items, space=space, epoch=epoch, lane=lane, bases={"a": base}, codec=codec))
+    assert (batch.space, batch.epoch, batch.lane) == (space, epoch, lane)
+    assert by_address(flat(batch.stored())) == by_address(flat(items))
+    assert list(zip(*batch.messages(), strict=True)) == flat(batch.stored())
+    assert all(r.base == (min(base, r.first) if r.address == "a" else 0) for r in batch.ranges)
+    assert sum(r.count for r in batch.ranges) == len(batch) == sum(len(item.run) for item in items)
+
+
+@given(logs(), st.dictionaries(addresses, st.integers(0, 60)))
+@settings(max_examples=150, deadline=None)
+def test_trim_leaves_what_is_not_below_the_mark(items: list[Stored], marks: dict[str, int]) -> None:
+    batch = decode(encode(items, space="s", epoch="e"))
+    dropped = sum(batch.trim(index, marks.get(r.address, 0)) for index, r in enumerate(list(batch.ranges)))
+    expected = [message for message in flat(items) if message[1] >= marks.get(message[0], 0)]
+    assert by_address(flat(batch.stored())) == by_address(expected)
+    assert list(zip(*batch.messages(), strict=True)) == flat(batch.stored())
+    assert dropped == len(flat(items)) - len(expected)
+    assert len(batch) == len(expected)
+
+
+@given(st.binary(max_size=200), logs(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_nothing_but_batch_error_comes_out_of_garbage(garbage: bytes, items: list[Stored], data: st.DataObject) -> None:
+    good = encode(items, space="s", epoch="e")
+    cut = data.draw(st.integers(0, len(good)))
+    for bad in (garbage, good[:cut] + garbage, garbage + good[cut:]):
+        if bad != good:
+            with contextlib.suppress(BatchError):
+                decode(bad)
+                raise AssertionError("decoded garbage")

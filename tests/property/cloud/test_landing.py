@@ -1,0 +1,151 @@
+"""The landing against a model, with the process dying between any two of its steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bridge.batch import Lane, decode, encode
+from bridge.message import CLOCK_GOOD, Run, Stored
+from cloud.hub.registry import Registry, sqlite_url
+from cloud.lake.commits import FAILPOINTS
+from cloud.lake.coverage import Coverage
+from cloud.lake.landing import Landing, LedgerRange
+from cloud.lake.rows import Arrival
+
+EPOCH = "e" * 32
+NOW_US = 1_795_250_665_237_000
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class Hub:
+    """A hub that can die at a step and start again on what it left."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.crash_at: str | None = None
+        self.start()
+
+    def start(self) -> None:
+        self.registry = Registry(sqlite_url(str(self.directory / "registry.db")))
+        self.landing = Landing(self.directory / "lake", self.registry, failpoint=self.failpoint)
+
+    def failpoint(self, step: str) -> None:
+        if step == self.crash_at:
+            self.crash_at = None
+            raise Crash(step)
+
+    def attempt(self, what: list[Arrival] | list[LedgerRange], crash_at: str | None) -> bool:
+        """True when it was acknowledged; else the process died and has been started again."""
+        self.crash_at = crash_at
+        try:
+            if what and isinstance(what[0], LedgerRange):
+                self.landing.land_ledger(what, NOW_US)  # type: ignore[arg-type]
+            else:
+                self.landing.land(what, NOW_US)  # type: ignore[arg-type]
+        except Crash:
+            self.registry.close()
+            self.start()
+            return False
+        finally:
+            self.crash_at = None
+        return True
+
+    def rows(self, table: str, columns: list[str]) -> Counter[tuple[object, ...]]:
+        found: Counter[tuple[object, ...]] = Counter()
+        for file in DeltaTable(self.directory / "lake" / table).file_uris():
+            part = pq.ParquetFile(file).read(columns=columns)
+            found.update(zip(*(part.column(name).to_pylist() for name in columns), strict=True))
+        return found
+
+
+def arrival(gateway: str, address: str, first: int, count: int, lane: Lane = Lane.LIVE) -> Arrival:
+    bodies = [f"{gateway} {address} {sequence}".encode() for sequence in range(first, first + count)]
+    run = Run(address, "device", 1 | CLOCK_GOOD, b"", bodies, NOW_US * 1_000)
+    return Arrival("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=EPOCH, lane=lane)))
+
+
+ranges = st.tuples(
+    st.sampled_from(["g1", "g2"]), st.sampled_from(["a", "b"]), st.integers(0, 30), st.integers(1, 12),
+    st.sampled_from(Lane),
+)  # fmt: skip
+steps = st.tuples(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([None, *FAILPOINTS]))
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, min_size=1, max_size=5))
+def test_what_is_acknowledged_is_in_the_lake_once(script: list[tuple[list[tuple], str | None]]) -> None:
+    """Overlaps, repetitions, lanes out of order and a death at each step: rows = distinct = acknowledged."""
+    acknowledged: set[tuple[object, ...]] = set()
+    sent: set[tuple[object, ...]] = set()
+    with tempfile.TemporaryDirectory() as directory:
+        hub = Hub(Path(directory))
+        for batches, crash_at in script:
+            arrivals = [arrival(*batch) for batch in batches]
+            messages = {(g, a, s, f"{g} {a} {s}".encode()) for g, a, f, n, _ in batches for s in range(f, f + n)}
+            sent |= messages
+            if hub.attempt(arrivals, crash_at):
+                acknowledged |= messages
+            rows = hub.rows("telemetry", ["gateway", "address", "sequence", "body"])
+            assert set(rows.values()) <= {1}, "a message is there twice"
+            assert acknowledged <= set(rows) <= sent
+            assert not hub.registry.unresolved()
+            marked = {
+                (place.gateway, place.address, sequence)
+                for gateway in ("g1", "g2")
+                for place, coverage in hub.registry.marks("default", gateway).items()
+                for first, last in coverage.spans
+                for sequence in range(first, last + 1)
+            }
+            assert marked == {row[:3] for row in rows}, "the marks say what is in the lake, no more and no less"
+        for batches, _ in script:
+            assert hub.attempt([arrival(*batch) for batch in batches], None)
+        assert hub.rows("telemetry", ["gateway", "address", "sequence", "body"]) == Counter(sent)
+        hub.registry.close()
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([None, *FAILPOINTS])), min_size=1, max_size=5))
+def test_a_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        hub = Hub(Path(directory))
+        sent = set()
+        for first, crash_at in script:
+            ranges = [LedgerRange("default", "g", EPOCH, "a", first, first + 2, 10, "expired", NOW_US)] * 2
+            sent.add((first, first + 2, "expired"))
+            if not hub.attempt(ranges, crash_at):
+                assert hub.attempt(ranges, None)
+            assert hub.rows("ledger", ["first_sequence", "last_sequence", "reason"]) == Counter(sent)
+        hub.registry.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9))), st.integers(0, 40), st.integers(0, 9))
+def test_coverage_is_a_set(added: list[tuple[int, int]], first: int, more: int) -> None:
+    coverage, model = Coverage(), set()
+    for start, length in added:
+        coverage.add(start, start + length)
+        model |= set(range(start, start + length + 1))
+    assert {s for a, b in coverage.spans for s in range(a, b + 1)} == model
+    assert all(a[1] + 1 < b[0] for a, b in zip(coverage.spans, coverage.spans[1:], strict=False))
+    missing = [s for a, b in coverage.missing(first, first + more) for s in range(a, b + 1)]
+    assert missing == [s for s in range(first, first + more + 1) if s not in model]
+    assert coverage.mark == max(model, default=-1)
+
+
+@given(st.lists(st.integers(0, 60), min_size=1), st.integers(0, 3))
+def test_holes_are_closed_from_the_lowest(points: list[int], holes_max: int) -> None:
+    coverage = Coverage()
+    for point in points:
+        coverage.add(point, point, holes_max)
+        assert len(coverage.holes) <= holes_max
+    assert coverage.mark == max(points)
+    assert not any(coverage.missing(point, point) for point in points)

@@ -1,0 +1,194 @@
+"""Any sequence of calls on the store on disk, with crashes and reopening, against dictionaries plainly right."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import SqliteStore
+from tests.contract.store.rig import Rig, run_of, sqlite_rig
+
+LIMITS = Limits(
+    segment_bytes_max=40,
+    counted_commits_max=3,
+    reclaim_rows_max=2,
+    reclaim_logs_max=2,
+    addresses_cached_max=2,
+    segments_cached_max=1,
+    checkpoint_bytes=20_000,
+    page_bytes=512,
+)
+LOGS = st.sampled_from(["a", "b", "c"])
+CURSORS = st.sampled_from(["x", "y"])
+BODIES = st.lists(st.binary(max_size=15), min_size=1, max_size=6)
+Message = tuple[int, str, int, bytes]
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """`messages`, `cursors` and `state` are what must hold; `gathered` is what the next commit adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.rig: Rig
+        self.messages: dict[str, list[Message]] = {}
+        self.sequences: dict[str, int] = {}
+        self.cursors: dict[tuple[str, str], set[int]] = {}
+        self.state: dict[str, bytes] = {}
+        self.gathered: list[tuple[str, str, list[bytes]]] = []
+        self.gathered_state: dict[str, bytes | None] = {}
+
+    @initialize()
+    def start(self) -> None:
+        self.rig = sqlite_rig(self.directory / "0", LIMITS)
+
+    def teardown(self) -> None:
+        self.rig.store.close()
+        shutil.rmtree(self.directory)
+
+    def first_possible(self, log: str) -> int:
+        """No position from here on may be gone."""
+        done = [acknowledged for (_, name), acknowledged in self.cursors.items() if name == log]
+        end = len(self.messages.get(log, []))
+        return min((next((p for p in range(end) if p not in d), end) for d in done), default=end)
+
+    @rule(log=LOGS, address=st.sampled_from(["p", "q", "r"]), bodies=BODIES)
+    def append(self, log: str, address: str, bodies: list[bytes]) -> None:
+        self.rig.store.append(self.rig.store.log(log), run_of(*bodies, address=address))
+        self.gathered.append((log, address, bodies))
+
+    @rule(log=LOGS, name=CURSORS, position=st.integers(0, 3))
+    def open_cursor(self, log: str, name: str, position: int) -> None:
+        number = self.rig.store.log(log)
+        cursor = self.rig.store.open_cursor(name, number, position)
+        if (name, log) not in self.cursors:
+            made_at = self.rig.store.cursor(cursor).position
+            assert made_at == position or made_at <= self.first_possible(log)
+            self.cursors[name, log] = set(range(made_at))
+
+    @rule(log=LOGS, name=CURSORS)
+    def drop_cursor(self, log: str, name: str) -> None:
+        if self.cursors.pop((name, log), None) is not None:
+            self.rig.store.drop_cursor(self.rig.store.open_cursor(name, self.rig.store.log(log), 0))
+
+    @rule(log=LOGS, name=CURSORS, data=st.data())
+    def acknowledge(self, log: str, name: str, data: st.DataObject) -> None:
+        end = len(self.messages.get(log, []))
+        if (name, log) in self.cursors and end:
+            first = data.draw(st.integers(0, end - 1))
+            last = data.draw(st.integers(first, min(first + 9, end - 1)))
+            number = self.rig.store.log(log)
+            self.rig.store.acknowledge(self.rig.store.open_cursor(name, number, 0), first, last)
+            self.cursors[name, log] |= set(range(first, last + 1))
+
+    @rule(key=st.sampled_from("klm"), value=st.one_of(st.none(), st.binary(max_size=9)))
+    def put_or_delete(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.rig.store.delete("kind", key)
+        else:
+            self.rig.store.put("kind", key, value)
+        self.gathered_state[key] = value
+
+    @rule(seconds=st.sampled_from([0.0, 0.1]))
+    def flush(self, seconds: float) -> None:
+        self.rig.now += seconds
+        expected = bool(self.gathered or self.gathered_state)
+        started = self.rig.store.flush()
+        assert started or not expected
+        while self.rig.store.committing:
+            self.rig.turn()
+        if started:
+            assert self.rig.commits[-1].error is None
+            self.keep()
+
+    @precondition(lambda self: self.gathered)
+    @rule()
+    def a_commit_fails(self) -> None:
+        """Another program holds the file; the messages are refused, all the rest is kept for the next commit."""
+        assert isinstance(self.rig.store, SqliteStore)
+        writer = self.rig.store._writer._connection
+        writer.execute("PRAGMA busy_timeout = 0").fetchall()
+        other = sqlite3.connect(self.rig.store._path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        assert self.rig.store.flush()
+        while self.rig.store.committing:
+            self.rig.turn()
+        other.execute("ROLLBACK")
+        other.close()
+        assert self.rig.commits[-1].error is not None
+        assert self.rig.commits[-1].appended == ()
+        self.gathered = []
+        self.rig.now += 10  # past the pause before trying again
+
+    @rule()
+    def reopen(self) -> None:
+        self.rig.reopen()
+        self.keep()
+
+    @rule()
+    def crash(self) -> None:
+        """Go on with a copy of the files; what was not committed is lost, and lazy moves may be."""
+        self.flush_all()
+        place = self.directory / str(len(list(self.directory.iterdir())))
+        place.mkdir()
+        assert isinstance(self.rig.store, SqliteStore)
+        for path in self.rig.store._path.parent.iterdir():
+            shutil.copyfile(path, place / path.name)
+        self.rig.store.close()
+        self.rig = sqlite_rig(place, LIMITS)
+
+    def flush_all(self) -> None:
+        self.rig.settle()
+        self.keep()
+
+    def keep(self) -> None:
+        """The gathered is committed."""
+        for log, address, bodies in self.gathered:
+            messages = self.messages.setdefault(log, [])
+            for body in bodies:
+                sequence = self.sequences.get(address, 0)
+                messages.append((len(messages), address, sequence, body))
+                self.sequences[address] = sequence + 1
+        self.gathered = []
+        for key, value in self.gathered_state.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+        self.gathered_state = {}
+
+    @invariant()
+    def what_must_be_there_is_there(self) -> None:
+        store = self.rig.store
+        for log, messages in self.messages.items():
+            number = store.log(log)
+            first, end = store.bounds(number)
+            assert end == len(messages)
+            assert first <= self.first_possible(log)
+            assert self.rig.read_all(number, 0, 30) == messages[first:]
+            assert store.info().logs[number - 1].bytes == sum(len(body) for *_, body in messages[first:])
+
+    @invariant()
+    def cursors_are_where_they_were_put(self) -> None:
+        store = self.rig.store
+        for (name, log), acknowledged in self.cursors.items():
+            record = store.cursor(store.open_cursor(name, store.log(log), 0))
+            above = {p for first, last in record.acknowledged for p in range(first, last + 1)}
+            assert set(range(record.position)) | above == acknowledged
+
+    @invariant()
+    def state_is_what_was_put(self) -> None:
+        assert dict(self.rig.store.items("kind")) == self.state
+
+
+TestStoreMachine = StoreMachine.TestCase
+TestStoreMachine.settings = settings(
+    max_examples=70, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

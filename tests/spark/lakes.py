@@ -1,0 +1,216 @@
+"""Synthetic lakes, written the way the hub writes them: delta-rs commits of a second or two of traffic each.
+
+`python -m tests.spark.lakes DIR [--gateways 2 --devices 4 --seconds 150 --hertz 2 --outage gw1:40:60]` writes one to
+look at. Everything is a pure function of the arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+
+from spark import schemas
+
+START = datetime(2026, 3, 14, 9, 26, 0, tzinfo=UTC)
+LANDING_SECONDS = 2.0
+DRAIN_ROWS_PER_S = 120.0
+
+Row = dict[str, Any]
+
+
+def write(root: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Append `rows` to landed table `name` in one commit; columns a row does not name are null."""
+    table = schemas.LANDED[name]
+    columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
+    names = table.columns.names
+    data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
+    deltalake.write_deltalake(root / name, data, mode="append", partition_by=list(table.partition_by))
+
+
+def message(sequence: int = 0, **override: Any) -> Row:
+    """One telemetry row; name what matters, the rest is plausible."""
+    at = override.pop("at", START + timedelta(seconds=sequence))
+    row = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "epoch": "e1",
+        "address": "load/cpu",
+        "sequence": sequence,
+        "device": "dev1",
+        "event_time": at,
+        "received_at": at,
+        "ingested_at": at + timedelta(seconds=1),
+        "clock_quality": "good",
+        "lane": "live",
+        "content_type": None,
+        "properties": None,
+        "body": b"1.0",
+    }
+    row |= override
+    row["ingest_date"] = row["ingested_at"].date()
+    return row
+
+
+def ledger(first: int, last: int, **override: Any) -> Row:
+    """One ledger row: sequences `first`..`last` given up."""
+    row = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "epoch": "e1",
+        "address": "load/cpu",
+        "first_sequence": first,
+        "last_sequence": last,
+        "bytes": 10 * (last - first + 1),
+        "reason": "expired",
+        "decided_at": START,
+        "ingested_at": START,
+        "ingest_date": START.date(),
+    }
+    return row | override
+
+
+def manifest(first: int, last: int, **override: Any) -> Row:
+    """One manifest row: sequences `first`..`last` accepted."""
+    row = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "epoch": "e1",
+        "address": "load/cpu",
+        "hour": START,
+        "first_sequence": first,
+        "last_sequence": last,
+        "count": last - first + 1,
+        "digest": "-",
+        "signature": None,
+        "ingested_at": START,
+        "ingest_date": START.date(),
+    }
+    return row | override
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a synthetic fleet does. `outages`: gateway -> (from, until) in seconds, when its uplink is cut."""
+
+    gateways: int = 2
+    devices: int = 4
+    seconds: int = 150
+    hertz: float = 2.0
+    outages: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def fleet(root: Path, plan: Plan) -> int:
+    """Write a lake that `plan` would leave behind; returns the number of telemetry rows."""
+    rows: list[Row] = []
+    status: list[Row] = []
+    for number in range(1, plan.gateways + 1):
+        name = f"gw{number}"
+        received = sorted(_received(name, plan), key=lambda row: row["received_at"])
+        _number(received)
+        _land(received, plan.outages.get(name))
+        rows += received
+        status += _status(name, received, plan)
+    rows.sort(key=lambda row: row["ingested_at"])
+    for _, commit in groupby(rows, key=lambda row: int(row["ingested_at"].timestamp() / LANDING_SECONDS)):
+        write(root, "telemetry", commit)
+    write(root, "gateway_status", status)
+    return len(rows)
+
+
+def _received(gateway: str, plan: Plan) -> Iterable[Row]:
+    for number in range(plan.devices):
+        kind = ("cpu", "env", "disk", "net")[number % 4]
+        device = f"{gateway}-{kind}{number // 4 + 1}"
+        for step in range(int(plan.seconds * plan.hertz)):
+            second = step / plan.hertz + number * 0.013
+            at = START + timedelta(seconds=second)
+            yield message(
+                gateway=gateway,
+                epoch=f"{gateway}-e1",
+                address=f"load/{kind}",
+                device=device,
+                at=at,
+                event_time=at - timedelta(milliseconds=4),
+                body=_body(kind, second, number),
+            )
+
+
+def _body(kind: str, second: float, phase: int) -> bytes:
+    wave = math.sin(second / 9 + phase)
+    noise = math.sin(second * 12.9898 + phase * 78.233) * 43758.5453 % 1
+    match kind:
+        case "cpu":
+            return json.dumps({"load": round(35 + 25 * wave + 8 * noise, 2), "idle": round(60 - 20 * wave, 2)}).encode()
+        case "env":
+            values = {"temperature": round(21 + 1.5 * wave + 0.2 * noise, 3), "air": {"humidity": round(45 + 5 * noise, 1)}}
+            return json.dumps(values).encode()
+        case "disk":
+            return b"%.1f" % (512 + second * 3 + 40 * noise)
+        case _:
+            return json.dumps({"rx": round(1e6 * (1.2 + wave) + 2e5 * noise), "tx": round(4e5 * (1.1 - wave))}).encode()
+
+
+def _number(rows: list[Row]) -> None:
+    counters: dict[str, int] = {}
+    for row in rows:
+        row["sequence"] = counters.get(row["address"], 0)
+        counters[row["address"]] = row["sequence"] + 1
+
+
+def _land(rows: list[Row], outage: tuple[float, float] | None) -> None:
+    drained = START + timedelta(seconds=outage[1] + 1.5) if outage else START
+    for row in rows:
+        at = row["received_at"]
+        second = (at - START).total_seconds()
+        landed = at + timedelta(seconds=0.4 + 1.2 * (second * 0.37 % 1))
+        if outage and outage[0] <= second < outage[1]:
+            drained += timedelta(seconds=1 / DRAIN_ROWS_PER_S)
+            landed = drained
+            row["lane"] = "backlog"
+        row["ingested_at"] = landed
+        row["ingest_date"] = landed.date()
+
+
+def _status(gateway: str, rows: list[Row], plan: Plan) -> Iterable[Row]:
+    for second in range(0, plan.seconds + 10, 5):
+        at = START + timedelta(seconds=second)
+        held = sum(row["received_at"] <= at < row["ingested_at"] for row in rows)
+        yield {
+            "tenant": "default",
+            "gateway": gateway,
+            "epoch": f"{gateway}-e1",
+            "reported_at": at,
+            "state": "running",
+            "backlog_messages": held,
+            "clock_quality": "good",
+            "ingested_at": at,
+            "ingest_date": at.date(),
+        }
+
+
+def main() -> None:
+    """Write one lake."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("root", type=Path)
+    for name, default in (("gateways", 2), ("devices", 4), ("seconds", 150)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--hertz", type=float, default=2.0)
+    parser.add_argument("--outage", action="append", default=[], metavar="GATEWAY:FROM:UNTIL")
+    options = parser.parse_args()
+    outages = {name: (float(a), float(b)) for name, a, b in (text.split(":") for text in options.outage)}
+    plan = Plan(options.gateways, options.devices, options.seconds, options.hertz, outages)
+    print(fleet(options.root, plan), "rows")
+
+
+if __name__ == "__main__":
+    main()

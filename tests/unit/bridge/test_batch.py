@@ -1,0 +1,183 @@
+"""The batch format's edges: what `encode` refuses, what `decode` refuses, and what `trim` leaves."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from random import Random
+
+import pytest
+import zstandard
+
+from bridge import batch
+from bridge.batch import Batch, BatchError, Codec, Lane, Range, decode, encode
+from bridge.message import CLOCK_GOOD, Run, Stored
+
+EPOCH = "00112233445566778899aabbccddeeff"
+RECEIVED = 1_760_000_000_000_000_000
+
+
+def stored(address: str, sequence: int, *bodies: bytes, device: str = "pump", properties: bytes = b"") -> Stored:
+    return Stored(7, sequence, Run(address, device, 1 | CLOCK_GOOD, properties, list(bodies), RECEIVED + sequence))
+
+
+def encoded(*items: Stored, **options: object) -> bytes:
+    return encode(items, space="default", epoch=EPOCH, **options)  # type: ignore[arg-type]
+
+
+def resealed(data: bytes, change: Callable[[bytearray], None]) -> bytes:
+    """`data` changed and given a right checksum, to reach the checks behind it."""
+    changed = bytearray(data)
+    change(changed)
+    changed[4:8] = zlib.crc32(changed[8:]).to_bytes(4, "little")
+    return bytes(changed)
+
+
+class TestRanges:
+    def test_addresses_are_gathered_and_each_keeps_its_order(self) -> None:
+        result = decode(encoded(stored("a", 5, b"1"), stored("b", 9, b"2"), stored("a", 6, b"3", b"4")))
+        assert result.ranges == [Range("a", 0, 5, 3), Range("b", 0, 9, 1)]
+        assert result.messages().body == [b"1", b"3", b"4", b"2"]
+        assert result.messages().sequence == [5, 6, 7, 9]
+        assert len(result) == 4
+
+    def test_a_hole_in_the_sequence_begins_a_new_range(self) -> None:
+        result = decode(encoded(stored("a", 5, b"1"), stored("a", 7, b"2")))
+        assert result.ranges == [Range("a", 0, 5, 1), Range("a", 0, 7, 1)]
+
+    def test_the_base_is_carried_and_never_above_the_first(self) -> None:
+        result = decode(encoded(stored("a", 5, b"1"), stored("b", 2, b"2"), bases={"a": 3, "b": 4}))
+        assert result.ranges == [Range("a", 3, 5, 1), Range("b", 2, 2, 1)]
+
+    def test_head_fields_are_carried(self) -> None:
+        result = decode(encoded(stored("a", 0, b""), lane=Lane.BACKLOG))
+        assert (result.space, result.epoch, result.lane) == ("default", EPOCH, Lane.BACKLOG)
+
+    def test_incompressible_batches_are_sent_unpacked(self) -> None:
+        assert encoded(stored("a", 0, Random(1).randbytes(5000)))[8] == Codec.NONE
+        assert encoded(stored("a", 0, *[b"x" * 100] * 100))[8] == Codec.ZSTD
+
+
+class TestTrim:
+    @pytest.fixture
+    def three(self) -> Batch:
+        return decode(encoded(stored("a", 5, b"1", b"2", b"3"), stored("b", 0, b"4")))
+
+    def test_from_the_front(self, three: Batch) -> None:
+        assert three.trim(0, 7) == 2
+        assert three.ranges == [Range("a", 0, 7, 1), Range("b", 0, 0, 1)]
+        assert three.messages().body == [b"3", b"4"]
+        assert [(item.sequence, item.run.bodies) for item in three.stored()] == [(7, [b"3"]), (0, [b"4"])]
+
+    def test_to_nothing(self, three: Batch) -> None:
+        assert three.trim(0, 100) == 3
+        assert three.trim(1, 1) == 1
+        assert len(three) == 0
+        assert three.stored() == []
+        assert all(column == [] for column in three.messages())
+
+    def test_twice(self, three: Batch) -> None:
+        assert three.trim(0, 6) == 1
+        assert three.trim(0, 7) == 1
+        assert three.trim(0, 7) == 0
+        assert three.messages().sequence == [7, 0]
+
+    def test_below_the_range_changes_nothing(self, three: Batch) -> None:
+        assert three.trim(0, 5) == 0
+        assert len(three) == 4
+
+
+class TestEncodeRefuses:
+    def test_nothing(self) -> None:
+        with pytest.raises(ValueError, match="1 to"):
+            encoded()
+
+    def test_an_empty_run(self) -> None:
+        with pytest.raises(ValueError, match="without messages"):
+            encoded(stored("a", 0, b"1"), stored("a", 1))
+
+    def test_a_negative_sequence(self) -> None:
+        with pytest.raises(ValueError, match="negative"):
+            encoded(stored("a", -1, b"1"))
+
+    def test_more_than_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batch, "COLUMNS_BYTES_MAX", 1000)
+        with pytest.raises(ValueError, match="too large"):
+            encoded(stored("a", 0, b"x" * 1000))
+
+
+class TestDecodeRefuses:
+    DATA = encoded(stored("a", 5, *[b"reading"] * 50), stored("b", 0, b"4"))
+    PLAIN = encoded(stored("a", 5, b"1", b"2", b"3"), stored("b", 0, b"4"), codec=Codec.NONE)
+
+    def test_every_truncation(self) -> None:
+        for length in range(len(self.DATA)):
+            with pytest.raises(BatchError):
+                decode(self.DATA[:length])
+
+    def test_every_truncation_with_a_right_checksum(self) -> None:
+        for data in (self.DATA, self.PLAIN):
+            for length in range(8, len(data)):
+                with pytest.raises(BatchError):
+                    decode(resealed(data[:length], lambda _: None))
+
+    def test_every_bit_flip(self) -> None:
+        for bit in range(len(self.DATA) * 8):
+            changed = bytearray(self.DATA)
+            changed[bit // 8] ^= 1 << bit % 8
+            with pytest.raises(BatchError):
+                decode(bytes(changed))
+
+    def test_appended_bytes(self) -> None:
+        with pytest.raises(BatchError, match="checksum"):
+            decode(self.DATA + b"\0")
+        with pytest.raises(BatchError, match="too many"):
+            decode(resealed(self.DATA + b"\0", lambda _: None))
+
+    @pytest.mark.parametrize(
+        ("offset", "value", "why"),
+        [
+            (8, 9, "codec"),
+            (9, 2, "lane"),
+            (10, 1, "reserved"),
+            (12, 0, "0 messages"),
+            (12, 5, "add up"),
+            (16, 5, "ranges"),
+        ],
+    )
+    def test_a_wrong_head(self, offset: int, value: int, why: str) -> None:
+        with pytest.raises(BatchError, match=why):
+            decode(resealed(self.PLAIN, lambda data: data.__setitem__(offset, value)))
+
+    def test_a_bomb_by_its_declared_size(self) -> None:
+        def declare(data: bytearray) -> None:
+            data[28:32] = struct.pack("<I", batch.COLUMNS_BYTES_MAX + 1)
+
+        with pytest.raises(BatchError, match="declares"):
+            decode(resealed(self.DATA, declare))
+
+    def test_a_bomb_that_lies_about_its_size(self) -> None:
+        bomb = zstandard.ZstdCompressor().compress(bytes(1 << 20))
+        head = bytearray(self.DATA[:40])
+        names = self.DATA[40 : 40 + len("default") + len(EPOCH)]
+        table_packed = struct.unpack_from("<I", head, 24)[0]
+        table = self.DATA[40 + len(names) :][:table_packed]
+        head[32:36] = struct.pack("<I", len(bomb))
+        with pytest.raises(BatchError, match="declared size"):
+            decode(resealed(bytes(head) + names + table + bomb, lambda _: None))
+
+    def test_names_that_are_not_text(self) -> None:
+        with pytest.raises(BatchError, match="UTF-8"):
+            decode(resealed(self.PLAIN, lambda data: data.__setitem__(40, 0xFF)))
+
+    def test_every_changed_byte_behind_a_right_checksum_is_an_error_or_a_batch(self) -> None:
+        """Nothing but `BatchError` ever comes out, and what decodes is consistent."""
+        for offset in range(8, len(self.PLAIN)):
+            for value in (0, 1, 0x7F, 0xFF):
+                try:
+                    result = decode(resealed(self.PLAIN, lambda data: data.__setitem__(offset, value)))  # noqa: B023
+                except BatchError:
+                    continue
+                assert all(len(column) == len(result) for column in result.messages())
+                assert sum(len(item.run) for item in result.stored()) == len(result)

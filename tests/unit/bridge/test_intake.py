@@ -1,0 +1,268 @@
+"""The hub's end, against a bare engine as the peer: what it takes and refuses, and what a peer can make it hold."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bridge import plain
+from bridge.batch import CAPABILITY, Batch, encode
+from bridge.engine import Attached, Closed, Detached, Dispositions, Engine, Link, State
+from bridge.intake import Intake, IntakeLimits
+from bridge.message import Run, Stored
+from bridge.plain import Arrival, Hop
+
+
+def batch_message(first: int = 0, count: int = 1, size: int = 10) -> bytes:
+    run = Run("plant", "dev", 1, b"", [b"x" * size] * count, 5)
+    return plain.data_section(encode([Stored(0, first, run)], space="s", epoch="e"))
+
+
+class Service:
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.tokens: list[int] = []
+        self.refusing = False
+
+    def gateway_connected(self, gateway: str, intake: Intake) -> None:
+        self.calls.append(("connected", gateway))
+        if self.refusing:
+            intake.close("amqp:unauthorized-access", "who are you?")
+
+    def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
+        self.calls.append(("disconnected", gateway))
+
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+        self.tokens.append(token)
+
+    def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
+        self.tokens += [token for token, _ in messages]
+        self.calls += [("message", arrival) for _, arrival in messages]
+
+    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+        self.calls.append(("status", gateway, document))
+
+    def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        self.tokens.append(token)
+        self.calls.append(("ledger", gateway, document))
+
+
+class Pair:
+    """A client engine and an intake, bytes passed until both are quiet."""
+
+    def __init__(
+        self, limits: IntakeLimits | None = None, *, container_id: str = "gw1", refusing: bool = False
+    ) -> None:
+        self.service = Service()
+        self.service.refusing = refusing
+        self.client = Engine(container_id=container_id, server=False)
+        self.server = Engine(container_id="hub", server=True)
+        self.intake = Intake(self.server, self.service, wake=lambda: None, limits=limits)
+        self.events: list[Any] = []
+        self.client.open()
+        self.settle()
+
+    def settle(self) -> None:
+        while True:
+            up, down = self.client.data_to_send(), self.server.data_to_send()
+            if not up and not down:
+                return
+            if up:
+                self.intake.handle(self.server.receive_data(up, 0.0))
+            if down:
+                self.events += self.client.receive_data(down, 0.0)
+
+    def attach(self, target: str | None, *, batching: bool = False) -> Link:
+        link = self.client.attach_sender(target or "none", target, desired_capabilities=(CAPABILITY,) * batching)
+        self.settle()
+        return link
+
+    def send(self, link: Link, *messages: bytes, first_tag: int = 0) -> None:
+        for tag, message in enumerate(messages, first_tag):
+            self.client.send(link, tag, message)
+        self.settle()
+
+    def told(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def outcomes(self) -> list[tuple[int, State]]:
+        return [(tag, state) for event in self.told(Dispositions) for tag, state, _, _ in event.items]
+
+
+class TestLinks:
+    def test_batches_are_offered_to_whom_they_are_desired_by(self) -> None:
+        pair = Pair()
+        assert pair.attach("telemetry", batching=True).offered_capabilities == (CAPABILITY,)
+        assert pair.attach("status").offered_capabilities == ()
+
+    @pytest.mark.parametrize("target", ["elsewhere", None, ""])
+    def test_other_targets_are_not_found(self, target: str | None) -> None:
+        pair = Pair()
+        pair.attach(target)
+        [detached] = pair.told(Detached)
+        assert detached.condition.name == "amqp:not-found"
+        assert pair.told(Closed) == []
+
+    def test_receivers_are_not_found(self) -> None:
+        pair = Pair()
+        pair.client.attach_receiver("commands", "commands")
+        pair.settle()
+        assert [event.condition.name for event in pair.told(Detached)] == ["amqp:not-found"]
+        assert pair.told(Attached) == []
+
+
+class TestConnection:
+    def test_the_container_id_is_the_gateway(self) -> None:
+        pair = Pair()
+        assert pair.intake.gateway == "gw1"
+        pair.client.close()
+        pair.settle()
+        pair.intake.handle(pair.server.receive_eof(0.0))
+        assert pair.service.calls == [("connected", "gw1"), ("disconnected", "gw1")]
+
+    def test_nobody_is_no_gateway(self) -> None:
+        pair = Pair(container_id="")
+        assert [event.condition.name for event in pair.told(Closed)] == ["amqp:invalid-field"]
+        assert pair.service.calls == []
+
+    def test_the_service_may_refuse(self) -> None:
+        pair = Pair(refusing=True)
+        assert [event.condition.name for event in pair.told(Closed)] == ["amqp:unauthorized-access"]
+
+
+class TestSettlement:
+    def test_nothing_is_settled_before_the_service_says_so(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("telemetry", batching=True), batch_message(), batch_message(1))
+        assert pair.outcomes == []
+        assert pair.intake.unsettled[0] == 2
+        pair.intake.accept(reversed(pair.service.tokens))
+        pair.settle()
+        assert sorted(pair.outcomes) == [(0, State.ACCEPTED), (1, State.ACCEPTED)]
+        assert pair.intake.unsettled == (0, 0)
+
+    def test_void_tokens_are_passed_over(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("telemetry", batching=True), batch_message())
+        pair.intake.accept([*pair.service.tokens, *pair.service.tokens, 99])
+        pair.settle()
+        assert pair.outcomes == [(0, State.ACCEPTED)]
+        pair.intake.handle(pair.server.receive_eof(0.0))
+        pair.intake.accept(pair.service.tokens)
+        pair.intake.release(pair.service.tokens)
+
+    def test_reject_carries_its_reason(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("telemetry", batching=True), batch_message())
+        pair.intake.reject(pair.service.tokens[0], "amqp:not-allowed", "wrong space")
+        pair.settle()
+        [event] = pair.told(Dispositions)
+        assert event.items[0][1] is State.REJECTED
+        assert event.items[0][3] == ("amqp:not-allowed", "wrong space")
+
+    def test_release_takes_everything_after_it_along_and_ends_the_connection(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("telemetry", batching=True), *[batch_message(i) for i in range(4)])
+        pair.intake.release([pair.service.tokens[1]])
+        pair.intake.accept(pair.service.tokens)
+        pair.settle()
+        assert [state for _, state in sorted(pair.outcomes)[1:]] == [State.RELEASED] * 3
+        assert [event.condition.name for event in pair.told(Closed)] == ["amqp:resource-limit-exceeded"]
+
+    def test_what_comes_settled_has_a_token_that_settles_nothing(self) -> None:
+        pair = Pair()
+        link = pair.attach("telemetry", batching=True)
+        pair.client.send(link, 0, batch_message(), settled=True)
+        pair.settle()
+        assert pair.intake.unsettled == (0, 0)
+        pair.intake.accept(pair.service.tokens)
+
+
+class TestMalformed:
+    @pytest.fixture(autouse=True)
+    def _quiet(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.CRITICAL)
+
+    @pytest.mark.parametrize(
+        ("target", "batching"), [("telemetry", True), ("telemetry", False), ("status", False), ("ledger", False)]
+    )
+    @pytest.mark.parametrize("message", [b"", b"junk", plain.data_section(b"junk")[:-1], batch_message()[:40]])
+    def test_it_is_rejected_and_the_connection_stays(self, target: str, batching: bool, message: bytes) -> None:
+        pair = Pair()
+        link = pair.attach(target, batching=batching)
+        pair.send(link, message)
+        [event] = pair.told(Dispositions)
+        assert event.items[0][1] is State.REJECTED
+        assert event.items[0][3].name == "amqp:decode-error"
+        assert pair.intake.malformed == 1
+        assert pair.told(Closed) == []
+        if batching:
+            pair.send(link, batch_message(), first_tag=1)
+            assert len(pair.service.tokens) == 1
+
+    @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff"])
+    def test_documents_are_json_objects(self, body: bytes) -> None:
+        pair = Pair()
+        pair.send(pair.attach("status"), plain.data_section(body))
+        assert pair.outcomes == [(0, State.REJECTED)]
+
+
+class TestDocuments:
+    def test_status(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("status"), plain.data_section(b'{"state": "up"}'))
+        assert pair.service.calls[-1] == ("status", "gw1", {"state": "up"})
+        assert pair.outcomes == [(0, State.ACCEPTED)]
+
+    def test_ledger_waits_for_the_service(self) -> None:
+        pair = Pair()
+        pair.send(pair.attach("ledger"), plain.data_section(b'{"reason": "expired"}'))
+        assert pair.service.calls[-1] == ("ledger", "gw1", {"reason": "expired"})
+        assert pair.outcomes == []
+        pair.intake.accept(pair.service.tokens)
+        pair.settle()
+        assert pair.outcomes == [(0, State.ACCEPTED)]
+
+
+class TestPlain:
+    def test_messages_of_another_gateway_keep_their_names(self) -> None:
+        pair = Pair()
+        run = Run("plant/7", "pump", 1, b"", [b"22.5", b"22.6"], 123)
+        pair.send(pair.attach("telemetry"), *plain.messages(Hop("gw9", "epoch"), 41, run))
+        arrivals = [call[1] for call in pair.service.calls if call[0] == "message"]
+        assert [(a.gateway, a.epoch, a.sequence, a.hops) for a in arrivals] == [
+            ("gw9", "epoch", 41, ("gw9",)),
+            ("gw9", "epoch", 42, ("gw9",)),
+        ]
+        assert [(a.run.address, a.run.device, a.run.received_at) for a in arrivals] == [("plant/7", "pump", 123)] * 2
+        assert [plain.body_of(a.run.bodies[0]) for a in arrivals] == [b"22.5", b"22.6"]
+
+
+class TestCredit:
+    def test_unsettled_batches_are_bounded(self) -> None:
+        pair = Pair(IntakeLimits(batches_unsettled=4))
+        link = pair.attach("telemetry", batching=True)
+        assert link.credit == 4
+        pair.send(link, *[batch_message(i) for i in range(4)])
+        assert link.credit == 0
+        pair.intake.accept(pair.service.tokens[:1])
+        pair.settle()
+        assert link.credit == 1
+        pair.intake.accept(pair.service.tokens[1:])
+        pair.settle()
+        assert link.credit == 4
+
+    def test_unsettled_bytes_are_bounded(self) -> None:
+        pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=1000))
+        link = pair.attach("telemetry", batching=True)
+        pair.send(link, *[batch_message(i, size=400) for i in range(8)])
+        pair.intake.accept(pair.service.tokens[:3])
+        pair.settle()
+        assert link.credit == 0, "still above the limit"
+        pair.intake.accept(pair.service.tokens[3:7])
+        pair.settle()
+        assert link.credit == 7

@@ -1,0 +1,146 @@
+"""Plain messages out and in: names in annotations, MQTT's properties in AMQP's places, bare messages untouched."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from proton import Message
+
+from bridge import plain
+from bridge.amqp_values import encode
+from bridge.message import AMQP, DURABLE, Run
+from bridge.plain import Hop, MessageError
+
+HOP = Hop("gw1", "epoch")
+
+
+def proton(data: bytes) -> Message:
+    """A message as the reference implementation reads it."""
+    message = Message()
+    message.decode(data)
+    return message
+
+
+def prefixed(text: bytes) -> bytes:
+    return len(text).to_bytes(2) + text
+
+
+class TestFromMqtt:
+    def test_names_and_body(self) -> None:
+        run = Run("plant/7/temp", "pump", 1 | DURABLE, b"", [b"22.5", b"22.6"], 99)
+        first, second = map(proton, plain.messages(HOP, 7, run))
+        assert (bytes(first.body), bytes(second.body)) == (b"22.5", b"22.6")
+        assert (first.address, first.durable, first.id) == ("plant/7/temp", True, "epoch/7/plant/7/temp")
+        assert second.annotations == {
+            "x-opt-waypost-gateway": "gw1",
+            "x-opt-waypost-epoch": "epoch",
+            "x-opt-waypost-address": "plant/7/temp",
+            "x-opt-waypost-sequence": 8,
+            "x-opt-waypost-device": "pump",
+            "x-opt-waypost-received-at": 99,
+            "x-opt-waypost-hops": ["gw1"],
+        }
+
+    def test_properties_find_their_places(self) -> None:
+        properties = b"".join(
+            (
+                b"\x01\x01",
+                b"\x02" + (90).to_bytes(4),
+                b"\x03" + prefixed(b"application/json"),
+                b"\x08" + prefixed(b"reply/here"),
+                b"\x09" + prefixed(b"\x00\x01"),
+                b"\x26" + prefixed(b"unit") + prefixed("°C".encode()),
+            )
+        )
+        [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 1, properties, [b"{}"])))
+        assert message.content_type == "application/json"
+        assert message.reply_to == "reply/here"
+        assert bytes(message.correlation_id) == b"\x00\x01"
+        assert message.ttl == 90.0
+        assert message.properties == {"unit": "°C"}
+
+    def test_qos_0_is_not_durable(self) -> None:
+        [message] = map(proton, plain.messages(HOP, 0, Run("a", "d", 0, b"", [b""])))
+        assert not message.durable
+
+    def test_message_ids_are_short_and_differ(self) -> None:
+        ids = {proton(plain.messages(HOP, 0, Run("x" * 200 + end, "d", 0, b"", [b""]))[0]).id for end in "ab"}
+        assert len(ids) == 2
+        assert all(len(name) <= plain.MESSAGE_ID_LENGTH_MAX for name in ids)
+
+    @given(st.binary(max_size=40))
+    @settings(max_examples=200, deadline=None)
+    def test_properties_that_cannot_be_read_hold_nothing_back(self, properties: bytes) -> None:
+        [message] = plain.messages(HOP, 0, Run("a", "d", 0, properties, [b"body"]))
+        assert plain.body_of(message) == b"body"
+
+
+class TestFromAmqp:
+    HEADER = b"\x00\x53\x70" + encode([True])
+    BODY = b"\x00\x53\x73" + encode(["id-1"]) + b"\x00\x53\x77" + encode("value") + b"\x00\x53\x78" + encode({})
+
+    def message(self, body: bytes) -> bytes:
+        [message] = plain.messages(HOP, 7, Run("queue/1", "sensor", 1 | AMQP, self.HEADER, [body], 5))
+        return message
+
+    def test_the_bare_message_is_untouched(self) -> None:
+        message = self.message(self.BODY)
+        assert message.startswith(self.HEADER)
+        assert message.endswith(self.BODY)
+        assert proton(message).annotations["x-opt-waypost-sequence"] == 7
+
+    @pytest.mark.parametrize("pad", [1, 300])
+    def test_its_own_annotations_stay(self, pad: int) -> None:
+        theirs = {"x-opt-other": "v" * pad, "x-opt-waypost-gateway": "old", "x-opt-waypost-hops": ["gw0", "hub"]}
+        annotations = b"\x00\x53\x72" + encode(theirs)
+        message = self.message(annotations + self.BODY)
+        assert message.endswith(self.BODY)
+        read = plain.parse(message)
+        assert (read.gateway, read.hops) == ("gw1", ("gw0", "hub", "gw1"))
+        assert proton(message).annotations["x-opt-other"] == "v" * pad
+
+    def test_what_is_no_message_is_passed_on(self) -> None:
+        assert self.message(b"junk").endswith(b"junk")
+
+
+class TestParse:
+    def test_round_trip(self) -> None:
+        body = TestFromAmqp.BODY
+        [message] = plain.messages(HOP, 7, Run("queue/1", "sensor", 1 | AMQP, TestFromAmqp.HEADER, [body], 5))
+        read = plain.parse(message)
+        assert (read.gateway, read.epoch, read.sequence) == ("gw1", "epoch", 7)
+        run = read.run
+        assert (run.address, run.device, run.received_at) == ("queue/1", "sensor", 5)
+        assert run.flags == AMQP | DURABLE | 1
+        assert run.properties == TestFromAmqp.HEADER
+        assert run.bodies[0].endswith(body)
+
+    def test_a_stranger_s_message(self) -> None:
+        message = Message(body="hello", address="plant")
+        read = plain.parse(message.encode())
+        assert (read.gateway, read.epoch, read.sequence, read.hops) == (None, None, None, ())
+        assert read.run.address == "plant"
+
+    @given(st.binary(max_size=60))
+    @settings(max_examples=200, deadline=None)
+    def test_garbage_is_a_message_error_or_a_message(self, data: bytes) -> None:
+        for reader in (plain.parse, plain.body_of):
+            try:
+                reader(data)
+            except MessageError:
+                continue
+
+    def test_every_truncation(self) -> None:
+        [message] = plain.messages(HOP, 7, Run("a", "d", 1, b"", [b"body"], 5))
+        boundaries = {section.start for section in plain.sections(message)} | {len(message)}
+        for length in range(len(message)):
+            if length not in boundaries or length == 0:
+                with pytest.raises(MessageError):
+                    plain.parse(message[:length])
+
+    @pytest.mark.parametrize("value", [5, "text", [1], {"a": 1}, None])
+    @pytest.mark.parametrize("section", [0x70, 0x72, 0x73])
+    def test_sections_of_the_wrong_type_are_read_past(self, section: int, value: object) -> None:
+        message = bytes((0, 0x53, section)) + encode(value) + plain.data_section(b"x")
+        assert plain.parse(message).sequence is None

@@ -1,0 +1,102 @@
+"""Delta tables: what is in the log, and what a power cut may do to it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from cloud.lake.rows import records
+from cloud.lake.tables import LakeError, Table, TableMismatch, statistics
+
+NOW_US = 1_795_250_665_237_123
+
+
+def state(number: int) -> pa.Table:
+    row = {"tenant": "default", "gateway": f"gw{number}", "reported_at": NOW_US, "state": "running"}
+    return records("gateway_status", [row], NOW_US)
+
+
+def gateways(lake: Path) -> list[str]:
+    table = DeltaTable(lake / "gateway_status")
+    files = [pa.parquet.read_table(file, partitioning=None) for file in table.file_uris()]
+    return sorted(name for file in files for name in file.column("gateway").to_pylist())
+
+
+def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
+    table = Table.open(tmp_path, "gateway_status")
+    assert table.append(state(1), "app", 1) == 1
+    assert table.append(state(2), "app", 2) == 2
+    assert gateways(tmp_path) == ["gw1", "gw2"]
+    assert table.transaction_version("app") == 2
+    assert table.transaction_version("other") is None
+    assert DeltaTable(tmp_path / "gateway_status").count() == 2
+
+
+def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
+    table = Table.open(tmp_path, "gateway_status")
+    table.append(state(1), "app", 1)
+    table.append(state(2), "app", 2)
+    entry = tmp_path / "gateway_status" / "_delta_log" / f"{2:020}.json"
+    for torn in (b"", entry.read_bytes()[:40]):
+        entry.write_bytes(torn)
+        again = Table.open(tmp_path, "gateway_status", durable_version=1)
+        assert again.transaction_version("app") == 1
+        assert again.append(state(3), "app", 2) == 2
+        assert gateways(tmp_path) == ["gw1", "gw3"]
+
+
+def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
+    table = Table.open(tmp_path, "gateway_status")
+    table.append(state(1), "app", 1)
+    entry = tmp_path / "gateway_status" / "_delta_log" / f"{1:020}.json"
+    entry.write_bytes(b"")
+    with pytest.raises(LakeError, match="damaged"):
+        Table.open(tmp_path, "gateway_status", durable_version=1)
+    assert entry.exists()
+
+
+def test_a_torn_checkpoint_is_taken_away(tmp_path: Path) -> None:
+    table = Table.open(tmp_path, "gateway_status")
+    table.append(state(1), "app", 1)
+    DeltaTable(tmp_path / "gateway_status").create_checkpoint()
+    log = tmp_path / "gateway_status" / "_delta_log"
+    checkpoint = next(log.glob("*.checkpoint.parquet"))
+    checkpoint.write_bytes(checkpoint.read_bytes()[:50])
+    again = Table.open(tmp_path, "gateway_status", durable_version=1)
+    assert again.transaction_version("app") == 1
+    assert not list(log.glob("*.checkpoint.parquet"))
+
+
+def test_other_columns_are_refused(tmp_path: Path) -> None:
+    DeltaTable.create(tmp_path / "ledger", pa.schema([pa.field("a", pa.string())]))
+    with pytest.raises(TableMismatch, match="other columns"):
+        Table.open(tmp_path, "ledger")
+
+
+def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    with pytest.raises(LakeError, match="ledger"):
+        Table.open(tmp_path / "lake", "ledger")
+
+
+def test_statistics_never_prune_a_row_that_is_there() -> None:
+    rows = state(1).drop_columns(["ingest_date"])
+    found = statistics(rows)
+    assert found["numRecords"] == 1
+    stamp = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=NOW_US)
+    low, high = (datetime.datetime.fromisoformat(found[side]["reported_at"]) for side in ("minValues", "maxValues"))
+    assert low <= stamp <= high
+    assert high - low <= datetime.timedelta(milliseconds=1)
+    assert found["nullCount"]["version"] == 1
+    assert "version" not in found["minValues"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_long_text_is_left_out_of_the_statistics() -> None:
+    rows = pa.table({"a": ["x" * 33, "y"], "b": ["k", "l"]})
+    assert statistics(rows)["minValues"] == {"b": "k"}

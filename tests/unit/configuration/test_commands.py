@@ -1,0 +1,175 @@
+"""`waypost apply | get | describe | diff | delete` as a person runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edge.appliance.main import run
+
+GOOD = """\
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: gw1}
+spec:
+  listeners: {mqtt: "127.0.0.1:1883"}
+  hub: {url: "amqp://hub.example"}
+---
+apiVersion: waypost/v1
+kind: AddressSpace
+metadata: {name: default}
+spec:
+  connectors:
+  - name: broker
+    endpointHosts: [{host: b}]
+    credentials: {username: u, password: first-secret}
+---
+apiVersion: waypost/v1
+kind: Address
+metadata: {name: load}
+spec:
+  address: load/#
+  type: topic
+  messageTtl: {maximum: 7d}
+  forwarders: [{name: up, remoteAddress: hub}]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "gateway.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A data directory with GOOD applied."""
+    assert run(["apply", "-f", str(file), "--data", str(tmp_path / "data")]) == 0
+    capsys.readouterr()
+    return tmp_path / "data"
+
+
+def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["apply", "-f", str(file), "--data", str(tmp_path / "data")]
+    assert run(arguments) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "Gateway/gw1 created",
+        "AddressSpace/default created",
+        "Address/load created",
+        "configuration version 1",
+    ]
+    assert err == "note: Address load: messageTtl: kept, not acted on yet\n"
+    assert run([*arguments, "--json"]) == 0
+    assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}
+
+
+def test_errors_are_one_line_each_and_nothing_is_applied(
+    tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(GOOD.replace("listeners", "listners").replace("7d", "7 days"))
+    assert run(["apply", "-f", str(file), "--data", str(tmp_path / "data")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == f'error: {file}:5: spec.listners: unknown field "listners"; did you mean "listeners"?'
+    assert lines[1].startswith(f'{file}:23: spec.messageTtl.maximum: "7 days" is no duration')
+    assert lines[2:] == ["  2 problems; nothing was applied"]
+    assert not (tmp_path / "data").exists()
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["apply", "--dry-run", "-f", str(file), "--data", str(tmp_path / "data")]) == 0
+    assert "Gateway/gw1 created (dry run)" in capsys.readouterr().out
+    assert not (tmp_path / "data").exists()
+
+
+def test_get_prints_tables_json_and_yaml_that_can_be_applied(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["get", "--data", str(data)]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["GATEWAY", "MQTT", "AMQP", "HTTP", "HUB"],
+        ["gw1", "127.0.0.1:1883", "-", "-", "amqp://hub.example"],
+        ["ADDRESSSPACE", "TYPE", "DEFAULT", "CONNECTORS"],
+        ["default", "standard", "topic", "broker"],
+        ["ADDRESS", "ADDRESS", "TYPE", "FORWARDERS"],
+        ["load", "load/#", "topic", "out", "hub"],
+    ]
+    assert run(["get", "addresses", "load", "--json", "--data", str(data)]) == 0
+    [document] = json.loads(capsys.readouterr().out)
+    assert document["spec"]["address"] == "load/#"
+    assert run(["get", "-o", "yaml", "--data", str(data)]) == 0
+    exported = capsys.readouterr().out
+    assert list(yaml.safe_load_all(exported)) == list(yaml.safe_load_all(GOOD))
+    (tmp_path / "export.yaml").write_text(exported)
+    assert run(["apply", "-f", str(tmp_path / "export.yaml"), "--data", str(data)]) == 0
+    assert "configuration version 1" in capsys.readouterr().out
+
+
+def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["describe", "as", "default", "--data", str(data)]) == 0
+    out = capsys.readouterr().out
+    assert "first-secret" not in out
+    assert "********" in out
+    assert run(["describe", "addr", "load", "--json", "--data", str(data)]) == 0
+    described = json.loads(capsys.readouterr().out)
+    assert described["notes"] == ["Address load: messageTtl: kept, not acted on yet"]
+
+
+def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["diff", "-f", str(file), "--data", str(data), "--exit-code"]
+    assert run(arguments) == 0
+    assert capsys.readouterr().out == ""
+    file.write_text(GOOD.replace("7d", "8d").replace("first-secret", "second-secret"))
+    assert run(arguments) == 1
+    out = capsys.readouterr().out
+    assert "AddressSpace/default: only a password changes" in out
+    assert "-    maximum: 7d" in out
+    assert "+    maximum: 8d" in out
+    assert "secret" not in out
+    assert run(["get", "addr", "-o", "json", "--data", str(data)]) == 0
+    assert "7d" in capsys.readouterr().out
+
+
+def test_delete(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["delete", "gateway", "gw1", "--data", str(data)]) == 2
+    assert 'there is no connector "hub"' in capsys.readouterr().err
+    assert run(["delete", "address", "laod", "--data", str(data)]) == 1
+    assert capsys.readouterr().err == 'error: there is no Address "laod"; did you mean "load"?\n'
+    assert run(["delete", "address", "load", "--data", str(data)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["Address/load deleted", "configuration version 2"]
+    assert run(["delete", "gw", "gw1", "--data", str(data), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["version"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["apply"], "nothing to apply"),
+        (["diff"], "nothing to compare"),
+        (["delete"], "say what to delete"),
+        (["delete", "address"], "say what to delete"),
+        (["get", "adress"], '"adress" is no kind; did you mean "address"?'),
+        (["describe", "address"], "Missing argument 'NAME'"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, "--data", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_data_directory_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["get"]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_a_damaged_repository_is_an_error_of_one_line(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (data / "config" / "resources.json").write_text("{")
+    assert run(["get", "--data", str(data)]) == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert "is damaged" in line

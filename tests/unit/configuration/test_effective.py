@@ -1,0 +1,144 @@
+"""Resources to the value a broker is started with."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.appliance.configuration import parse
+from edge.appliance.configuration.effective import development, effective, notices, with_hub
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.configuration import (
+    Authentication,
+    BrokerConfiguration,
+    Connector,
+    Credentials,
+    Direction,
+    Endpoint,
+    Forwarder,
+    Redelivery,
+    TlsFiles,
+)
+from edge.broker.limits import Limits
+
+WHOLE = """\
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: gw1}
+spec:
+  listeners: {mqtt: "0.0.0.0:1883", amqp: "[::]:5672"}
+  hub: {url: "amqps://hub.example", gateway: north, tls: {caCert: /ca, clientCert: /c, clientKey: /k}}
+  limits: {connectionsMax: 500, handshakeS: 3}
+---
+apiVersion: waypost/v1
+kind: AddressSpace
+metadata: {name: plant}
+spec:
+  defaultType: multicast
+  authenticationService: {name: standard}
+  connectors:
+  - name: broker
+    endpointHosts: [{host: b1, port: 7}, {host: b2}]
+    tls: {}
+    credentials: {username: u, password: secret-word}
+    idleTimeout: 30s
+    maxFrameSize: 64Ki
+---
+apiVersion: waypost/v1
+kind: Address
+metadata: {name: jobs}
+spec:
+  address: jobs/#
+  type: queue
+  deadletter: dead
+  messageTtl: {maximum: 1h}
+  messageRedelivery: {maximumDeliveryAttempts: 3, redeliveryDelay: 1s}
+  quota: {bytes: 1Mi}
+  forwarders:
+  - {name: up, remoteAddress: hub, priority: 2}
+  - {name: aside, remoteAddress: broker/all, direction: in}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: dead}, spec: {address: dead, type: deadletter}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: s}, spec: {address: s, type: subscription, topic: t}}
+"""
+
+
+def test_everything_arrives() -> None:
+    configuration = effective(parse.parse(WHOLE, "a.yaml"))
+    assert (configuration.space, configuration.gateway) == ("plant", "north")
+    assert configuration.authentication is Authentication.STANDARD
+    assert configuration.default_type is AddressType.MULTICAST
+    assert configuration.mqtt == Endpoint("0.0.0.0", 1883)
+    assert configuration.amqp == Endpoint("::", 5672)
+    assert configuration.http is None
+    assert configuration.limits == Limits(connections_max=500, handshake_s=3)
+    assert configuration.connectors == (
+        Connector(
+            name="broker",
+            endpoints=(Endpoint("b1", 7), Endpoint("b2", 5671)),
+            tls=TlsFiles(),
+            credentials=Credentials("u", "secret-word"),
+            idle_timeout_s=30.0,
+            frame_bytes_max=65536,
+        ),
+        Connector(
+            name="hub",
+            endpoints=(Endpoint("hub.example", 5671),),
+            container="north",
+            tls=TlsFiles(ca="/ca", certificate="/c", key="/k"),
+        ),
+    )
+    assert configuration.forwarders == (
+        Forwarder(name="jobs/up", filter="jobs/#", connector="hub", remote_address="jobs/#", priority=2),
+        Forwarder(name="jobs/aside", filter="jobs/#", connector="broker", remote_address="all", direction=Direction.IN),
+    )
+    jobs, dead, subscription = configuration.addresses
+    assert jobs.rule == AddressRule("jobs/#", AddressType.QUEUE)
+    assert jobs.policy.ttl_max_s == 3600.0
+    assert jobs.policy.redelivery == Redelivery(attempts_max=3, delay_s=1.0)
+    assert (jobs.policy.deadletter, jobs.policy.quota_bytes) == ("dead", 1048576)
+    assert dead.rule.type is AddressType.DEADLETTER
+    assert (subscription.topic, subscription.policy.consumers_max) == ("t", 1)
+    assert configuration.connector("hub").container == "north"
+    with pytest.raises(KeyError):
+        configuration.connector("other")
+
+
+def test_nothing_applied_serves_nothing() -> None:
+    assert effective([]) == BrokerConfiguration()
+
+
+def test_development_preset_is_the_documented_one() -> None:
+    configuration = development()
+    table = AddressTable(configuration.rules, configuration.default_rule)
+    for name in ("queue", "topic", "anycast", "multicast"):
+        assert table.rule(f"{name}/a/b").type is AddressType(name)
+    assert table.rule("anything/else").type is AddressType.TOPIC
+    endpoints = (configuration.mqtt, configuration.amqp, configuration.http)
+    assert all(endpoint is not None and endpoint.host == "127.0.0.1" for endpoint in endpoints)
+    assert configuration.authentication is Authentication.NONE
+
+
+def test_short_form_of_a_hub() -> None:
+    configuration = with_hub(development(), "amqp://127.0.0.1:7", "gw1", ["load/#", "alarm", "load/#"])
+    assert configuration.gateway == "gw1"
+    assert configuration.connectors == (Connector(name="hub", endpoints=(Endpoint("127.0.0.1", 7),), container="gw1"),)
+    assert [(f.name, f.filter, f.remote_address) for f in configuration.forwarders] == [
+        ("forward:load/#", "load/#", "load/#"),
+        ("forward:alarm", "alarm", "alarm"),
+    ]
+    with pytest.raises(ValueError, match="# stands alone"):
+        with_hub(development(), "amqp://h", "gw1", ["a/#/b"])
+    with pytest.raises(ValueError, match="is no hub"):
+        with_hub(development(), "http://h", "gw1", [])
+
+
+def test_passwords_do_not_show() -> None:
+    assert "secret-word" not in repr(effective(parse.parse(WHOLE, "a.yaml")))
+
+
+def test_what_is_not_acted_on_is_said() -> None:
+    said = notices(parse.parse(WHOLE, "a.yaml"))
+    assert any("authenticationService standard" in note for note in said)
+    assert any("Address jobs: " in note and "messageTtl" in note and "direction in" in note for note in said)
+    assert not any("Address dead" in note for note in said)

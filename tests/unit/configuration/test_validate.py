@@ -1,0 +1,144 @@
+"""What must hold between resources."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.appliance.configuration import parse
+from edge.appliance.configuration.validate import validate
+
+
+def gateway(spec: str = "{}", name: str = "gw1") -> str:
+    return f"{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
+
+
+def space(spec: str = "{}", name: str = "default") -> str:
+    return f"{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
+
+
+def address(spec: str, name: str = "a") -> str:
+    return f"{{apiVersion: waypost/v1, kind: Address, metadata: {{name: {name}}}, spec: {{{spec}}}}}\n---\n"
+
+
+def device(spec: str, name: str) -> str:
+    return f"{{apiVersion: waypost/v1, kind: Device, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
+
+
+HUB = gateway('{hub: {url: "amqp://hub"}}')
+BROKER = space("{connectors: [{name: broker, endpointHosts: [{host: b}]}]}")
+DEAD = address("address: dead, type: deadletter", "dead")
+
+
+def user(password: str, name: str = "u1") -> str:
+    return (
+        f"{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: {name}}}, "
+        f"spec: {{username: alice, authentication: {{type: password, password: {password}}}}}}}\n---\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        HUB + BROKER + DEAD,
+        HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub}]"),
+        HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/x/#}]"),
+        BROKER + address("address: x/#, type: queue, forwarders: [{name: f, remoteAddress: broker/all/of/it}]"),
+        BROKER + address(
+            "address: x, type: queue, forwarders: [{name: f, remoteAddress: broker/up},"
+            " {name: g, remoteAddress: broker/down, direction: in}]"
+        ),
+        DEAD + address("address: q, type: queue, deadletter: dead, expiry: dead, maxConsumers: 3"),
+        address("address: s, type: subscription, topic: plant/#"),
+        gateway("{listeners: {mqtt: 'h:1', amqp: 'h:2'}, limits: {connectionsMax: 5, handshakeS: 2.5}}"),
+        gateway("{listeners: {mqtt: 'h:0', amqp: 'h:0'}}"),
+        gateway("{hub: {url: 'amqps://hub', tls: {caCert: a, clientCert: b, clientKey: c}}}"),
+        user("aHVudGVyMg=="),
+        device("{}", "d1") + device("{via: [d1]}", "d2"),
+    ],
+)  # fmt: skip
+def test_good_wholes(text: str) -> None:
+    assert validate(parse.parse(text, "a.yaml")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first at a.yaml:1"),
+        (gateway() + gateway(name="gw2"), "Gateway gw2: a data directory serves one gateway, and gw1 is there already"),
+        (space() + space(name="b"), "a data directory serves one address space, and default is there already"),
+        (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is taken by mqtt"),
+        (gateway("{limits: {conectionsMax: 1}}"), 'unknown limit "conectionsMax"; did you mean "connectionsMax"?'),
+        (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),
+        (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number above 0, not 1.5"),
+        (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
+        (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is no hub'),
+        (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
+        (gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}}"), "clientCert and clientKey go together"),
+        (
+            space("{connectors: [{name: c, endpointHosts: [{host: b}]}, {name: c, endpointHosts: [{host: b}]}]}"),
+            'spec.connectors[1].name: a connector called "c" is there already',
+        ),
+        (
+            HUB + space("{connectors: [{name: hub, endpointHosts: [{host: b}]}]}"),
+            'a connector called "hub" is there already',
+        ),
+        (space("{connectors: [{name: c, endpointHosts: [{host: 'a b'}]}]}"), 'endpointHosts[0].host: "a b" is no host'),
+        (address("address: 'a/#/b', type: topic"), '"a/#/b": # stands alone in the last level'),
+        (address("address: 'a#', type: topic"), "# stands alone"),
+        (address("address: 'a+/b', type: topic"), "+ stands alone in its level"),
+        (address("address: $SYS/x, type: topic"), "names that begin with $ belong to the broker"),
+        (
+            address("address: x, type: queue") + address("address: x, type: topic", "b"),
+            'a.yaml:3: Address b: spec.address: "x" is an address of a already (a.yaml:1)',
+        ),
+        (address("address: x, type: subscription"), '"topic" is missing'),
+        (address("address: 'x/+', type: subscription, topic: t"), "a subscription has a name, not a pattern"),
+        (address("address: x, type: queue, topic: t"), "a queue has no topic"),
+        (address("address: x, type: topic, maxConsumers: 2"), "a topic has no bound on its consumers"),
+        (address("address: x, type: anycast, messageTtl: {}"), "anycast stores nothing, so it has no messageTtl"),
+        (address("address: x, type: multicast, durability: memory"), "so it has no durability"),
+        (address("address: x, type: queue, messageTtl: {minimum: 2s, maximum: 1s}"), "minimum is above maximum"),
+        (
+            address("address: x, type: queue, messageRedelivery: {redeliveryDelay: 2s, maximumDeliveryDelay: 1s}"),
+            "redeliveryDelay is above maximumDeliveryDelay",
+        ),
+        (address("address: x, type: queue, quota: {bytes: 1, reserve: 2}"), "reserve is above bytes"),
+        (DEAD + address("address: x, type: queue, deadletter: deed"), 'no address "deed"; did you mean "dead"?'),
+        (address("address: x, type: queue, expiry: x"), "an address cannot be its own"),
+        (
+            address("address: y, type: queue", "y") + address("address: x, type: queue, deadletter: y"),
+            '"y" is a queue; it must be of type deadletter',
+        ),
+        (
+            HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hob/x}]"),
+            'spec.forwarders[0].remoteAddress: there is no connector "hob"; did you mean "hub"?',
+        ),
+        (
+            HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub},"
+                          " {name: f, remoteAddress: hub/y}]"),
+            'a forwarder called "f" is there already',
+        ),
+        (
+            HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub},"
+                          " {name: g, remoteAddress: hub/x, direction: in}]"),
+            "messages would circle",
+        ),
+        (
+            HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/y/#}]"),
+            'the remote address is one name, or the same pattern "x/#"',
+        ),
+        (
+            HUB + address("address: x, type: anycast, forwarders: [{name: f, remoteAddress: hub}]"),
+            "anycast stores nothing, so it has no forwarders",
+        ),
+        (user("hunter2!"), "must be Base64"),
+        (user("aGk=") + user("aGk=", "u2"), 'a user called "alice" is there already'),
+        (device("{via: [d2]}", "d1"), 'spec.via[0]: there is no other device "d2"'),
+        (device("{via: [d1]}", "d1"), "there is no other device"),
+    ],
+)  # fmt: skip
+def test_bad_wholes(text: str, expected: str) -> None:
+    [error] = validate(parse.parse(text, "a.yaml"))
+    assert expected in str(error)
+    assert error.line > 0

@@ -1,0 +1,96 @@
+"""Durations, sizes, endpoints and URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.appliance.configuration import values
+from edge.broker.configuration import Durability, DurabilityMode, Endpoint
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [(0, 0.0), (1500, 1.5), (0.5, 0.0005), ("250ms", 0.25), ("90s", 90.0), ("1.5h", 5400.0), (" 7 d ", 604800.0)],
+)
+def test_durations(value: str | float, seconds: float) -> None:
+    assert values.duration(value) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("value", "bytes_"), [(10, 10), ("10", 10), ("1k", 1000), ("1Ki", 1024), ("1.5Gi", 1610612736), ("2 T", 2 * 10**12)]
+)
+def test_sizes(value: str | int, bytes_: int) -> None:
+    assert values.size(value) == bytes_
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("127.0.0.1:0", Endpoint("127.0.0.1", 0)),
+        ("gateway.local:1883", Endpoint("gateway.local", 1883)),
+        ("[::1]:5672", Endpoint("::1", 5672)),
+    ],
+)
+def test_endpoints_read_and_print_alike(value: str, expected: Endpoint) -> None:
+    assert values.endpoint(value) == expected
+    assert str(expected) == value
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("amqp://hub", (False, Endpoint("hub", 5672))),
+        ("amqps://hub/", (True, Endpoint("hub", 5671))),
+        ("amqp://hub:7000", (False, Endpoint("hub", 7000))),
+        ("amqps://[2001:db8::1]", (True, Endpoint("2001:db8::1", 5671))),
+        ("amqp://[::1]:1", (False, Endpoint("::1", 1))),
+    ],
+)
+def test_urls_of_hubs(url: str, expected: tuple[bool, Endpoint]) -> None:
+    assert values.scheme_and_endpoint(url) == expected
+
+
+def test_durabilities() -> None:
+    assert values.durability("fsync") == Durability()
+    assert values.durability("memory") == Durability(DurabilityMode.MEMORY)
+    assert values.durability("batch:20") == Durability(DurabilityMode.BATCH, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (values.duration, "7 days"),
+        (values.duration, "-1s"),
+        (values.duration, ""),
+        (values.duration, float("nan")),
+        (values.duration, float("inf")),
+        (values.duration, "9999999999999w"),
+        (values.size, "1kb"),
+        (values.size, -1),
+        (values.size, "99999999999T"),
+        (values.endpoint, "1883"),
+        (values.endpoint, ":1883"),
+        (values.endpoint, "::1:1883"),
+        (values.endpoint, "host:65536"),
+        (values.endpoint, "host:-1"),
+        (values.endpoint, "host:\uff11"),
+        (values.endpoint, "[]:1"),
+        (values.endpoint, "a b:1"),
+        (values.port_number, 70000),
+        (values.durability, "batch:0"),
+        (values.durability, "batch:60001"),
+        (values.durability, "fsync:"),
+        (values.scheme_and_endpoint, "mqtt://hub"),
+        (values.scheme_and_endpoint, "hub:5672"),
+        (values.scheme_and_endpoint, "amqp://"),
+        (values.scheme_and_endpoint, "amqp://user:word@hub:1"),
+        (values.scheme_and_endpoint, "amqp://hub:1/path"),
+    ],
+)
+def test_nonsense_is_refused_with_the_value_in_the_message(read: Callable[[Any], Any], value: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no|out of range") as caught:
+        read(value)
+    assert str(value) in str(caught.value) or "host" in str(caught.value) or "port" in str(caught.value)

@@ -1,0 +1,154 @@
+"""The console's routes over a status that is not a gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+import httpx
+import pytest
+
+from edge.appliance.console.app import make_app
+from edge.appliance.console.history import SAMPLES_MAX, History
+
+STATUS: dict[str, object] = {
+    "gateway": "gw1",
+    "epoch": "5f0e",
+    "version": "0.1.0",
+    "uptime_s": 12.5,
+    "clients": {"mqtt": 2, "amqp": 1, "http": 0},
+    "messages": {"received": 100, "acknowledged": 99, "delivered": 80},
+    "addresses": [{"address": 'plant/"7"/temp', "type": "topic", "received": 100}],
+    "store": {"messages": 20, "bytes": 2_000, "file_bytes": 40_960},
+    "uplink": {"state": "connecting", "endpoint": "amqp://hub", "backlog_messages": 20, "backlog_bytes": 2_000},
+}
+
+
+class Control:
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pause(self) -> None:
+        self.calls.append("pause")
+
+    def resume(self) -> None:
+        self.calls.append("resume")
+
+
+class Client:
+    """Asks an application as somebody at `host` would."""
+
+    def __init__(self, status: Mapping[str, object], control: Control | None, host: str) -> None:
+        self._app = make_app(lambda: status, control)
+        self._host = host
+
+    def get(self, path: str) -> httpx.Response:
+        return self._ask("GET", path, {})
+
+    def post(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        return self._ask("POST", path, headers or {})
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str]) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self._app, client=(self._host, 4711))
+            async with httpx.AsyncClient(transport=transport, base_url="http://gw:8080") as client:
+                return await client.request(method, path, headers=dict(headers))
+
+        return asyncio.run(ask())
+
+
+def client_of(
+    status: Mapping[str, object] = STATUS, control: Control | None = None, *, host: str = "127.0.0.1"
+) -> Client:
+    return Client(status, control, host)
+
+
+def test_the_page_loads_nothing_from_anywhere() -> None:
+    answer = client_of().get("/")
+    assert answer.status_code == 200
+    assert not re.search(r"""(?:src|href|url\()\s*=?\s*["']?(?:https?:)?//""", answer.text)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline" not in policy
+    assert "sha256-" in policy
+
+
+def test_the_status_is_passed_on_as_it_is() -> None:
+    answer = client_of().get("/api/v1/status")
+    assert answer.json() == STATUS
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_metrics_name_what_the_status_says() -> None:
+    text = client_of().get("/metrics").text
+    assert 'waypost_gateway_info{epoch="5f0e",gateway="gw1",version="0.1.0"} 1.0' in text
+    assert 'waypost_clients{protocol="mqtt"} 2.0' in text
+    assert "waypost_messages_received_total 100.0" in text
+    assert 'waypost_uplink_state{state="connecting"} 1.0' in text
+    assert 'waypost_uplink_state{state="connected"} 0.0' in text
+    assert "waypost_uplink_backlog_messages 20.0" in text
+    assert 'waypost_address_received_total{address="plant/\\"7\\"/temp"} 100.0' in text
+
+
+def test_metrics_of_a_gateway_that_says_little() -> None:
+    text = client_of({}).get("/metrics").text
+    assert "waypost_store_messages 0.0" in text
+    assert "waypost_uplink" not in text
+
+
+def test_health_follows_the_problems() -> None:
+    assert client_of().get("/healthz").status_code == 200
+    sick = client_of({**STATUS, "problems": ["store is full"]}).get("/healthz")
+    assert sick.status_code == 503
+    assert sick.json() == {"ok": False, "problems": ["store is full"]}
+
+
+class TestUplinkControl:
+    def test_pause_and_resume_from_this_machine(self) -> None:
+        control = Control()
+        client = client_of(control=control)
+        assert client.post("/api/v1/uplink/pause").json() == STATUS
+        assert client.post("/api/v1/uplink/resume", headers={"origin": "http://gw:8080"}).status_code == 200
+        assert control.calls == ["pause", "resume"]
+
+    @pytest.mark.parametrize(
+        ("host", "origin"), [("10.0.0.7", None), ("127.0.0.1", "http://elsewhere"), ("nonsense", None)]
+    )
+    def test_others_are_refused(self, host: str, origin: str | None) -> None:
+        control = Control()
+        headers = {"origin": origin} if origin else {}
+        answer = client_of(control=control, host=host).post("/api/v1/uplink/pause", headers=headers)
+        assert answer.status_code == 403
+        assert control.calls == []
+
+    def test_without_an_uplink_there_is_nothing_to_steer(self) -> None:
+        assert client_of().post("/api/v1/uplink/pause").status_code == 404
+
+    def test_reading_does_not_steer(self) -> None:
+        assert client_of(control=Control()).get("/api/v1/uplink/pause").status_code == 405
+
+
+class TestHistory:
+    def test_it_samples_while_the_application_runs(self) -> None:
+        app = make_app(lambda: STATUS)
+
+        async def first_sample() -> list[object]:
+            transport = httpx.ASGITransport(app=app)
+            async with (
+                app.router.lifespan_context(app),
+                httpx.AsyncClient(transport=transport, base_url="http://gw") as client,
+                asyncio.timeout(5),
+            ):
+                while not (samples := (await client.get("/api/v1/history")).json()["samples"]):
+                    await asyncio.sleep(0.01)
+            return list(samples[0])
+
+        assert asyncio.run(first_sample())[1:] == [100, 20, 0, False]
+
+    def test_it_is_bounded(self) -> None:
+        history = History(lambda: STATUS)
+        for second in range(SAMPLES_MAX + 5):
+            history.take(float(second))
+        assert len(history.samples) == SAMPLES_MAX
+        assert history.samples[0][0] == 5.0

@@ -1,0 +1,93 @@
+"""The device without its protocol: readings, and the journal that holds the gateway to its acknowledgements."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edge.appliance.devices.device import Device, Settings
+from edge.appliance.devices.journal import Journal
+from edge.appliance.devices.outbox import Outbox
+
+
+def make(path: Path | None, *, count: int | None = None, capacity: int = 10) -> Device:
+    settings = Settings("d1", "plant/d1/load", "load", "mqtt://gw", 0.1, count, 4, 1.0)
+    journal = Journal(path, device="d1", address=settings.address, protocol="mqtt", kind="load")
+    return Device(settings, lambda now: {"load_1m": 0.123456789}, Outbox(capacity), journal)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_reading_says_who_what_which_and_when() -> None:
+    device = make(None)
+    device.measure()
+    reading = device.outbox.send()
+    assert reading is not None
+    body = json.loads(reading.body)
+    assert body.pop("at") == pytest.approx(time.time(), abs=5)
+    assert body == {"device": "d1", "seq": 0, "load_1m": 0.1235}
+
+
+def test_it_measures_as_often_as_asked_and_is_finished_when_all_is_acknowledged() -> None:
+    device = make(None, count=2)
+    device.measure()
+    assert device.measuring
+    device.measure()
+    assert not device.measuring
+    assert not device.finished
+    for seq in (0, 1):
+        device.outbox.send()
+        device.acknowledged(seq)
+    assert device.finished
+
+
+def test_stopping_keeps_what_is_not_acknowledged() -> None:
+    device = make(None)
+    device.measure()
+    device.stop()
+    assert not device.measuring
+    assert not device.finished
+
+
+def test_the_journal_tells_acknowledgements_sends_and_the_sums(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    device = make(path)
+    device.measure()
+    device.measure()
+    device.connected()
+    device.outbox.send()
+    device.outbox.send()
+    device.acknowledged(0)
+    device.disconnected("cable pulled")
+    device.outbox.send()
+    device.acknowledged(1)
+    device.acknowledged(1)
+    device.journal.close(device.outbox)
+    device.journal.close(device.outbox)
+    found = lines(path)
+    assert found[0] == {"device": "d1", "address": "plant/d1/load", "protocol": "mqtt", "kind": "load"}
+    assert [line for line in found if "acked" in line] == [{"acked": 0, "sends": 1}, {"acked": 1, "sends": 2}]
+    assert [(line["event"], line["detail"]) for line in found if "event" in line] == [
+        ("connected", "mqtt://gw"),
+        ("disconnected", "cable pulled"),
+    ]
+    assert found[-1] == {
+        "end": {"published": 2, "acknowledged": 2, "unacknowledged": 0, "dropped": 0, "resent": 1},
+    }
+    assert sum("end" in line for line in found) == 1
+
+
+def test_a_full_buffer_is_confessed(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    device = make(path, capacity=1)
+    device.measure()
+    device.measure()
+    device.journal.close(device.outbox)
+    assert any(line.get("event") == "dropped" and "reading 0" in line["detail"] for line in lines(path))
+    assert lines(path)[-1]["end"]["dropped"] == 1

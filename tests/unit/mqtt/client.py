@@ -1,0 +1,59 @@
+"""The client's side for tests: whole packets out of bytes, and connections that are already open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from edge.broker.limits import Limits
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.wire import read_fixed_header
+
+VERSIONS = (3, 4, 5)
+
+
+def split(data: bytes, version: int) -> list[packets.Packet]:
+    """The packets `data` consists of, exactly."""
+    found: list[packets.Packet] = []
+    pos = 0
+    while pos < len(data):
+        header = read_fixed_header(data, pos)
+        assert header is not None, "a packet without its end"
+        body, length, shortest = header
+        assert shortest
+        assert body + length <= len(data), "a packet without its end"
+        found.append(packets.decode(data[pos], data[body : body + length], version))
+        pos = body + length
+    return found
+
+
+class Opened:
+    """A connection behind CONNECT and `accept`, with what a test needs to talk to it."""
+
+    def __init__(
+        self,
+        version: int = 4,
+        connect: packets.Connect | None = None,
+        state: SessionState | None = None,
+        limits: Limits | None = None,
+        **accept: Any,
+    ) -> None:
+        self.version = version
+        self.now = 100.0
+        self.state = state if state is not None else SessionState()
+        self.connection = Connection(limits or Limits(), self.now)
+        connect = connect or packets.Connect("c", version)
+        (event,) = self.connection.receive_data(connect.encode(), self.now)
+        self.connect = event
+        self.events = list(self.connection.accept(self.state, state is not None, **accept))
+        self.first = self.sent()
+
+    def send(self, *what: packets.Packet | bytes) -> list[Any]:
+        """Give the connection packets in one read; returns its events."""
+        data = b"".join(each if isinstance(each, bytes) else each.encode(self.version) for each in what)
+        return list(self.connection.receive_data(data, self.now))
+
+    def sent(self) -> list[packets.Packet]:
+        """What the connection has to send, as packets."""
+        return split(self.connection.data_to_send(), self.version)

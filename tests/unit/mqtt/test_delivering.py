@@ -1,0 +1,246 @@
+"""PUBLISH out: encoding, window, acknowledgements of the client, sending again (sections 3.3, 4.3, 4.4, 4.9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.limits import Limits
+from edge.broker.mqtt import events
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.errors import LocalError
+from edge.broker.mqtt.events import Acknowledged, Delivery
+from edge.broker.mqtt.properties import Properties, encode_run
+from edge.broker.mqtt.reason_codes import ReasonCode as R
+from edge.broker.mqtt.state import PACKET_ID_MAX, Phase, SessionState
+from tests.unit.mqtt.client import VERSIONS, Opened
+
+
+def delivery(*bodies: bytes, qos: int = 1, retain: bool = False, properties: Properties | None = None) -> Delivery:
+    raw = encode_run(properties) if properties is not None else b""
+    return Delivery(Run("t/a", "someone", qos, raw, list(bodies)), qos, retain, object())
+
+
+def publish(body: bytes, packet_id: int = 0, qos: int = 1, **fields: object) -> p.Publish:
+    return p.Publish("t/a", body, qos, packet_id=packet_id, **fields)  # type: ignore[arg-type]
+
+
+class TestEncoding:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_each_qos(self, version: int) -> None:
+        opened = Opened(version)
+        bodies = [b"x" * n for n in (0, 3, 3, 117, 118, 119, 120, 130, 17_000)]
+        for qos in (0, 1, 2):
+            assert not opened.connection.deliver(delivery(*bodies, qos=qos))
+        sent = opened.sent()
+        assert [packet.payload for packet in sent] == bodies * 3  # type: ignore[attr-defined]
+        assert [packet.packet_id for packet in sent] == [0] * 9 + list(range(1, 19))  # type: ignore[attr-defined]
+        assert all(not packet.dup and not packet.retain for packet in sent)  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_properties_and_subscription_identifiers(self, qos: int) -> None:
+        block = Properties(content_type="a/b", user_property=(("k", "1"),))
+        sent = Delivery(
+            Run("t/a", "d", qos, encode_run(block), [b"1", b"2"]), qos, retain=True, token=None, identifiers=(5, 300)
+        )
+        five, four = Opened(5), Opened(4)
+        five.connection.deliver(sent)
+        four.connection.deliver(sent)
+        expected = Properties(content_type="a/b", user_property=(("k", "1"),), subscription_identifier=(5, 300))
+        ids = (1, 2) if qos else (0, 0)
+        assert five.sent() == [
+            publish(b"1", ids[0], qos, retain=True, properties=expected),
+            publish(b"2", ids[1], qos, retain=True, properties=expected),
+        ]
+        assert four.sent() == [publish(b"1", ids[0], qos, retain=True), publish(b"2", ids[1], qos, retain=True)]
+
+    @pytest.mark.parametrize("limit", [20, 129, 130, 131, 132, 16_386, 16_387, 16_388, 16_389])
+    @pytest.mark.parametrize("qos", [0, 2])
+    def test_maximum_packet_size(self, limit: int, qos: int) -> None:
+        """Exactly the packets that fit are sent; the others do not take a packet identifier."""
+        block = Properties(maximum_packet_size=max(limit, 60))
+        opened = Opened(5, p.Connect("c", 5, properties=block))
+        limit = max(limit, 60)
+        bodies = [b"x" * n for n in range(limit - 20, limit + 2)]
+        sizes = [len(publish(body, 1, qos).encode(5)) for body in bodies]
+        skipped = opened.connection.deliver(delivery(*bodies, qos=qos))
+        assert list(skipped) == [i for i, size in enumerate(sizes) if size > limit]
+        assert [len(packet.encode(5)) for packet in opened.sent()] == [size for size in sizes if size <= limit]
+        assert opened.state.in_flight == (len(bodies) - len(skipped) if qos else 0)
+
+
+class TestWindow:
+    def test_smaller_of_both_sides(self) -> None:
+        block = Properties(receive_maximum=3)
+        assert Opened(5, p.Connect("c", 5, properties=block)).connection.window == 3
+        assert Opened(5, limits=Limits(inflight_max=2)).connection.window == 2
+        assert Opened(4, limits=Limits(inflight_max=2)).connection.window == 2
+
+    def test_qos_1_and_2_count_until_puback_and_pubcomp(self) -> None:
+        opened = Opened(4, limits=Limits(inflight_max=2))
+        opened.connection.deliver(delivery(b"0", qos=0))
+        opened.connection.deliver(delivery(b"1", qos=1))
+        opened.connection.deliver(delivery(b"2", qos=2))
+        assert opened.connection.window == 0
+        opened.send(p.PubRec(2))
+        assert opened.connection.window == 0
+        opened.send(p.PubAck(1))
+        assert opened.connection.window == 1
+        opened.send(p.PubComp(2))
+        assert opened.connection.window == 2
+
+    def test_beyond_it_is_a_bug_of_ours(self) -> None:
+        opened = Opened(4, limits=Limits(inflight_max=2))
+        with pytest.raises(LocalError):
+            opened.connection.deliver(delivery(b"1", b"2", b"3"))
+        assert opened.state.in_flight == 0
+
+    def test_nothing_when_closed(self) -> None:
+        opened = Opened(4)
+        opened.connection.disconnect(R.SERVER_SHUTTING_DOWN)
+        assert opened.connection.window == 0
+
+
+class TestAcknowledged:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_qos_1_in_any_order(self, version: int) -> None:
+        opened = Opened(version)
+        sent = delivery(b"a", b"b", b"c")
+        opened.connection.deliver(sent)
+        (event,) = opened.send(p.PubAck(3), p.PubAck(1), p.PubAck(1), p.PubAck(77), p.PubAck(2))
+        assert event == Acknowledged([(sent, 2), (sent, 0), (sent, 1)])
+        assert opened.state.in_flight == 0
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_qos_2(self, version: int) -> None:
+        opened = Opened(version)
+        sent = delivery(b"a", b"b", qos=2)
+        opened.connection.deliver(sent)
+        opened.sent()
+        assert opened.state.phase(1) is Phase.PUBREC
+        assert opened.send(p.PubRec(1), p.PubRec(2)) == []
+        assert opened.sent() == [p.PubRel(1), p.PubRel(2)]
+        assert opened.state.phase(1) is Phase.PUBCOMP
+        assert opened.send(p.PubRec(1)) == []
+        assert opened.sent() == [p.PubRel(1)]
+        (event,) = opened.send(p.PubComp(1), p.PubComp(2), p.PubComp(2))
+        assert event == Acknowledged([(sent, 0), (sent, 1)])
+        assert opened.state.phase(1) is None
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_pubrec_of_nothing(self, version: int) -> None:
+        opened = Opened(version)
+        assert opened.send(p.PubRec(9)) == []
+        reason = R.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else R.SUCCESS
+        assert opened.sent() == [p.PubRel(9, reason)]
+
+    def test_errors_of_mqtt_5_end_a_message_too(self) -> None:
+        opened = Opened(5)
+        one, two = delivery(b"a"), delivery(b"b", qos=2)
+        opened.connection.deliver(one)
+        opened.connection.deliver(two)
+        opened.sent()
+        found = opened.send(p.PubAck(1, R.NOT_AUTHORIZED), p.PubRec(2, R.QUOTA_EXCEEDED))
+        assert found == [Acknowledged([(one, 0)]), Acknowledged([(two, 0)])]
+        assert opened.sent() == []
+
+    @pytest.mark.parametrize("answer", [p.PubRec(1), p.PubComp(2), p.PubAck(2)])
+    @pytest.mark.parametrize("long", [False, True])
+    def test_the_wrong_kind_is_a_protocol_error(self, answer: p.PubAck, long: bool) -> None:
+        opened = Opened(5)
+        opened.connection.deliver(delivery(b"a"))
+        opened.connection.deliver(delivery(b"b", qos=2))
+        opened.sent()
+        data = answer.encode(5)
+        found = opened.send(data[:1] + b"\4" + data[2:] + b"\0\0" if long else data)
+        assert [type(event) for event in found] == [events.Disconnected]
+        assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
+        assert opened.state.in_flight == 2, "nothing is lost for it"
+
+    def test_what_was_right_before_counts(self) -> None:
+        opened = Opened(5)
+        sent = delivery(b"a", b"b")
+        opened.connection.deliver(sent)
+        found = opened.send(p.PubAck(1), b"\x40\x02\0\0", p.PubAck(2))
+        assert found[0] == Acknowledged([(sent, 0)])
+        assert isinstance(found[1], events.Disconnected)
+        assert len(found) == 2
+
+
+class TestSendingAgain:
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_in_the_order_of_before(self, version: int) -> None:
+        old = Opened(version)
+        one, two = delivery(b"a", b"b", b"c"), delivery(b"x", b"y", b"z", qos=2)
+        old.connection.deliver(one)
+        old.connection.deliver(two)
+        old.send(p.PubAck(2), p.PubRec(6), p.PubRec(4))
+        old.connection.receive_eof(old.now)
+        new = Opened(version, state=old.state)
+        assert new.first[1:] == [
+            p.PubRel(6),
+            p.PubRel(4),
+            publish(b"a", 1, 1, dup=True),
+            publish(b"c", 3, 1, dup=True),
+            publish(b"y", 5, 2, dup=True),
+        ]
+        assert new.send(p.PubAck(3), p.PubComp(4)) == [Acknowledged([(one, 2)]), Acknowledged([(two, 0)])]
+
+    def test_within_the_new_receive_maximum(self) -> None:
+        old = Opened(5)
+        sent = delivery(*[bytes((n,)) for n in range(5)])
+        old.connection.deliver(sent)
+        old.connection.receive_eof(old.now)
+        block = Properties(receive_maximum=2)
+        new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
+        assert [packet.packet_id for packet in new.first[1:]] == [1, 2]  # type: ignore[attr-defined]
+        assert new.connection.window == 0
+        new.send(p.PubAck(1))
+        assert new.sent() == [publish(b"\x02", 3, dup=True)]
+        new.send(p.PubAck(2), p.PubAck(3))
+        assert [packet.packet_id for packet in new.sent()] == [4, 5]  # type: ignore[attr-defined]
+        assert new.connection.window == 0
+        new.send(p.PubAck(4), p.PubAck(5))
+        assert new.connection.window == 2
+
+    def test_larger_than_the_client_takes_now(self) -> None:
+        old = Opened(5)
+        sent = delivery(b"x" * 100, b"y")
+        old.connection.deliver(sent)
+        old.connection.receive_eof(old.now)
+        block = Properties(maximum_packet_size=60)
+        new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
+        assert new.events == [Acknowledged([(sent, 0)])]
+        assert new.first[1:] == [publish(b"y", 2, dup=True)]
+
+    def test_delivered_after_the_connection_closed(self) -> None:
+        """The router may deliver between the end of a connection and the session's hearing of it."""
+        old = Opened(4)
+        old.connection.disconnect(R.ADMINISTRATIVE_ACTION)
+        assert not old.connection.deliver(delivery(b"0", qos=0))
+        assert not old.connection.deliver(delivery(b"1", qos=1))
+        assert old.connection.data_to_send() == b""
+        new = Opened(4, state=old.state)
+        assert new.first[1:] == [publish(b"1", 1, dup=True)]
+
+
+class TestPacketIdentifiers:
+    def test_go_around_and_skip_those_in_use(self) -> None:
+        state = SessionState()
+        kept = delivery(b"kept")
+        assert list(state.reserve(2)) == [1, 2]
+        state.outgoing[2] = (kept, 0)
+        assert list(state.reserve(PACKET_ID_MAX - 4)) == list(range(3, PACKET_ID_MAX - 1))
+        state.released[1] = (kept, 0)
+        assert list(state.reserve(4)) == [65_534, 65_535, 3, 4]
+        assert list(state.reserve(1)) == [5]
+
+    def test_more_than_there_are(self) -> None:
+        state = SessionState()
+        state.outgoing[1] = (delivery(b""), 0)
+        with pytest.raises(LocalError):
+            state.reserve(PACKET_ID_MAX)
+        assert len(state.reserve(PACKET_ID_MAX - 1)) == PACKET_ID_MAX - 1
+
+    def test_all_of_them(self) -> None:
+        assert sorted(SessionState().reserve(PACKET_ID_MAX)) == list(range(1, PACKET_ID_MAX + 1))

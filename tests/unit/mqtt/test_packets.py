@@ -1,0 +1,93 @@
+"""Packets against the table of cases, both ways."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.errors import RemoteError
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.wire import PacketType, read_fixed_header
+from tests.unit.mqtt.cases import BAD, CASES, GOOD, Case
+
+GOOD_VERSIONS = [pytest.param(case, v, id=f"{case.name}-{v}") for case in GOOD for v in case.versions]
+BAD_VERSIONS = [pytest.param(case, v, id=f"{case.name}-{v}") for case in BAD for v in case.versions]
+
+
+def body_of(data: bytes) -> bytes:
+    header = read_fixed_header(data, 0)
+    assert header is not None
+    assert header[0] + header[1] == len(data), "the table has a wrong remaining length"
+    return data[header[0] :]
+
+
+@pytest.mark.parametrize(("case", "version"), GOOD_VERSIONS)
+def test_decode(case: Case, version: int) -> None:
+    assert p.decode(case.data[0], body_of(case.data), version) == case.packet
+
+
+@pytest.mark.parametrize(("case", "version"), GOOD_VERSIONS)
+def test_encode(case: Case, version: int) -> None:
+    assert case.packet is not None
+    encoded = case.packet.encode(version)
+    assert (encoded == case.data) is case.exact
+    assert p.decode(encoded[0], body_of(encoded), version) == case.packet
+
+
+@pytest.mark.parametrize(("case", "version"), BAD_VERSIONS)
+def test_error(case: Case, version: int) -> None:
+    assert case.error is not None
+    with pytest.raises(case.error) as caught:
+        p.decode(case.data[0], body_of(case.data), version)
+    assert type(caught.value) is case.error
+    assert caught.value.reason is (case.reason or case.error.reason)
+
+
+def test_a_packet_cut_short_inside_is_malformed() -> None:
+    """The remaining length is right for what is there; the content ends too early."""
+    for case in GOOD:
+        body = body_of(case.data)
+        for version in case.versions:
+            for end in range(len(body)):
+                try:
+                    p.decode(case.data[0], body[:end], version)
+                except RemoteError:
+                    continue
+                kind = case.data[0] >> 4
+                whole_elsewhere = {
+                    PacketType.PUBLISH,  # a shorter payload
+                    PacketType.SUBSCRIBE,  # fewer filters
+                    PacketType.UNSUBSCRIBE,
+                    PacketType.SUBACK,  # fewer codes
+                    PacketType.UNSUBACK,
+                    PacketType.CONNECT,  # MQTT 3.1: user name and password may be missing
+                }
+                assert kind in whole_elsewhere or version == 5, (case.name, version, end)
+
+
+def test_the_table_names_each_case_once() -> None:
+    names = [case.name for case in CASES]
+    assert len(names) == len(set(names))
+
+
+class TestWhatCannotBeEncoded:
+    def test_connack_without_a_return_code(self) -> None:
+        with pytest.raises(ValueError, match="no return code"):
+            p.ConnAck(reason=ReasonCode.PACKET_TOO_LARGE).encode(4)
+
+    def test_auth_before_mqtt_5(self) -> None:
+        with pytest.raises(ValueError, match="MQTT 5"):
+            p.Auth().encode(4)
+
+    def test_a_property_of_another_packet(self) -> None:
+        with pytest.raises(ValueError, match="topic_alias"):
+            p.PubAck(1, properties=Properties(topic_alias=1)).encode(5)
+
+    def test_a_string_with_u0000(self) -> None:
+        with pytest.raises(ValueError, match=r"U\+0000"):
+            p.Publish("a\0").encode(4)
+
+    def test_a_topic_of_more_than_65_535_bytes(self) -> None:
+        with pytest.raises(ValueError, match="two byte length"):
+            p.Publish("a" * 65_536).encode(4)

@@ -1,0 +1,368 @@
+"""What only the store on disk has: opening, closing, recovery, damage, bounds on work, tools that read it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlite_utils
+
+from bridge.message import Stored
+from edge.broker.store import reader, schema, writer
+from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreInaccessible, StoreTooNew
+from edge.broker.store.limits import Limits
+from edge.broker.store.reader import Request
+from edge.broker.store.segment import Row, decode
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path)
+    yield made
+    made.store.close()
+
+
+def crash(rig: Rig, directory: Path, copy: Path) -> Rig:
+    """What another process would find if this one died now: the files as they are, opened elsewhere."""
+    copy.mkdir()
+    for path in directory.glob("store.*"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    return sqlite_rig(copy)
+
+
+def change(directory: Path, statement: str, *parameters: object) -> int:
+    with sqlite3.connect(directory / FILE_NAME) as connection:
+        changed = connection.execute(statement, parameters).rowcount
+    connection.close()
+    return changed
+
+
+class TestOpen:
+    def test_everything_comes_back(self, rig: Rig) -> None:
+        epoch, log = rig.store.epoch, rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"%d" % i for i in range(10)]))
+        rig.commit()
+        rig.store.acknowledge(cursor, 0, 2)
+        rig.store.acknowledge(cursor, 5, 6)
+        rig.store.put("session", "s", b"v")
+        rig.reopen()
+        assert rig.store.epoch == epoch
+        assert rig.store.log("a") == log
+        assert rig.store.open_cursor("c", log, 0) == cursor
+        assert rig.store.cursor(cursor)[3:] == (3, [(5, 6)])
+        assert list(rig.store.items("session")) == [("s", b"v")]
+        assert len(rig.read_all(log)) == 10
+        rig.store.append(log, run_of(b"10"))
+        assert [stored[:2] for _, stored in rig.commit().appended] == [(10, 10)]
+        assert rig.store.log("b") != log
+
+    def test_a_crash_before_counting_loses_no_count(self, rig: Rig, tmp_path: Path) -> None:
+        log, other = rig.store.log("a"), rig.store.log("b")
+        rig.store.open_cursor("c", log, 0)
+        for i in range(5):
+            rig.store.append(log, run_of(b"x", b"y", address=f"plant/{i % 2}"))
+            rig.store.append(other, run_of(b"z", address="plant/0"))
+            rig.commit()
+        after = crash(rig, tmp_path, tmp_path / "copy")
+        assert after.store.bounds(log) == rig.store.bounds(log) == (0, 10)
+        assert after.store.info()[:3] == rig.store.info()[:3]
+        for each in (rig, after):
+            for address in ("plant/0", "plant/1", "plant/2"):
+                each.store.append(log, run_of(b"x", address=address))
+            assert [stored[:2] for _, stored in each.commit().appended] == [(10, 11), (11, 4), (12, 0)]
+            each.settle()
+            each.reopen()
+            each.store.append(log, run_of(b"x", address="plant/1"))
+            assert [stored[:2] for _, stored in each.commit().appended] == [(13, 5)]
+        after.store.close()
+
+    def test_what_is_not_counted_is_bounded(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1000, counted_addresses_max=10))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for i in range(25):
+            rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+            rig.commit()
+        counted = sqlite_utils.Database(tmp_path / FILE_NAME)["address"].count
+        assert counted == 20
+        rig.store.close()
+
+    def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1, addresses_cached_max=3))
+        assert isinstance(rig.store, SqliteStore)
+        log = rig.store.log("a")
+        for turn in range(3):
+            for i in range(10):
+                rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
+                assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
+                assert len(rig.store._sequences) <= 4
+        rig.store.close()
+
+    def test_the_file_is_nobody_elses(self, rig: Rig, tmp_path: Path) -> None:
+        rig.store.log("a")
+        rig.commit()
+        assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == dict.fromkeys(
+            [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "store.lock"], 0
+        )
+
+    def test_makes_its_directory(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path / "new" / "data")
+        rig.store.close()
+        assert (tmp_path / "new" / "data" / FILE_NAME).stat().st_size > 0
+
+    def test_settings_that_durability_rests_on(self, rig: Rig) -> None:
+        assert isinstance(rig.store, SqliteStore)
+        connection = rig.store._writer._connection
+        settings = ("journal_mode", "synchronous", "secure_delete", "wal_autocheckpoint")
+        assert [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings] == ["wal", 2, 0, 0]
+
+
+class TestRefused:
+    def test_a_second_process(self, rig: Rig, tmp_path: Path) -> None:
+        program = (
+            "import sys; from pathlib import Path; from edge.broker.store.sqlite import SqliteStore\n"
+            "try: SqliteStore.open(Path(sys.argv[1]), post=print)\n"
+            "except Exception as error: print(type(error).__name__, error)"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert ended.stdout.startswith("StoreBusy")
+        assert f"in use by process {os.getpid()};" in ended.stdout
+
+    def test_a_second_store_in_this_process_and_then_not_any_more(self, rig: Rig, tmp_path: Path) -> None:
+        with pytest.raises(StoreBusy, match=str(os.getpid())):
+            sqlite_rig(tmp_path)
+        rig.reopen()
+
+    def test_a_newer_store(self, tmp_path: Path) -> None:
+        sqlite_rig(tmp_path).store.close()
+        change(tmp_path, "UPDATE meta SET value = '99' WHERE key = 'compatible_from'")
+        change(tmp_path, "PRAGMA user_version = 99")
+        with pytest.raises(StoreTooNew, match=r"store\.sqlite: the store has schema 99, this program knows"):
+            sqlite_rig(tmp_path)
+        change(tmp_path, f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
+        sqlite_rig(tmp_path).store.close()  # the refusal left nothing locked
+
+    def test_a_file_that_is_no_database(self, tmp_path: Path) -> None:
+        (tmp_path / FILE_NAME).write_bytes(b"not a database, not at all" * 100)
+        with pytest.raises(StoreDamaged, match="not a store: move it away"):
+            sqlite_rig(tmp_path)
+        assert (tmp_path / FILE_NAME).read_bytes().startswith(b"not a database")
+
+    def test_a_database_that_is_no_store(self, tmp_path: Path) -> None:
+        change(tmp_path, "CREATE TABLE theirs (x)")
+        with pytest.raises(StoreDamaged, match="not a store"):
+            sqlite_rig(tmp_path)
+
+    def test_a_directory_that_is_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "data").write_text("x")
+        with pytest.raises(StoreInaccessible, match="data"):
+            sqlite_rig(tmp_path / "data")
+
+    def test_a_store_that_is_a_directory(self, tmp_path: Path) -> None:
+        (tmp_path / FILE_NAME).mkdir()
+        with pytest.raises(StoreInaccessible, match="check owner and mode"):
+            sqlite_rig(tmp_path)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_a_directory_without_permission(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+        with pytest.raises(StoreInaccessible, match="check owner and mode"):
+            sqlite_rig(tmp_path)
+        tmp_path.chmod(0o700)
+
+
+class TestDamage:
+    def test_a_rotten_segment_is_skipped_and_passed_by_every_cursor(
+        self, rig: Rig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for i in range(3):
+            rig.store.append(log, run_of(b"%d" % i, b"x"))
+            rig.commit()
+        rig.reopen()
+        assert change(tmp_path, "UPDATE segment SET data = zeroblob(40) WHERE key & 0xfff = 2") == 1
+        assert [body for *_, body in rig.read_all(log)] == [b"0", b"x", b"2", b"x"]
+        assert "segment at 2 with 2 messages is damaged" in caplog.text
+        assert rig.store.cursor(cursor).acknowledged == [(2, 3)]
+        rig.store.acknowledge(cursor, 0, 1)
+        assert rig.store.cursor(cursor).position == 4
+        rig.settle()
+        assert rig.store.bounds(log) == (4, 6)
+
+    def test_newest_messages_rotten_before_they_were_counted(self, rig: Rig, tmp_path: Path) -> None:
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"x"))
+        rig.commit()
+        change(tmp_path, "UPDATE segment SET crc = crc + 1")
+        with pytest.raises(StoreDamaged, match="from position 0 on, are damaged"):
+            crash(rig, tmp_path, tmp_path / "copy")
+
+    def test_damaged_ranges_of_a_cursor(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        rig.store.open_cursor("c", rig.store.log("a"), 0)
+        rig.store.close()
+        change(tmp_path, "UPDATE cursor SET acknowledged = x'00'")
+        with pytest.raises(StoreDamaged, match="cursor 'c'"):
+            sqlite_rig(tmp_path)
+
+
+class TestBoundedWork:
+    def test_one_commit_deletes_so_much_and_the_next_goes_on(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(reclaim_rows_max=10))
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for _ in range(35):
+            rig.store.append(log, run_of(b"x"))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 34)
+        firsts = []
+        for _ in range(4):
+            rig.commit()
+            firsts.append(rig.store.bounds(log)[0])
+        assert firsts == [10, 20, 30, 35]
+        rig.settle()
+        rig.store.close()
+
+    def test_bytes_bound_it_as_well(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(reclaim_bytes_max=1000))
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for _ in range(9):
+            rig.store.append(log, run_of(b"x" * 400))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 8)
+        rig.commit()
+        assert rig.store.bounds(log) == (3, 9)
+        rig.settle()
+        assert rig.store.bounds(log) == (9, 9)
+        assert rig.store.info().bytes == 0
+        rig.store.close()
+
+    def test_a_busy_store_deletes_only_when_it_counts(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=5))
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        firsts = []
+        for i in range(11):
+            rig.store.append(log, run_of(b"x"))
+            rig.commit()
+            firsts.append(rig.store.bounds(log)[0])
+            rig.store.acknowledge(cursor, i, i)
+        assert firsts == [0, 0, 0, 0, 4, 4, 4, 4, 4, 9, 9]
+        rig.store.close()
+
+    def test_space_is_used_again(self, rig: Rig, tmp_path: Path) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        for i in range(40):
+            rig.store.append(log, run_of(b"x" * 500_000))
+            rig.commit()
+            rig.store.acknowledge(cursor, i, i)
+            rig.settle()
+        rig.reopen()
+        assert (tmp_path / FILE_NAME).stat().st_size < 3_000_000
+
+    def test_a_large_commit_is_packed_into_segments_of_bounded_size(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(segment_bytes_max=1000))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        runs = [run_of(*[b"%4d" % i] * 100) for i in range(10)] + [run_of(b"y" * 5000), run_of(b"z")]
+        for run in runs:
+            rig.store.append(log, run)
+        committed = rig.commit()
+        assert [stored.run for _, stored in committed.appended] == runs
+        sizes = [row["body_bytes"] for row in sqlite_utils.Database(tmp_path / FILE_NAME)["segment"].rows]
+        assert sorted(sizes) == [1, 800, 800, 800, 800, 800, 5000]
+        assert [body for *_, body in rig.read_all(log)] == [body for run in runs for body in run.bodies]
+        rig.store.close()
+
+    def test_many_small_reads_decode_a_segment_once(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        decoded: list[int] = []
+
+        def watched(row: Row, position: int) -> list[Stored]:
+            decoded.append(position)
+            return decode(row, position)
+
+        monkeypatch.setattr(reader, "decode", watched)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for i in range(50):
+            rig.store.append(log, run_of(b"%d" % i))
+        rig.commit()
+        assert len(rig.read_all(log, bytes_max=1)) == 50
+        assert decoded == [0]
+        assert isinstance(rig.store, SqliteStore)
+        assert not rig.store._reader._partly_read
+
+    def test_the_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for _ in range(30):
+            rig.store.append(log, run_of(b"x" * 20_000))
+            rig.commit()
+        assert (tmp_path / FILE_NAME).stat().st_size > 300_000
+        assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < 300_000
+        rig.store.close()
+        assert not (tmp_path / f"{FILE_NAME}-wal").exists()
+
+
+class TestTools:
+    def test_people_read_it_through_views_while_it_runs(self, rig: Rig, tmp_path: Path) -> None:
+        log = rig.store.log("topic plant/#")
+        cursor = rig.store.open_cursor("uplink", log, 0)
+        rig.store.append(log, run_of(b"123", b"4"))
+        rig.commit()
+        rig.store.append(log, run_of(b"5"))
+        rig.commit()
+        rig.store.acknowledge(cursor, 0, 0)
+        rig.settle()
+        database = sqlite_utils.Database(tmp_path / FILE_NAME)
+        rows = list(database["segments"].rows)
+        assert [(r["log"], r["first_position"], r["last_position"], r["body_bytes"]) for r in rows] == [
+            ("topic plant/#", 0, 1, 4),
+            ("topic plant/#", 2, 2, 1),
+        ]
+        assert all(row["boot_id"] for row in rows)
+        assert list(database["backlog"].rows) == [
+            {"cursor": "uplink", "log": "topic plant/#", "position": 1, "next_position": 3, "behind": 2}
+        ]
+        assert list(database["logs"].rows) == [{"name": "topic plant/#", "first_position": 0, "next_position": 3}]
+        database.close()
+
+    def test_plans_seek_and_never_scan(self, rig: Rig, tmp_path: Path) -> None:
+        connection = sqlite3.connect(tmp_path / FILE_NAME)
+        deleting = {"first": 0, "limit": 9, "rows": 5, "bytes": 5}
+        for statement, parameters in (
+            (reader.SCAN, (0, 9)),
+            (reader._SEEK, (0, 9)),
+            (writer._DELETE, deleting),
+        ):
+            plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+            assert any("SEARCH segment USING INTEGER PRIMARY KEY" in step for step in plan)
+            assert not [step for step in plan if step.startswith("SCAN segment")]
+        connection.close()
+
+
+def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
+    log = rig.store.log("a")
+    cursor = rig.store.open_cursor("c", log, 0)
+    for _ in range(4):
+        rig.store.append(log, run_of(b"x"))
+        rig.commit()
+    rig.store.acknowledge(cursor, 0, 1)
+    rig.settle()
+    assert isinstance(rig.store, SqliteStore)
+    runs = rig.store._reader.read(Request(log, 0, 4, 1000, print))
+    assert [position for position, *_ in flat(runs)] == [2, 3]
