@@ -18,6 +18,7 @@ from bridge.engine.proton import (
     read_condition,
     read_data,
     read_map,
+    redirect_log,
     scratch,
     text,
     write_condition,

@@ -53,7 +53,7 @@ _TRACER = ffi.new_handle({"_tracer": _trace})  # `cproton` looks for this key; o
 
 
 def redirect_log(transport: Any) -> None:
-    """Proton writes warnings about what a peer sent to stderr; send them to our log, where they are of little weight."""
+    """Proton writes warnings about what a peer sent to stderr: have them in our log instead, as debug."""
     record = lib.pn_transport_attachments(transport)
     lib.pn_record_def_py(record)
     lib.pn_record_set_py(record, _TRACER)

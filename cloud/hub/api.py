@@ -23,7 +23,8 @@ from cloud.hub.registry import Registry
 from cloud.lake.commits import RegistryError
 
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """The console is one page: it loads nothing and talks to this hub only."""
 

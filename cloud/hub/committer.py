@@ -126,7 +126,7 @@ class Committer:
         self._arrived = asyncio.Event()
         self._closing = asyncio.Event()
         self._states_due = self._seen_due = 0.0
-        self._in_flight_bytes = 0
+        self._in_flight_bytes = self._in_flight_rows = 0
         self._retry_s = 0.0
         self._task = self._loop.create_task(self._run(), name="committer")
 
@@ -139,8 +139,8 @@ class Committer:
 
     @property
     def pending_rows(self) -> int:
-        """Messages gathered and not yet being landed."""
-        return self._open.rows
+        """Messages gathered or being landed."""
+        return self._open.rows + self._in_flight_rows
 
     @property
     def failing(self) -> bool:
@@ -244,7 +244,7 @@ class Committer:
             if now < self._seen_due:
                 self._open.seen, group.seen = group.seen, {}
             self._leave_surplus(group)
-        self._in_flight_bytes = group.size
+        self._in_flight_bytes, self._in_flight_rows = group.size, group.rows
         return group
 
     def _leave_surplus(self, group: Group) -> None:
@@ -275,7 +275,7 @@ class Committer:
         if self.failing:
             log.info("landing works again")
             self._retry_s = 0.0
-        self._in_flight_bytes = 0
+        self._in_flight_bytes = self._in_flight_rows = 0
         self._on_report(group, report)
         for session, _, answer in group.ledger:
             answer(Verdict.STALE if session in report.stale else Verdict.LANDED)
@@ -290,7 +290,7 @@ class Committer:
         if not self.failing:
             log.error("landing fails, nothing is acknowledged until it works again: %s", why)
         self._retry_s = min(max(RETRY_S_FIRST, self._retry_s * 2), RETRY_S_MAX)
-        self._in_flight_bytes = 0
+        self._in_flight_bytes = self._in_flight_rows = 0
         later = self._open
         gone = {session for session, connected, _ in later.visits if not connected}
         later.visits[:0] = group.visits

@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 
 from bridge.driver import Driver
 from bridge.engine import Engine
-from bridge.intake import ANONYMOUS, Intake
-from bridge.sasl import SaslServer
+from bridge.intake import Intake
+from bridge.sasl import ANONYMOUS, SaslServer
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import Fleet

@@ -151,4 +151,5 @@ def _track(track: Track, x: Axis, bands: Sequence[Band]) -> Plot:
     series.append(Series(mean, "steps", "strong reading", starts, means, width=track.width))
     y = value_axis(min(lows), max(highs))
     summary = f"from {words.number(min(lows))} to {words.number(max(highs))}, last {words.number(track.last)}"
-    return Plot(track.metric, series, x, y, note=words.number(track.last), summary=summary, bands=bands, small=True)
+    note = words.number(track.last)
+    return Plot(track.metric, series, x, y, place=track.device, note=note, summary=summary, bands=bands, small=True)

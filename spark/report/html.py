@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, tostring
 Child = Element | str | None
 
 
-def h(name: str, *children: Child, **attributes: object) -> Element:
+def h(name: str, /, *children: Child, **attributes: object) -> Element:
     """An element. `class_` is `class`, other underscores are dashes; an attribute of None is left out."""
     node = Element(name)
     for key, value in attributes.items():

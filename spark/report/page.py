@@ -349,9 +349,9 @@ def _devices(main: Element, known: Gold, x: Axis, bands: Sequence[Band]) -> None
     entries = [("reading", "thin", "mean and range of the window")]
     append(main, _legend(*entries))
     shown = known.tracks[: charts.TRACKS_MAX]
-    for (gateway, device), group in groupby(shown, key=lambda track: (track.gateway, track.device)):
+    for gateway, group in groupby(shown, key=lambda track: track.gateway):
         plots = charts.tracks(list(group), x, bands)
-        append(main, h("h3", f"{device} · {charts.name_of(gateway)}"), h("div", *map(figure, plots), class_="grid4"))
+        append(main, h("h3", charts.name_of(gateway)), h("div", *map(figure, plots), class_="grid4"))
     left = len(known.tracks) - len(shown)
     if left:
         append(

@@ -51,13 +51,18 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One drawing. `unit` follows the values read off it; `summary` is what a screen reader says."""
+    """One drawing.
+
+    `unit` follows the values read off it, `place` the title, `note` stands at the right; `summary` is what a screen
+    reader says.
+    """
 
     title: str
     series: Sequence[Series]
     x: Axis
     y: Axis
     unit: str = ""
+    place: str = ""
     note: str = ""
     summary: str = ""
     bands: Sequence[Band] = ()
@@ -79,7 +84,8 @@ def figure(plot: Plot) -> Element:
     canvas = h("div", drawing, class_="canvas", tabindex="0", role="img", aria_label=_spoken(plot))
     append(canvas, *(_badge(band, plot.x) for band in visible))
     append(canvas, *_labels(plot))
-    caption = h("figcaption", h("b", plot.title), h("span", plot.note) if plot.note else None)
+    place = h("small", plot.place, title=plot.place) if plot.place else None
+    caption = h("figcaption", h("b", plot.title), place, h("span", plot.note) if plot.note else None)
     return h("figure", caption, canvas, _numbers(plot), class_="plot small" if plot.small else "plot")
 
 
@@ -88,7 +94,8 @@ def _shape(kind: Kind) -> str:
 
 
 def _spoken(plot: Plot) -> str:
-    return f"{plot.title}: {plot.summary}" if plot.summary else plot.title
+    title = f"{plot.title}, {plot.place}" if plot.place else plot.title
+    return f"{title}: {plot.summary}" if plot.summary else title
 
 
 def _x(axis: Axis, value: float) -> float:

@@ -55,10 +55,11 @@ def duration(seconds: float | None) -> str:
         return f"{round(seconds * 1e3)}{THIN_SPACE}ms"
     if seconds < 120:
         return f"{_significant(seconds)}{THIN_SPACE}s"
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{_significant(seconds / size)}{THIN_SPACE}{unit}"
-    return f"{_significant(seconds / 60)}{THIN_SPACE}min"
+    for size, unit, smaller, rest in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+        if seconds >= size:
+            whole, left = divmod(round(seconds / smaller), size // smaller)
+            return f"{whole}{THIN_SPACE}{unit} {left}{THIN_SPACE}{rest}" if left else f"{whole}{THIN_SPACE}{unit}"
+    raise AssertionError(seconds)
 
 
 def moment(at: datetime) -> str:

@@ -152,7 +152,10 @@ def _body(kind: str, second: float, phase: int) -> bytes:
         case "cpu":
             return json.dumps({"load": round(35 + 25 * wave + 8 * noise, 2), "idle": round(60 - 20 * wave, 2)}).encode()
         case "env":
-            values = {"temperature": round(21 + 1.5 * wave + 0.2 * noise, 3), "air": {"humidity": round(45 + 5 * noise, 1)}}
+            values = {
+                "temperature": round(21 + 1.5 * wave + 0.2 * noise, 3),
+                "air": {"humidity": round(45 + 5 * noise, 1)},
+            }
             return json.dumps(values).encode()
         case "disk":
             return b"%.1f" % (512 + second * 3 + 40 * noise)

@@ -24,8 +24,8 @@ SUBSCRIPTION_SEPARATOR: Final = "::"
 TEMPORARY_PREFIX: Final = "temp/"
 """Dynamic nodes are topics below this, named by chance (section 3.5.3)."""
 
-ADDRESS_BYTES_MAX: Final = 65_535
-"""An address is an MQTT topic name as well (MQTT 5 section 1.5.4)."""
+ADDRESS_BYTES_MAX: Final = 16_384
+"""Our answer carries the address too, and has to fit into one frame of a peer that takes small ones."""
 
 _SERVICES: Final = ("$management", "$cbs")
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)

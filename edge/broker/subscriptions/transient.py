@@ -23,6 +23,7 @@ class TransientSubscription:
         """Messages not delivered because the consumer was too slow."""
         self._qos0_only = qos0_only
         self._not_from = not_from
+        self._position = 0
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
 
@@ -31,6 +32,9 @@ class TransientSubscription:
         if (self._qos0_only and run.qos) or run.device == self._not_from:
             return
         stored = Stored(SETTLED, 0, run)
+        if run.qos:
+            stored = Stored(self._position, 0, run)
+            self._position += len(run.bodies)
         if not self._waiting and len(self.group.consumers) == 1:
             consumer = self.group.consumers[0]
             if consumer.credit >= len(run.bodies):
@@ -70,4 +74,4 @@ class TransientSubscription:
             self._waiting_bytes = 0
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
-        """Deliveries of a transient subscription are settled when they are made."""
+        """A consumer answers for what was sent above QoS 0; nothing is kept, so nothing is delivered again."""

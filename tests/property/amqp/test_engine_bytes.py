@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -62,7 +62,7 @@ def feed(data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
     events: list[Event] = []
     tags = count()
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         fresh = server.receive_data(data[start:stop], NOW)
         for event in fresh:
             if isinstance(event, Opened):
@@ -117,20 +117,19 @@ def test_random_bytes(data: bytes, with_header: bool) -> None:
     feed((b"AMQP\x00\x01\x00\x00" if with_header else b"") + data)
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, len(CONVERSATION) - 1), st.sampled_from(["set", "drop", "double"]), st.integers(0, 255)
-        ),
-        min_size=1,
-        max_size=4,
-    )
+damages = st.lists(
+    st.tuples(st.integers(0, len(CONVERSATION) - 1), st.sampled_from(["set", "drop", "double"]), st.integers(0, 255)),
+    min_size=1,
+    max_size=4,
 )
+
+
+@given(damages)
 @settings(max_examples=250, deadline=None)
 def test_damaged_recordings(damages: list[tuple[int, str, int]]) -> None:
     data = bytearray(CONVERSATION)
-    for at, how, value in damages:
-        at = min(at, len(data) - 1)
+    for position, how, value in damages:
+        at = min(position, len(data) - 1)
         if how == "set":
             data[at] = value
         elif how == "drop":

@@ -1,0 +1,127 @@
+"""SIGKILL at random moments of a process that lands: what it acknowledged is in the lake, and nothing is there twice.
+
+The process that is killed is this module run as a program; workload, killing and checking are three parts of it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from bridge.batch import decode, encode
+from bridge.message import Run, Stored
+from cloud.hub.registry import Registry, sqlite_url
+from cloud.lake.commits import FAILPOINTS
+from cloud.lake.landing import Landing
+from cloud.lake.rows import Arrival
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 6
+BATCHES = 400
+ALIVE_S_MAX = 0.4
+"""Longest time from the first sign of life to the kill: a few landings."""
+
+
+# --- the process that dies --------------------------------------------------------------------------------------------
+
+
+def batch(seed: int, number: int) -> Arrival:
+    """Batch `number` of a workload: a piece of one of six (gateway, address), overlapping the one before by some."""
+    chance = random.Random(seed * 1_000_003 + number)
+    gateway, address, place = f"gw{number % 3}", f"a{number % 2}", number // 6
+    first, count = max(0, place * 20 - chance.randrange(15)), 20 + chance.randrange(20)
+    bodies = [f"{gateway}/{address}/{sequence}".encode() for sequence in range(first, first + count)]
+    run = Run(address, "device", 1, b"", bodies, 1_795_250_665_237_000_000)
+    return Arrival("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch="e" * 32)))
+
+
+def land(directory: Path, seed: int, start: int) -> None:
+    """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is."""
+    chance = random.Random(seed + start)
+    registry = Registry(sqlite_url(str(directory / "registry.db")))
+    landing = Landing(directory / "lake", registry, failpoint=lambda step: print("step", step, flush=True))
+    print("up", flush=True)
+    number = start
+    while number < BATCHES:
+        group = [batch(seed, at) for at in range(number, min(BATCHES, number + 1 + chance.randrange(6)))]
+        landing.land(group, time.time_ns() // 1_000)
+        number += len(group)
+        print("acknowledged", number, flush=True)
+    registry.close()
+
+
+# --- the one who kills ------------------------------------------------------------------------------------------------
+
+
+def life(directory: Path, seed: int, start: int, alive_s: float | None) -> tuple[int, str]:
+    """Run it, killed `alive_s` after it is up (None: not at all); how far it acknowledged, and its last step."""
+    command = [sys.executable, "-m", "tests.fault.test_landing_kill", str(directory), str(seed), str(start)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    far, last = start, "start"
+    killer: threading.Timer | None = None
+    for line in process.stdout:
+        word, *rest = line.split()
+        if word == "up" and alive_s is not None:
+            killer = threading.Timer(alive_s, process.send_signal, (signal.SIGKILL,))
+            killer.start()
+        elif word == "acknowledged" and line.endswith("\n"):
+            far, last = int(rest[0]), word
+        elif word == "step":
+            last = rest[0]
+    process.stdout.close()
+    code = process.wait(timeout=20)
+    if killer is not None:
+        killer.cancel()
+    assert code in (0, -signal.SIGKILL), f"it failed by itself: {code}"
+    return far, last
+
+
+# --- the one who checks -----------------------------------------------------------------------------------------------
+
+
+def names(arrivals: list[Arrival]) -> set[tuple[str, bytes]]:
+    return {(arrival.gateway, body) for arrival in arrivals for body in arrival.batch.bodies}
+
+
+def rows(directory: Path) -> Counter[tuple[str, bytes]]:
+    found: Counter[tuple[str, bytes]] = Counter()
+    for file in DeltaTable(directory / "lake" / "telemetry").file_uris():
+        part = pq.ParquetFile(file).read(columns=["gateway", "body"])
+        found.update(zip(part.column("gateway").to_pylist(), part.column("body").to_pylist(), strict=True))
+    return found
+
+
+def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    print("seed", seed)
+    workload = [batch(seed, number) for number in range(BATCHES)]
+    far = 0
+    for kill in range(KILLS):
+        alive_s = chance.uniform(0, ALIVE_S_MAX)
+        # a gateway that lost its connection sends from before the last acknowledgement it saw
+        reached, last = life(tmp_path, seed, max(0, far - chance.randrange(12)), alive_s)
+        far = max(far, reached)
+        found = rows(tmp_path)
+        print(f"kill {kill}: after {alive_s * 1000:.0f} ms, last seen {last}, {far} batches, {len(found)} rows")
+        assert set(found.values()) <= {1}, "a message is there twice"
+        assert names(workload[:far]) <= set(found), "an acknowledged message is missing"
+        assert set(found) <= names(workload)
+        assert last in ("start", "acknowledged", *FAILPOINTS)
+    far, _ = life(tmp_path, seed, max(0, far - 12), None)
+    assert far == BATCHES
+    assert rows(tmp_path) == Counter(names(workload))
+
+
+if __name__ == "__main__":
+    land(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,82 @@
+"""The promise: SIGKILL gateway and hub at random moments under load; what was acknowledged is in the lake, once.
+
+The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of victims and moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.processes import Waypost, edge, free_port, hub, wait_until
+from tests.support.publisher import Publisher
+
+KILLS = 20
+PUBLISHERS = 3
+
+
+def backlog(gateway: Waypost) -> int:
+    url = f"http://127.0.0.1:{gateway.port('http')}/api/v1/status"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        status = json.load(answer)
+    return int(status["uplink"].get("backlog_messages", -1)) if status["uplink"]["state"] == "connected" else -1
+
+
+@pytest.mark.timeout(400)
+def test_acked_is_in_the_lake_once(tmp_path: Path) -> None:
+    seed = int(os.environ.get("WAYPOST_SEED", time.time_ns() % 1_000_000))
+    print(f"WAYPOST_SEED={seed}")
+    chance = random.Random(seed)
+    mqtt, amqp = free_port(), free_port()
+    the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}")
+    uplink = [f"--hub=amqp://127.0.0.1:{amqp}", "--gateway=gw1", "--forward=load/#"]
+    gateway = edge(tmp_path, "gw1", f"--mqtt=127.0.0.1:{mqtt}", *uplink)
+    with the_hub, gateway:
+        publishers = [Publisher(f"p{i}", mqtt, f"load/{i}") for i in range(PUBLISHERS)]
+        for publisher in publishers:
+            publisher.start()
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.1, 0.8))  # the random moment
+            victims = chance.choice([[gateway], [gateway], [the_hub], [gateway, the_hub]])
+            for victim in victims:
+                victim.kill()
+            for victim in victims:
+                victim.start()
+        time.sleep(chance.uniform(0.1, 0.8))
+        for publisher in publishers:
+            publisher.end()
+        wait_until(lambda: backlog(gateway) == 0, timeout_s=120, what="the backlog has drained", every_s=0.2)
+        assert gateway.stop() == 0
+        assert the_hub.stop() == 0
+    acked = [body for publisher in publishers for body in publisher.acked]
+    rows = DeltaTable(tmp_path / "hub" / "lake" / "telemetry").to_pyarrow_table(
+        columns=["gateway", "epoch", "address", "sequence", "body"]
+    )
+    bodies = Counter(rows.column("body").to_pylist())
+    names = Counter(zip(*(rows.column(name).to_pylist() for name in rows.column_names[:4]), strict=True))
+    print(f"{len(acked)} acked, {sum(p.sent for p in publishers)} sent, {rows.num_rows} in the lake")
+    assert len(acked) > KILLS * PUBLISHERS, "there was load"
+    missing = [body for body in acked if body not in bodies]
+    assert not missing, f"{len(missing)} acked messages are missing, first {missing[:3]}"
+    assert max(names.values()) == 1, "no (gateway, epoch, address, sequence) twice"
+    assert max(bodies.values()) == 1, "no body twice: each was sent once"
+    for i, publisher in enumerate(publishers):
+        in_lake = [
+            (sequence, int(body.split(b":")[1]))
+            for address, sequence, body in zip(
+                *(rows.column(name).to_pylist() for name in ("address", "sequence", "body")), strict=True
+            )
+            if address == f"load/{i}"
+        ]
+        in_lake.sort()
+        assert [s for s, _ in in_lake] == list(range(len(in_lake))), "sequences are dense"
+        numbers = [number for _, number in in_lake]
+        assert numbers == sorted(numbers), f"{publisher.name}: order of the producer"

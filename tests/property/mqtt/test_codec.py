@@ -1,0 +1,105 @@
+"""Packets: there and back, cut short, and the hot path against the packet structs."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.broker.limits import Limits
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.acknowledgements import encode_acknowledgements, encode_packet_ids, read_packet_ids
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.errors import RemoteError
+from edge.broker.mqtt.names import check_topic_filter
+from edge.broker.mqtt.wire import Reader, encode_variable_byte_integer, read_fixed_header
+from tests.property.mqtt.strategies import any_packet, packet_ids, versions
+from tests.unit.mqtt.client import split
+
+any_versioned = versions.flatmap(lambda version: st.tuples(st.just(version), any_packet(version)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_versioned)
+def test_round_trip(versioned: tuple[int, packets.Packet]) -> None:
+    version, packet = versioned
+    assert split(packet.encode(version), version) == [packet]
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_versioned)
+def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet]) -> None:
+    """Whatever packet it is: its beginning alone neither raises, nor emits, nor closes an open connection."""
+    version, packet = versioned
+    data = packet.encode(version)
+    opening = packets.Connect("c", version).encode()
+    for end in range(len(data)):
+        connection = Connection(Limits(), 0.0)
+        assert len(connection.receive_data(opening, 0.0)) == 1
+        assert not connection.accept(connection._state, False)
+        connection.data_to_send()
+        assert not connection.receive_data(data[:end], 0.0)
+        assert not connection.closed
+        assert connection.data_to_send() == b""
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_versioned)
+def test_a_first_packet_cut_short(versioned: tuple[int, packets.Packet]) -> None:
+    """Nothing but CONNECT is waited for at the start."""
+    version, packet = versioned
+    data = packet.encode(version)
+    for end in range(len(data)):
+        connection = Connection(Limits(), 0.0)
+        found = connection.receive_data(data[:end], 0.0)
+        assert connection.closed is (end > 0 and not isinstance(packet, packets.Connect))
+        assert len(found) == connection.closed
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 15), st.integers(0, 15), st.binary(max_size=60), versions)
+def test_random_content_raises_remote_errors_only(kind: int, flags: int, body: bytes, version: int) -> None:
+    try:
+        packet = packets.decode(kind << 4 | flags, body, version)
+    except RemoteError:
+        pass
+    else:
+        own = packet.version if isinstance(packet, packets.Connect) else version
+        encoded = packet.encode(own)
+        header = read_fixed_header(encoded, 0)
+        assert header is not None
+        assert packets.decode(encoded[0], encoded[header[0] :], own) == packet
+
+
+@given(st.integers(0, 268_435_455))
+def test_variable_byte_integer(value: int) -> None:
+    encoded = encode_variable_byte_integer(value)
+    assert Reader(encoded).variable_byte_integer() == value
+    assert read_fixed_header(b"\x30" + encoded, 0) == (1 + len(encoded), value, True)
+    assert len(encoded) == max(1, -(-value.bit_length() // 7))
+
+
+@given(st.lists(packet_ids, max_size=30), st.sampled_from([0x40, 0x50, 0x62, 0x70]))
+def test_rows_of_acknowledgements(ids: list[int], first: int) -> None:
+    """What C makes at once is what the packets say one by one."""
+    data = encode_acknowledgements(first, ids)
+    assert data == b"".join(bytes((first, 2)) + packet_id.to_bytes(2, "big") for packet_id in ids)
+    assert encode_packet_ids(ids) == [packet_id.to_bytes(2, "big") for packet_id in ids]
+    if ids:
+        read: list[int] = []
+        assert read_packet_ids(data + b"\x30\x00" + data, 0, read) == len(data)
+        assert read == ids
+
+
+@given(st.text(st.sampled_from("a+#/$"), min_size=1, max_size=8))
+def test_topic_filters(topic_filter: str) -> None:
+    levels = topic_filter.split("/")
+    good = all(
+        (level == "#" and index == len(levels) - 1) or level == "+" or not set(level) & set("+#")
+        for index, level in enumerate(levels)
+    )
+    try:
+        check_topic_filter(topic_filter, 100)
+    except RemoteError:
+        assert not good
+    else:
+        assert good

@@ -1,0 +1,56 @@
+"""One session, one JVM, for every test that needs Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark import connector, java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark.tables import Lake
+
+Make = Callable[..., "DataFrame"]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A quick local session; skipped where set-up has brought no connector or no Java."""
+    from spark import session
+
+    try:
+        connector.jars()
+        java.find()
+    except (connector.ConnectorMissing, java.JavaMissing) as missing:
+        pytest.skip(str(missing))
+    log = tmp_path_factory.mktemp("log") / "spark.log"
+    settings = {"spark.sql.shuffle.partitions": "2"}
+    started = session.start("tests", session.Options(master="local[2]", quick=True, settings=settings, log=log))
+    yield started
+    session.stop(started)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty lake."""
+    from spark.tables import Lake
+
+    return Lake(spark, tmp_path / "lake")
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Make:
+    """Rows, by dictionaries, as a frame with a table's schema; columns not named are null."""
+    from spark import schemas
+
+    def make(table: str, *rows: Mapping[str, Any]) -> DataFrame:
+        columns = (schemas.LANDED.get(table) or schemas.DERIVED[table]).columns
+        tuples = [tuple(row.get(name) for name in columns.names) for row in rows]
+        return spark.createDataFrame(tuples, columns)
+
+    return make

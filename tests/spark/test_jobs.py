@@ -1,0 +1,194 @@
+"""Jobs on lakes: streams equal plain Python, running again changes nothing, late data corrects history."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+
+from tests.spark import lakes
+from tests.spark.lakes import START, message
+
+if TYPE_CHECKING:
+    from spark.tables import Lake
+
+pytestmark = pytest.mark.spark
+
+
+def table(lake: Lake, name: str, *columns: str) -> list[tuple[Any, ...]]:
+    """A table's rows, read without Spark, in a fixed order."""
+    found = deltalake.DeltaTable(lake.path(name)).to_pyarrow_table().to_pylist()
+    keys = columns or tuple(found[0]) if found else ()
+    return sorted((tuple(row[key] for key in keys) for row in found), key=repr)
+
+
+def run(lake: Lake, *names: str) -> dict[str, Any]:
+    from spark.jobs import runner
+
+    steps = runner.one_pass(lake, runner.chosen(names), lambda _: None)
+    assert [step.error for step in steps] == [None] * len(steps)
+    return {step.job: step for step in steps}
+
+
+def land(lake: Lake, *rows: dict[str, Any]) -> None:
+    lakes.write(lake.root, "telemetry", rows)
+
+
+def reading(sequence: int, value: float, at: datetime, **override: Any) -> dict[str, Any]:
+    return message(sequence, at=at, body=json.dumps({"t": value}).encode(), **override)
+
+
+def plain_rollup(rows: list[dict[str, Any]]) -> dict[tuple[str, datetime], tuple[int, float, float, float]]:
+    """What `rollup_1m` has to say of messages `{"t": value}`, in plain Python."""
+    windows: dict[tuple[str, datetime], list[float]] = {}
+    for row in rows:
+        window = row["event_time"].replace(second=0, microsecond=0)
+        windows.setdefault((row["device"], window), []).append(json.loads(row["body"])["t"])
+    return {key: (len(values), min(values), max(values), sum(values)) for key, values in windows.items()}
+
+
+def rollup(lake: Lake, name: str = "rollup_1m") -> dict[tuple[str, datetime], tuple[int, float, float, float]]:
+    columns = ("device", "window_start", "count", "min", "max", "sum")
+    return {(row[0], row[1]): row[2:] for row in table(lake, name, *columns)}
+
+
+def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
+    rows = [reading(n, n % 17 + 0.5, START + timedelta(seconds=7 * n), device=f"dev{n % 3}") for n in range(120)]
+    land(lake, *rows[:40])
+    land(lake, *rows[40:70])
+    assert run(lake, "readings", "rollups")["readings"].rows_in == 70
+    land(lake, *rows[70:])
+    second = run(lake, "readings", "rollups")
+    assert (second["readings"].rows_in, second["readings"].rows_out) == (50, 50)
+    assert rollup(lake) == plain_rollup(rows)
+    hours = rollup(lake, "rollup_1h")
+    assert sum(row[0] for row in hours.values()) == len(rows)
+
+    from spark.transforms import rollups
+
+    batch = {
+        (row["device"], row["window_start"].astimezone(UTC)): (row["count"], row["min"], row["max"], row["sum"])
+        for row in rollups.by_minute(lake.read("readings")).collect()
+    }
+    assert batch == rollup(lake)
+
+    # Nothing new: nothing is read, nothing is written.
+    versions = {name: lake.state(name) for name in ("readings", "rollup_1m", "rollup_1h")}
+    third = run(lake, "readings", "rollups")
+    assert all((step.rows_in, step.rows_out) == (0, 0) for step in third.values())
+    assert {name: lake.state(name) for name in versions} == versions
+
+
+def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> None:
+    now = START + timedelta(hours=2)
+    land(lake, reading(0, 10.0, START), reading(1, 20.0, now))
+    run(lake, "readings", "rollups")
+    late = reading(2, 30.0, START + timedelta(seconds=5), lane="backlog", ingested_at=now + timedelta(hours=70))
+    land(lake, late)
+    run(lake, "readings", "rollups")
+    rows = {row[0]: row[1:] for row in table(lake, "rollup_1m", "window_start", "count", "mean", "revised_at")}
+    assert rows[START] == (2, 20.0, now + timedelta(hours=70))
+    assert rows[now] == (1, 20.0, now + timedelta(seconds=1))
+    assert {row[0]: row[1] for row in table(lake, "rollup_1h", "window_start", "count")} == {
+        START.replace(minute=0): 2,
+        now.replace(minute=0): 1,
+    }
+
+
+def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    from spark.jobs import runner
+    from spark.tables import Lake as RealLake
+
+    land(lake, reading(0, 1.0, START), message(1, body=b"not a number"))
+    land(lake, reading(2, 3.0, START))
+    append = RealLake.append
+
+    def dies_before_the_second(self: RealLake, name: str, *rest: Any) -> None:
+        if name == "reject":
+            raise RuntimeError("power cut")
+        append(self, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealLake, "append", dies_before_the_second)
+        steps = runner.one_pass(lake, runner.chosen(()), lambda _: None)
+        assert [step.state for step in steps] == ["failed"]
+        assert "power cut" in (steps[0].error or "")
+    assert len(table(lake, "readings")) == 2  # the first output was written before the crash
+    run(lake, "readings")
+    assert table(lake, "readings", "sequence") == [(0,), (2,)]
+    assert table(lake, "reject", "sequence", "reason") == [(1, "neither JSON nor a number")]
+
+
+def test_a_lost_checkpoint_rebuilds_everything_downstream(lake: Lake) -> None:
+    from spark.jobs.following import CHECKPOINTS
+
+    land(lake, *(reading(n, float(n), START + timedelta(seconds=n)) for n in range(90)))
+    run(lake, "readings", "rollups")
+    before = rollup(lake)
+    shutil.rmtree(lake.root / CHECKPOINTS / "readings")
+    again = run(lake, "readings", "rollups")
+    assert again["readings"].rows_in == again["rollups"].rows_in == 90
+    assert len(table(lake, "readings")) == 90
+    assert rollup(lake) == before
+
+
+def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
+    land(lake, *(message(n) for n in range(10)), message(12))
+    lakes.write(lake.root, "ledger", [lakes.ledger(10, 10)])
+    names = ("freshness", "gaps", "throughput")
+    first = run(lake, *names)
+    assert all(first[name].rows_in == 11 for name in names)
+    columns = ("first_sequence", "last_sequence", "explained")
+    assert table(lake, "gaps", *columns) == [(10, 10, True), (11, 11, False)]
+    versions = {name: lake.state(name) for name in ("gateway_freshness", "gaps", "completeness", "throughput")}
+    assert {step.rows_out for step in run(lake, *names).values()} == {0}
+    assert {name: lake.state(name) for name in versions} == versions
+    land(lake, message(11))
+    run(lake, *names)
+    assert table(lake, "gaps", *columns) == [(10, 10, True)]
+    assert table(lake, "completeness", "rows", "explained", "unexplained") == [(12, 1, 0)]
+
+
+def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
+    lake.root.mkdir()
+    assert {(step.rows_in, step.rows_out) for step in run(lake).values()} == {(0, 0)}
+
+
+def test_a_landed_table_that_breaks_the_contract_is_named(lake: Lake) -> None:
+    import pyarrow as pa
+
+    from spark.jobs import runner
+
+    deltalake.write_deltalake(lake.path("telemetry"), pa.table({"tenant": ["t"], "sequence": ["one"]}))
+    steps = runner.one_pass(lake, runner.chosen(("gaps",)), lambda _: None)
+    assert steps[0].integrity
+    assert "telemetry has no column gateway" in (steps[0].error or "")
+
+
+class TestHourRanges:
+    def test_adjacent_hours_melt(self) -> None:
+        from spark.jobs.rollups import hour_ranges
+
+        hours = [START.replace(minute=0) + timedelta(hours=n) for n in (0, 1, 2, 5, 24)]
+        assert [(upto - start).seconds // 3600 for start, upto in hour_ranges([*hours, hours[0]])] == [3, 1, 1]
+
+    def test_the_predicate_names_partition_and_hour(self) -> None:
+        from spark.jobs.rollups import predicate
+
+        start = datetime(2026, 3, 14, 23, tzinfo=UTC)
+        assert predicate([(start, start + timedelta(hours=2))], "event_time") == (
+            "(event_date >= DATE'2026-03-14' AND event_date <= DATE'2026-03-15' AND "
+            "event_time >= TIMESTAMP'2026-03-14 23:00:00Z' AND event_time < TIMESTAMP'2026-03-15 01:00:00Z')"
+        )
+
+
+def test_the_trial_pass_of_set_up_lands_what_the_contract_says(tmp_path: Path) -> None:
+    from spark import warmup
+
+    warmup.write_lake(tmp_path)
+    assert deltalake.DeltaTable(tmp_path / "telemetry").count() == 3

@@ -1,0 +1,251 @@
+"""Each transform on a few rows, against results worked out by hand or by plain Python."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark import schemas
+from tests.spark.lakes import START, ledger, manifest, message
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tests.spark.conftest import Make
+
+pytestmark = pytest.mark.spark
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
+
+
+def utc(at: datetime) -> datetime:
+    """Collected timestamps are naive in this process' zone; the same moment with its zone."""
+    return at.astimezone(UTC)
+
+
+class TestReadings:
+    def test_each_value_is_a_row_and_each_failure_is_kept(self, frame: Make) -> None:
+        from spark.transforms import readings
+
+        decoded = readings.decoded(
+            frame(
+                "telemetry",
+                message(0, body=b'{"t": 20.5, "air": {"hum": 40}}'),
+                message(1, address="plant/7/level", body=b"12"),
+                message(2, body=b"\xff"),
+                message(3, body=b'{"state": "on"}'),
+            )
+        )
+        good = readings.readings(decoded)
+        assert good.schema.names == schemas.READINGS.columns.names
+        found = {(row["sequence"], row["metric"]): (row["value"], row["text"]) for row in rows(good)}
+        assert found == {
+            (0, "t"): (20.5, None),
+            (0, "air.hum"): (40.0, None),
+            (1, "level"): (12.0, None),
+            (3, "state"): (None, "on"),
+        }
+        bad = rows(readings.rejects(decoded))
+        assert [(row["sequence"], row["reason"], bytes(row["body"])) for row in bad] == [(2, "not UTF-8 text", b"\xff")]
+
+    def test_times_ahead_are_clamped_and_wrong_clocks_flagged(self, frame: Make) -> None:
+        from spark.transforms import readings
+
+        landed = START + timedelta(seconds=1)
+        decoded = readings.decoded(
+            frame(
+                "telemetry",
+                message(0, event_time=START, ingested_at=landed),
+                message(1, event_time=START + timedelta(days=400), ingested_at=landed),
+                message(2, event_time=datetime(1970, 1, 1, 0, 5, tzinfo=UTC), ingested_at=landed),
+            )
+        )
+        found = {row["sequence"]: row for row in rows(readings.readings(decoded))}
+        assert [found[n]["suspect"] for n in range(3)] == [False, True, True]
+        assert utc(found[1]["event_time"]) == landed + timedelta(minutes=5)
+        assert found[2]["event_date"].isoformat() == "1970-01-01"
+
+
+class TestRollups:
+    def test_windows(self, frame: Make) -> None:
+        from spark.transforms import rollups
+
+        def reading(sequence: int, second: int, value: float | None, **override: Any) -> dict[str, Any]:
+            row = message(sequence, at=START + timedelta(seconds=second))
+            event_date = row["event_time"].date()
+            return row | {"metric": "t", "value": value, "suspect": False, "event_date": event_date} | override
+
+        readings = frame(
+            "readings",
+            reading(0, 0, 4.0),
+            reading(1, 59, 1.0, suspect=True),
+            reading(2, 59, 3.0),
+            reading(3, 60, 9.0),
+            reading(4, 61, None, text="on"),
+            reading(5, 3600, 5.0),
+            reading(6, 0, 7.0, device="dev2"),
+        )
+        minutes = rollups.by_minute(readings)
+        assert minutes.schema.names == schemas.ROLLUP_1M.columns.names
+        found = {(row["device"], utc(row["window_start"])): row for row in rows(minutes)}
+        assert len(found) == 4
+        first = found["dev1", START]
+        assert (first["count"], first["min"], first["max"], first["sum"]) == (3, 1.0, 4.0, 8.0)
+        assert first["mean"] == pytest.approx(8 / 3)
+        assert first["last"] == 3.0  # two readings at :59; the higher sequence is the later
+        assert first["suspect"] == 1
+        assert utc(first["revised_at"]) == START + timedelta(seconds=60)
+        hours = {(row["device"], utc(row["window_start"]).hour): row for row in rows(rollups.by_hour(minutes))}
+        nine = hours["dev1", 9]
+        assert (nine["count"], nine["min"], nine["max"], nine["sum"], nine["last"]) == (4, 1.0, 9.0, 17.0, 9.0)
+        assert hours["dev1", 10]["count"] == 1
+
+
+class TestFreshness:
+    def test_lag_of_gateway_and_device(self, frame: Make) -> None:
+        from spark.transforms.freshness import freshness
+
+        def landed(sequence: int, lag: float, **override: Any) -> dict[str, Any]:
+            at = START + timedelta(seconds=sequence)
+            return message(sequence, at=at, ingested_at=at + timedelta(seconds=lag), **override)
+
+        telemetry = frame(
+            "telemetry",
+            *(landed(n, 1.0) for n in range(8)),
+            landed(8, 20.0, lane="backlog"),
+            landed(9, 90.0, device="dev2"),
+            landed(10, 2.0, device="dev2", event_time=datetime(1970, 1, 1, tzinfo=UTC)),
+        )
+        found = {row["device"]: row for row in rows(freshness(telemetry))}
+        assert set(found) == {None, "dev1", "dev2"}
+        whole = found[None]
+        assert (whole["rows"], whole["late_rows"], whole["suspect_rows"]) == (11, 2, 1)
+        assert whole["late_share"] == pytest.approx(2 / 11)
+        assert (whole["lag_p50_s"], whole["lag_max_s"]) == (1.0, 90.0)
+        assert found["dev1"]["lag_max_s"] == 20.0
+        assert utc(found["dev2"]["last_event_time"]) == START + timedelta(seconds=9)
+        assert utc(whole["last_ingested_at"]) == START + timedelta(seconds=99)
+
+    def test_a_gateway_with_a_wrong_clock_only_has_no_lag(self, frame: Make) -> None:
+        from spark.transforms.freshness import freshness
+
+        telemetry = frame("telemetry", message(0, event_time=datetime(1970, 1, 2, tzinfo=UTC)))
+        assert {row["lag_p95_s"] for row in rows(freshness(telemetry))} == {None}
+
+
+class TestThroughput:
+    def test_both_roles_of_a_row(self, frame: Make) -> None:
+        from spark.transforms import throughput
+
+        def landed(sequence: int, received: float, ingested: float, lane: str = "live") -> dict[str, Any]:
+            at, upto = START + timedelta(seconds=received), START + timedelta(seconds=ingested)
+            return message(sequence, at=at, ingested_at=upto, lane=lane)
+
+        telemetry = frame(
+            "telemetry", landed(0, 0, 1), landed(1, 3, 9), landed(2, 12, 31, "backlog"), landed(3, 13, 14)
+        )
+        span = throughput.span(telemetry).first()
+        assert span is not None
+        assert span["span_s"] == 31.0
+        found = {
+            (row["lane"], int((utc(row["bucket"]) - START).total_seconds())): (row["received"], row["ingested"])
+            for row in rows(throughput.throughput(telemetry, 10))
+        }
+        assert found == {("live", 0): (2, 2), ("live", 10): (1, 1), ("backlog", 10): (1, 0), ("backlog", 30): (0, 1)}
+
+    @pytest.mark.parametrize(("span", "width"), [(0, 1), (1200, 1), (1201, 2), (86_400, 300), (10**9, 3600)])
+    def test_bucket_width(self, span: float, width: int) -> None:
+        from spark.transforms.throughput import bucket_seconds
+
+        assert bucket_seconds(span) == width
+
+
+class TestGaps:
+    def gaps(self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]) -> tuple[Any, Any]:
+        from spark.transforms import gaps
+
+        words = gaps.words(frame("telemetry", *telemetry))
+        missing = gaps.missing(words, frame("ledger", *given_up), frame("manifests", *accepted))
+        ranges = sorted(
+            (row["address"], row["first_sequence"], row["last_sequence"], row["explained"], row["reason"])
+            for row in rows(missing)
+        )
+        return ranges, {row["address"]: row for row in rows(gaps.completeness(words, missing))}
+
+    def test_nothing_is_missing(self, frame: Make) -> None:
+        ranges, complete = self.gaps(frame, [message(n) for n in range(130)], [], [])
+        assert ranges == []
+        assert complete["load/cpu"] == {
+            "tenant": "default",
+            "gateway": "gw1",
+            "epoch": "e1",
+            "address": "load/cpu",
+            "first_sequence": 0,
+            "last_sequence": 129,
+            "rows": 130,
+            "distinct_sequences": 130,
+            "missing": 0,
+            "explained": 0,
+            "unexplained": 0,
+            "duplicates": 0,
+        }
+
+    def test_holes_are_explained_as_far_as_the_ledger_goes(self, frame: Make) -> None:
+        there = [n for n in range(300) if n not in {0, 1} and not 60 <= n <= 140 and n != 200]
+        given_up = [ledger(70, 100), ledger(90, 120, reason="evicted"), ledger(195, 205)]
+        ranges, complete = self.gaps(frame, [message(n) for n in [*there, 250, 250]], given_up, [])
+        assert ranges == [
+            ("load/cpu", 0, 1, False, None),
+            ("load/cpu", 60, 69, False, None),
+            ("load/cpu", 70, 120, True, "evicted, expired"),
+            ("load/cpu", 121, 140, False, None),
+            ("load/cpu", 200, 200, True, "expired"),
+        ]
+        address = complete["load/cpu"]
+        assert (address["missing"], address["explained"], address["unexplained"]) == (84, 52, 32)
+        assert address["duplicates"] == 2
+
+    def test_a_duplicate_does_not_fill_a_hole(self, frame: Make) -> None:
+        ranges, complete = self.gaps(frame, [message(n) for n in (0, 1, 1, 3)], [], [])
+        assert ranges == [("load/cpu", 2, 2, False, None)]
+        assert complete["load/cpu"]["duplicates"] == 1
+
+    def test_manifests_say_what_should_have_followed(self, frame: Make) -> None:
+        ranges, complete = self.gaps(
+            frame,
+            [message(n) for n in range(5, 10)],
+            [ledger(12, 12)],
+            [manifest(5, 14), manifest(0, 63, address="load/lost")],
+        )
+        assert ranges == [
+            ("load/cpu", 10, 11, False, None),
+            ("load/cpu", 12, 12, True, "expired"),
+            ("load/cpu", 13, 14, False, None),
+            ("load/lost", 0, 63, False, None),
+        ]
+        assert complete["load/lost"]["rows"] == 0
+        assert complete["load/lost"]["unexplained"] == 64
+
+    def test_against_sets(self, frame: Make) -> None:
+        """A few hundred random sequences of several addresses; sets know the answer."""
+        source = random.Random(7)
+        telemetry, given_up, expected = [], [], {}
+        for number in range(6):
+            address = f"a/{number}"
+            sequences = [source.randrange(400) for _ in range(source.choice((3, 200, 900)))]
+            ranges = [(first, first + source.randrange(40)) for first in (source.randrange(420) for _ in range(4))]
+            telemetry += [message(n, address=address) for n in sequences]
+            given_up += [ledger(*pair, address=address) for pair in ranges]
+            known = {n for first, last in ranges for n in range(first, last + 1)}
+            lost = set(range(max(*sequences, *known) + 1)) - set(sequences)
+            twice = sum(count - 1 for count in Counter(sequences).values())
+            expected[address] = (len(lost & known), len(lost - known), twice)
+        _, complete = self.gaps(frame, telemetry, given_up, [])
+        found = {key: (row["explained"], row["unexplained"], row["duplicates"]) for key, row in complete.items()}
+        assert found == expected

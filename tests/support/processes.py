@@ -1,0 +1,100 @@
+"""Real gateways and hubs for tests: started through the command line, waited for, killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+READY_S = 60.0
+"""A start on a machine that runs other tests at the same time."""
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, every_s: float = 0.05) -> None:
+    """Return once `condition` holds; AssertionError naming `what` when it does not in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(every_s)
+
+
+class Waypost:
+    """One `waypost` process that prints a `ready` line. Restartable with the same arguments."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.arguments = [sys.executable, "-m", "edge.appliance.main", *arguments]
+        self.log = log
+        self.endpoints: dict[str, tuple[str, int]] = {}
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Self:
+        """Start and wait for `ready`; AssertionError with the log when it ends before."""
+        with self.log.open("a") as stderr:
+            self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("ready"), f"{self.arguments}: {line!r}\n{self.log.read_text()}"
+        for part in line.split()[1:]:
+            name, _, endpoint = part.partition("=")
+            host, _, port = endpoint.rpartition(":")
+            self.endpoints[name] = (host, int(port))
+        return self
+
+    def port(self, name: str) -> int:
+        return self.endpoints[name][1]
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self._gone()
+
+    def stop(self) -> int:
+        """SIGTERM; its exit code."""
+        assert self.process is not None
+        self.process.terminate()
+        return self._gone()
+
+    def _gone(self) -> int:
+        assert self.process is not None
+        code = self.process.wait(READY_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+
+
+def edge(folder: Path, name: str, *arguments: str) -> Waypost:
+    """A development gateway on free ports; later arguments win."""
+    defaults = [f"--{protocol}=127.0.0.1:0" for protocol in ("mqtt", "amqp", "http")]
+    return Waypost(folder / f"{name}.log", "edge", "run", "--data", str(folder / name), "--dev", *defaults, *arguments)
+
+
+def hub(folder: Path, *arguments: str) -> Waypost:
+    """A development hub on free ports; later arguments win."""
+    defaults = ["--amqp=127.0.0.1:0", "--http=127.0.0.1:0"]
+    return Waypost(folder / "hub.log", "hub", "run", "--data", str(folder / "hub"), "--dev", *defaults, *arguments)

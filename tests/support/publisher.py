@@ -1,0 +1,87 @@
+"""A publisher that knows what was acknowledged: MQTT 3.1.1 at QoS 1 on a plain socket, a thread a connection.
+
+Every body is sent once and never again, so that a body seen twice in the lake was made twice by Waypost. A body whose
+acknowledgement got lost with the connection may or may not be there: it promises nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections import deque
+
+RETRY_S = 0.05
+
+
+class Publisher(threading.Thread):
+    """Publishes to one topic as fast as its window allows until told to stop, through any number of reconnects."""
+
+    def __init__(self, name: str, port: int, topic: str, *, window: int = 50) -> None:
+        super().__init__(name=name, daemon=True)
+        self.acked: list[bytes] = []
+        """Bodies acknowledged, in order."""
+        self.sent = 0
+        self.failure: BaseException | None = None
+        self._port = port
+        self._topic = topic.encode()
+        self._window = window
+        self._ended = threading.Event()
+
+    def end(self) -> None:
+        """Publish nothing more; the thread is over when this returns."""
+        self._ended.set()
+        self.join(30)
+        assert not self.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                try:
+                    self._connection()
+                except OSError:
+                    self._ended.wait(RETRY_S)
+        except BaseException as failure:  # told in `end`
+            self.failure = failure
+
+    def _connection(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._port), timeout=10) as sock:
+            client_id = self.name.encode()
+            body = b"\x00\x04MQTT\x04\x02\x00\x00" + struct.pack(">H", len(client_id)) + client_id
+            sock.sendall(bytes((0x10, len(body))) + body)
+            connack = self._exactly(sock, 4)
+            assert connack == b"\x20\x02\x00\x00", connack
+            waiting: deque[tuple[int, bytes]] = deque()
+            packet_id = 0
+            while True:
+                packets = []
+                while len(waiting) < self._window and not self._ended.is_set():
+                    packet_id = packet_id % 65_535 + 1
+                    payload = f"{self.name}:{self.sent}".encode()
+                    self.sent += 1
+                    waiting.append((packet_id, payload))
+                    packets.append(self._publish(packet_id, payload))
+                sock.sendall(b"".join(packets))
+                if not waiting:
+                    return
+                kind, length, acked_id = struct.unpack(">BBH", self._exactly(sock, 4))
+                expected, payload = waiting.popleft()
+                assert (kind, length, acked_id) == (0x40, 2, expected), "PUBACKs in order [MQTT-4.6.0-2]"
+                self.acked.append(payload)
+
+    def _publish(self, packet_id: int, payload: bytes) -> bytes:
+        rest = struct.pack(">H", len(self._topic)) + self._topic + struct.pack(">H", packet_id) + payload
+        assert len(rest) < 128
+        return bytes((0x32, len(rest))) + rest
+
+    @staticmethod
+    def _exactly(sock: socket.socket, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = sock.recv(count - len(data))
+            if not more:
+                raise ConnectionResetError
+            data += more
+        return data

@@ -1,0 +1,141 @@
+"""A broker session over the real router and the in-memory store, driven byte by byte by a client engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link, Transfers
+from bridge.message import Run
+from bridge.sasl import SaslClient
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.amqp.session import AmqpSession
+from edge.broker.contract import Refusal
+from edge.broker.router import Router
+from edge.broker.store.memory import MemoryStore
+from tests.unit.amqp.wire import NOW, of_kind
+
+CLOCK_NS = 1_700_000_000_000_000_000
+
+
+class StubDriver:
+    """What a session asks of a driver."""
+
+    def __init__(self) -> None:
+        self.congested = False
+        self.flushes = 0
+
+    def flush_soon(self) -> None:
+        self.flushes += 1
+
+
+class Site:
+    """One router; clients connect to it. `commit` runs what the store has under way."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.store = MemoryStore(post=self.posted.append, clock=lambda: NOW)
+        rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
+        self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: CLOCK_NS, flush_soon=lambda: None)
+        self.clients: list[Client] = []
+
+    def client(self, container_id: str = "device-1") -> Client:
+        client = Client(self, container_id)
+        self.clients.append(client)
+        self.settle_down()
+        return client
+
+    def turn(self) -> None:
+        """Carry bytes between every client and its session until there are none; no commit."""
+        while sum(client.carry() for client in self.clients):  # every one of them, so not `any`
+            pass
+
+    def commit(self) -> None:
+        self.router.flush()
+        while self.posted:
+            self.posted.popleft()()
+
+    def settle_down(self) -> None:
+        for _ in range(20):
+            self.turn()
+            self.commit()
+        self.turn()
+
+
+class Client:
+    """A client engine and, at the other end of its bytes, a session of the broker."""
+
+    def __init__(self, site: Site, container_id: str) -> None:
+        self.site = site
+        self.engine = Engine(container_id=container_id, server=False, sasl=SaslClient())
+        self.server = Engine(container_id="broker", server=True)
+        self.driver = StubDriver()
+        self.ended: list[Condition | None] = []
+        self.later: list[Callable[[], None]] = []
+        self.session = AmqpSession(
+            self.driver,
+            self.server,
+            site.router,
+            clock_ns=lambda: CLOCK_NS,
+            later=lambda _, callback: self.later.append(callback),
+            on_closed=self.ended.append,
+        )
+        self.events: list[Event] = []
+        self.engine.open()
+
+    def carry(self) -> bool:
+        up, down = self.engine.data_to_send(), self.server.data_to_send()
+        if up:
+            self.session.handle(self.server.receive_data(up, NOW))
+        if down:
+            self.events += self.engine.receive_data(down, NOW)
+        return bool(up or down)
+
+    def cut(self) -> None:
+        self.session.handle(self.server.receive_eof(NOW))
+        self.engine.receive_eof(NOW)
+
+    def sender(self, address: Any, name: str = "s", **attach: Any) -> Link:
+        link = self.engine.attach_sender(name, address, **attach)
+        self.site.settle_down()
+        return link
+
+    def receiver(self, address: Any, name: str = "r", *, credit: int = 100, **attach: Any) -> Link:
+        link = self.engine.attach_receiver(name, address, **attach)
+        self.site.settle_down()
+        self.engine.grant(link, credit)
+        self.site.settle_down()
+        return link
+
+    def received(self, link: Link) -> list[bytes]:
+        return [m for event in of_kind(self.events, Transfers) if event.link is link for m in event.messages]
+
+    def deliveries(self, link: Link) -> list[int]:
+        return [d for event in of_kind(self.events, Transfers) if event.link is link for d in event.deliveries]
+
+    def outcomes(self, link: Link) -> list[tuple[int, Any, Condition | None]]:
+        items = [i for event in of_kind(self.events, Dispositions) if event.link is link for i in event.items]
+        return sorted((tag, state, condition) for tag, state, _, condition in items)
+
+    def attached(self, link: Link) -> bool:
+        return any(event.link is link for event in of_kind(self.events, Attached))
+
+
+class MqttDevice:
+    """Origin of MQTT runs, and a consumer that keeps what it gets."""
+
+    def __init__(self, name: str = "mqtt-device") -> None:
+        self.name = name
+        self.answers: list[tuple[str, int]] = []
+        self.runs: list[Run] = []
+        self.credit = 100
+
+    def accepted(self, tokens: Any) -> None:
+        self.answers += [("accepted", token) for token in tokens]
+
+    def refused(self, tokens: Any, why: Refusal) -> None:
+        self.answers += [(why.name, token) for token in tokens]
+
+    def deliver(self, subscription: Any, stored: Any) -> None:
+        self.runs.append(stored.run)

@@ -1,0 +1,390 @@
+"""The broker's AMQP session: clients' bytes at one end, the real router and store at the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.amqp_values import Described, Symbol
+from bridge.engine import Condition, Detached, Flow, State, Terminus, TerminusKind
+from bridge.engine.events import source, target
+from bridge.message import DURABLE, Run
+from edge.broker.amqp.sections import bare_message
+from edge.broker.amqp.translate import payload_of
+from edge.broker.router import SubscribeOptions
+from edge.broker.store.contract import StoreFull
+from tests.unit.amqp.broker import Client, MqttDevice, Site
+from tests.unit.amqp.wire import message, of_kind
+
+
+def payloads(client: Client, link: object) -> list[bytes]:
+    return [payload_of(m[bare_message(m)[1] :])[2] for m in client.received(link)]  # type: ignore[arg-type]
+
+
+def send(client: Client, link: object, *texts: str, first: int = 0, settled: bool = False) -> None:
+    messages = [message(text.encode(), durable=True) for text in texts]
+    client.engine.send_all(link, first, messages, settled=settled)  # type: ignore[arg-type]
+
+
+class TestSendingToAQueue:
+    def test_accepted_comes_with_the_commit_and_not_before(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        assert link.credit == 1000
+        send(client, link, "one", "two")
+        site.turn()
+        assert client.outcomes(link) == []
+        site.commit()
+        site.turn()
+        assert client.outcomes(link) == [(0, State.ACCEPTED, None), (1, State.ACCEPTED, None)]
+
+    def test_credit_is_topped_up_after_the_commit(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        send(client, link, *["x"] * 900)
+        site.turn()
+        assert link.credit == 100  # not before: what is under way counts
+        site.settle_down()
+        assert link.credit == 1000
+
+    def test_settled_messages_get_their_credit_back_at_once(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        send(client, link, *["x"] * 900, settled=True)
+        site.turn()
+        assert link.credit == 1000
+
+    def test_a_full_store_rejects_with_the_reason(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        site.store.failure = StoreFull("no space left")
+        send(client, link, "one")
+        site.settle_down()
+        ((_, state, condition),) = client.outcomes(link)
+        assert state is State.REJECTED
+        assert condition is not None
+        assert condition.name == "amqp:resource-limit-exceeded"
+
+    def test_what_is_no_message_is_rejected_alone(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        client.engine.send_all(link, 0, [message(b"good"), b"\xffgarbage", message(b"also good")])
+        site.settle_down()
+        states = [(tag, state) for tag, state, _ in client.outcomes(link)]
+        assert states == [(0, State.ACCEPTED), (1, State.REJECTED), (2, State.ACCEPTED)]
+        receiver = client.receiver("queue/a")
+        assert payloads(client, receiver) == [b"good", b"also good"]
+
+    def test_the_bare_message_is_not_touched(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        header, annotations = b"\x00\x53\x70\xc0\x03\x02\x41\x40", b"\x00\x53\x71\xc1\x01\x00"
+        bare = b"\x00\x53\x73\xc0\x01\x00" + b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xa0\x02hi"
+        client.engine.send(link, 1, header + annotations + bare)
+        site.settle_down()
+        receiver = client.receiver("queue/a")
+        assert client.received(receiver) == [header + bare]
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        ("wanted", "condition"),
+        [
+            (target("a/#"), "amqp:invalid-field"),
+            (target("a+b"), "amqp:invalid-field"),
+            (target(""), "amqp:invalid-field"),
+            (target("topic/a::sub"), "amqp:invalid-field"),
+            (target("x" * 20_000), "amqp:invalid-field"),
+            (target("$management"), "amqp:not-found"),
+            (Terminus(kind=TerminusKind.COORDINATOR), "amqp:not-implemented"),
+        ],
+    )
+    def test_senders_refused(self, wanted: Terminus, condition: str) -> None:
+        client = Site().client()
+        client.sender(wanted)
+        (detached,) = of_kind(client.events, Detached)
+        assert detached.condition.name == condition
+
+    @pytest.mark.parametrize(
+        ("wanted", "condition"),
+        [
+            (source(""), "amqp:invalid-field"),
+            (source("a/#/b"), "amqp:invalid-field"),
+            (source("queue/a::sub"), "amqp:not-found"),
+            (source("topic/a::"), "amqp:not-found"),
+            (source("$cbs"), "amqp:not-found"),
+            (source("queue/a", distribution_mode="copy"), "amqp:not-implemented"),
+        ],
+    )
+    def test_receivers_refused(self, wanted: Terminus, condition: str) -> None:
+        client = Site().client()
+        client.receiver(wanted)
+        (detached,) = of_kind(client.events, Detached)
+        assert detached.condition.name == condition
+        assert not client.ended  # the link is refused, the connection lives
+
+    def test_anonymous_relay_sends_where_the_message_says(self) -> None:
+        site = Site()
+        client = site.client()
+        relay = client.sender(target(None))
+        to_a = b"\x00\x53\x73\xc0\x0c\x03\x40\x40\xa1\x07queue/a" + message(b"for a")
+        to_b = b"\x00\x53\x73\xc0\x0c\x03\x40\x40\xa1\x07queue/b" + message(b"for b")
+        client.engine.send_all(relay, 0, [to_a, to_b, message(b"for nobody"), to_a])
+        site.settle_down()
+        states = [state for _, state, _ in client.outcomes(relay)]
+        assert states == [State.ACCEPTED, State.ACCEPTED, State.REJECTED, State.ACCEPTED]
+        assert payloads(client, client.receiver("queue/a", "ra")) == [b"for a", b"for a"]
+        assert payloads(client, client.receiver("queue/b", "rb")) == [b"for b"]
+
+    def test_dynamic_source_is_a_reply_address(self) -> None:
+        site = Site()
+        asker, answerer = site.client("asker"), site.client("answerer")
+        replies = asker.receiver(source(None, dynamic=True))
+        assert replies.source.address is not None
+        back = answerer.sender(replies.source.address)
+        send(answerer, back, "the answer")
+        site.settle_down()
+        assert payloads(asker, replies) == [b"the answer"]
+
+
+class TestReceivingFromAQueue:
+    def test_accept_release_reject(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/a"), "one", "two", "three")
+        site.settle_down()
+        link = client.receiver("queue/a", credit=3)
+        assert payloads(client, link) == [b"one", b"two", b"three"]
+        client.engine.settle(link, [0])
+        client.engine.settle(link, [1], State.RELEASED)
+        client.engine.settle(link, [2], State.REJECTED, Condition("amqp:not-allowed", "no"))
+        client.events.clear()
+        client.engine.grant(link, 3)
+        site.settle_down()
+        assert payloads(client, link) == [b"two"]
+        assert site.router.queues["queue/a"].outstanding == 1
+
+    def test_what_was_not_settled_goes_to_the_next(self) -> None:
+        site = Site()
+        first, second = site.client("first"), site.client("second")
+        send(first, first.sender("queue/a"), "one", "two")
+        site.settle_down()
+        link = first.receiver("queue/a")
+        first.engine.settle(link, [0])
+        site.settle_down()
+        first.cut()
+        again = second.receiver("queue/a")
+        assert payloads(second, again) == [b"two"]
+
+    def test_credit_is_kept(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/a"), *map(str, range(10)))
+        site.settle_down()
+        link = client.receiver("queue/a", credit=4)
+        assert len(client.received(link)) == 4
+        client.engine.grant(link, 2)
+        site.settle_down()
+        assert len(client.received(link)) == 6
+
+    def test_drain_takes_what_is_there_and_gives_the_rest_back(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/a"), "one", "two")
+        site.settle_down()
+        link = client.engine.attach_receiver("r", "queue/a")
+        site.settle_down()
+        client.engine.grant(link, 10, drain=True)
+        for _ in range(5):
+            site.settle_down()
+            while client.later:
+                client.later.pop()()
+        site.settle_down()
+        assert payloads(client, link) == [b"one", b"two"]
+        assert of_kind(client.events, Flow)[-1] == Flow(link, 0, True)
+
+    def test_settled_receiver_is_served_at_most_once(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/a"), "one")
+        site.settle_down()
+        link = client.receiver("queue/a", snd_settle_mode=1)
+        assert client.deliveries(link) == []
+        assert payloads(client, link) == [b"one"]
+        assert site.router.queues["queue/a"].outstanding == 0
+
+    def test_a_peer_that_does_not_read_gets_nothing_more(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver("queue/a")
+        client.driver.congested = True
+        send(client, client.sender("queue/a"), "one")
+        site.settle_down()
+        assert client.received(link) == []
+        client.driver.congested = False
+        client.session.writable()
+        site.settle_down()
+        assert payloads(client, link) == [b"one"]
+
+    def test_message_larger_than_the_receiver_takes_goes_elsewhere(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/a"), "small", "x" * 2000, "small too")
+        site.settle_down()
+        link = client.receiver("queue/a", max_message_size=1000)
+        assert payloads(client, link) == [b"small", b"small too"]
+
+
+class TestTopics:
+    def test_every_receiver_gets_a_copy(self) -> None:
+        site = Site()
+        client = site.client()
+        links = [client.receiver("topic/a", "r1"), client.receiver("topic/#", "r2")]
+        sender = client.sender("topic/a")
+        send(client, sender, "one")
+        site.settle_down()
+        assert [payloads(client, link) for link in links] == [[b"one"], [b"one"]]
+        assert client.outcomes(sender) == [(0, State.ACCEPTED, None)]
+
+    @pytest.mark.parametrize("wanted", [source("topic/a", durability=2, expiry="never"), source("topic/a::mine")])
+    def test_durable_subscription_outlives_the_connection_and_ends_with_close(self, wanted: Terminus) -> None:
+        site = Site()
+        client, other = site.client("subscriber"), site.client("publisher")
+        client.receiver(wanted)
+        client.cut()
+        sender = other.sender("topic/a")
+        send(other, sender, "while away", settled=True)
+        send(other, sender, "and this", first=1)
+        site.settle_down()
+        assert other.outcomes(sender) == [(1, State.ACCEPTED, None)]
+        back = site.client("subscriber")
+        link = back.receiver(wanted)
+        assert payloads(back, link) == [b"while away", b"and this"]
+        back.engine.settle(link, back.deliveries(link))
+        back.engine.detach(link, closed=False)
+        site.settle_down()
+        assert len(site.router.durable_subscriptions) == 1
+        link = back.receiver(wanted)
+        assert back.attached(link)
+        back.engine.detach(link)
+        site.settle_down()
+        assert site.router.durable_subscriptions == {}
+
+    def test_unshared_subscription_is_for_one_receiver(self) -> None:
+        site = Site()
+        one, two = site.client("same"), site.client("same")
+        wanted = source("topic/a", durability=1)
+        one.receiver(wanted)
+        two.receiver(wanted)
+        (detached,) = of_kind(two.events, Detached)
+        assert detached.condition.name == "amqp:unauthorized-access"
+
+    def test_shared_subscription_takes_turns(self) -> None:
+        site = Site()
+        client, other = site.client("a"), site.client("b")
+        links = [client.receiver("topic/a::work"), other.receiver("topic/a::work")]
+        send(other, other.sender("topic/a"), *map(str, range(10)))
+        site.settle_down()
+        counts = [len(client.received(links[0])), len(other.received(links[1]))]
+        assert sum(counts) == 10
+        assert min(counts) > 0
+
+    def test_no_local(self) -> None:
+        site = Site()
+        client = site.client()
+        no_local = {"no-local": Described(Symbol("apache.org:no-local-filter:list"), [])}
+        other_filter = {"selector": Described(Symbol("apache.org:selector-filter:string"), "x = 1")}
+        link = client.receiver(source("topic/a", filters={**no_local, **other_filter}))
+        assert set(link.source.filters) == {"no-local"}  # only what is in place is confirmed
+        send(client, client.sender("topic/a"), "mine")
+        site.settle_down()
+        assert client.received(link) == []
+
+
+class TestAnycast:
+    def test_credit_follows_the_consumers_and_outcomes_go_end_to_end(self) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        sender = asker.sender("anycast/a")
+        assert sender.credit == 0
+        link = worker.receiver("anycast/a", credit=5)
+        assert sender.credit == 5
+        send(asker, sender, "one", "two")
+        site.settle_down()
+        assert asker.outcomes(sender) == []
+        worker.engine.settle(link, [0])
+        worker.engine.settle(link, [1], State.REJECTED)
+        site.settle_down()
+        assert [state for _, state, _ in asker.outcomes(sender)] == [State.ACCEPTED, State.REJECTED]
+
+    def test_released_when_the_last_consumer_goes(self) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        worker.receiver("anycast/a", credit=5)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "one")
+        site.settle_down()
+        worker.cut()
+        site.settle_down()
+        assert asker.outcomes(sender) == [(0, State.RELEASED, None)]
+
+
+class TestAcrossProtocols:
+    def test_mqtt_to_amqp(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver("queue/a")
+        device = MqttDevice()
+        run = Run("queue/a", device.name, 1 | DURABLE, b"\x03\x00\x10application/json", [b'{"t":1}', b'{"t":2}'])
+        site.router.publish(device, run, [1, 2])
+        site.settle_down()
+        assert device.answers == [("accepted", 1), ("accepted", 2)]
+        assert payloads(client, link) == [b'{"t":1}', b'{"t":2}']
+        assert b"application/json" in client.received(link)[0]
+
+    def test_amqp_to_a_consumer_of_the_router(self) -> None:
+        site = Site()
+        client, device = site.client(), MqttDevice()
+        site.router.subscribe(device, "topic/#", SubscribeOptions())
+        send(client, client.sender("topic/a/b"), "one", "two")
+        site.settle_down()
+        (run,) = device.runs
+        assert (run.address, run.device, len(run.bodies)) == ("topic/a/b", "device-1", 2)
+        assert run.flags & DURABLE
+        assert run.qos == 1
+
+
+class TestLife:
+    def test_end_of_the_connection_is_told_once_with_the_reason(self) -> None:
+        site = Site()
+        client = site.client()
+        client.receiver("topic/a")
+        client.engine.close(Condition("amqp:connection:forced", "bye"))
+        site.settle_down()
+        client.cut()
+        assert client.ended == [Condition("amqp:connection:forced", "bye")]
+
+    def test_answers_that_come_after_the_end_are_ignored(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        send(client, link, "one")
+        site.turn()
+        client.cut()
+        site.commit()
+        assert site.router.queues["queue/a"].backlog == 1
+
+    def test_detaching_a_sender_with_messages_under_way(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        send(client, link, "one")
+        client.engine.detach(link)
+        site.settle_down()
+        assert site.router.queues["queue/a"].backlog == 1
+        assert client.server.links == []

@@ -1,0 +1,301 @@
+"""Messages between the two encodings, case by case; the round trips are in tests/property/amqp."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
+from bridge.message import AMQP, DURABLE, RETAIN, Run
+from edge.broker.amqp import sections as s
+from edge.broker.amqp.sections import bare_message, section_at, sections
+from edge.broker.amqp.translate import (
+    Header,
+    address_of,
+    amqp_from_run,
+    amqp_messages,
+    flags_of,
+    mqtt_from_run,
+    mqtt_runs,
+    outline,
+    payload_of,
+    read_header,
+)
+from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+
+
+def section(code: int, value: object) -> bytes:
+    return encode(Described(Ulong(code), value))
+
+
+DATA = section(s.DATA, b"payload")
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("value", "raw"),
+        [
+            (None, "40"),
+            (True, "41"),
+            (False, "42"),
+            (Uint(0), "43"),
+            (Uint(255), "52ff"),
+            (Uint(256), "7000000100"),
+            (Ulong(0), "44"),
+            (Ulong(300), "80000000000000012c"),
+            (-1, "55ff"),
+            (1000, "8100000000000003e8"),
+            (Ubyte(9), "5009"),
+            (1.5, "823ff8000000000000"),
+            (Timestamp(1), "830000000000000001"),
+            ("ä", "a102c3a4"),
+            (Symbol("a"), "a30161"),
+            (b"\x00", "a00100"),
+            ([], "45"),
+            ([1], "c003015501"),
+            ({"a": 1}, "c10602a101615501"),
+            (Symbols(("a", "b")), "e00602a301610162"),
+            (Symbols(("a",)), "a30161"),
+            (Described(Ulong(0x70), [True]), "005370c0020141"),
+        ],
+    )
+    def test_encodings_of_the_standard(self, value: object, raw: str) -> None:
+        assert encode(value).hex() == raw
+
+    @pytest.mark.parametrize(
+        ("raw", "value"),
+        [
+            ("56 01", True),
+            ("60 0102", 258),
+            ("61 ffff", -1),
+            ("71 ffffffff", -1),
+            ("72 3fc00000", 1.5),
+            ("73 00000041", "A"),
+            ("d0 00000005 00000001 40", [None]),
+            ("f0 00000007 00000002 50 01 02", [1, 2]),
+            ("e0 07 02 00 a3 01 64 50 07 08", [Described("d", 7), Described("d", 8)]),
+            ("b1 00000001 41", "A"),
+        ],
+    )
+    def test_every_width_is_read(self, raw: str, value: object) -> None:
+        data = bytes.fromhex(raw.replace(" ", ""))
+        if raw.startswith("e0"):
+            data = bytes((0xE0, len(data) - 2)) + data[2:]
+        assert decode(data) == (value, len(data))
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            "",
+            "00",
+            "a1",
+            "a105414141",
+            "c0",
+            "c00201",
+            "c1030155 01",
+            "d0ffffffff00000001",
+            "3f",
+            "a1 01 ff",
+            "e0 05 ff 40",
+        ],
+    )
+    def test_what_is_no_value(self, raw: str) -> None:
+        with pytest.raises(DecodeError):
+            decode(bytes.fromhex(raw.replace(" ", "")))
+
+    def test_nesting_is_limited(self) -> None:
+        nested = b"\x45"
+        for _ in range(60):
+            nested = b"\xd0" + (len(nested) + 4).to_bytes(4, "big") + b"\x00\x00\x00\x01" + nested
+        with pytest.raises(DecodeError, match="deep"):
+            decode(nested)
+        with pytest.raises(DecodeError):
+            decode(b"\x00" * 5000)
+
+
+class TestSections:
+    def test_header_and_delivery_annotations_come_off(self) -> None:
+        header, annotations = section(s.HEADER, [True]), section(s.DELIVERY_ANNOTATIONS, {Symbol("x"): 1})
+        assert bare_message(DATA) == (0, 0)
+        assert bare_message(header + DATA) == (len(header), len(header))
+        assert bare_message(annotations + DATA) == (0, len(annotations))
+        assert bare_message(header + annotations + DATA) == (len(header), len(header) + len(annotations))
+
+    def test_long_and_symbolic_descriptors(self) -> None:
+        long = b"\x00\x80" + (s.HEADER).to_bytes(8, "big") + encode([True])
+        symbolic = b"\x00" + encode(Symbol("amqp:data:binary")) + encode(b"x")
+        assert [found.code for found in sections(long + symbolic)] == [s.HEADER, s.DATA]
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"x",
+            b"\x00",
+            b"\x00\x53",
+            b"\x00\x53\x75",
+            b"\x00\x53\x75\xa0\x05abc",
+            b"\x00\x53\x79\x40",
+            b"\x00\xa3\x01x\x40",
+            b"\x00\x53\x70\x45",
+            DATA[:-1],
+        ],
+    )
+    def test_what_is_no_message(self, raw: bytes) -> None:
+        with pytest.raises(DecodeError):
+            bare_message(raw)
+
+    def test_order_is_checked(self) -> None:
+        with pytest.raises(DecodeError, match="order"):
+            bare_message(section(s.HEADER, []) + section(s.HEADER, []) + DATA)
+
+    def test_section_at_an_offset(self) -> None:
+        assert section_at(b"??" + DATA, 2) == (s.DATA, 2, 5, 2 + len(DATA))
+
+
+class TestPayloadOf:
+    @pytest.mark.parametrize(
+        ("bare", "payload"),
+        [
+            (DATA, b"payload"),
+            (DATA + DATA, b"payloadpayload"),
+            (section(s.DATA, bytes(300)), bytes(300)),
+            (section(s.VALUE, "text"), b"text"),
+            (section(s.VALUE, b"binary"), b"binary"),
+            (section(s.VALUE, {"a": [1, None, 2.5, True]}), b'{"a":[1,null,2.5,true]}'),
+            (section(s.VALUE, 7), b"7"),
+            (section(s.SEQUENCE, [1, "a"]) + section(s.SEQUENCE, [2]), b'[[1,"a"],[2]]'),
+        ],
+    )
+    def test_bodies(self, bare: bytes, payload: bytes) -> None:
+        assert payload_of(bare) == (None, {}, payload)
+
+    def test_properties(self) -> None:
+        bare = section(s.MESSAGE_ANNOTATIONS, {Symbol("x-opt-a"): 1})
+        bare += section(
+            s.PROPERTIES,
+            [Ulong(7), b"me", "a/b", "subject", "reply", b"\xff", Symbol("text/plain"), None, None, Timestamp(5)],
+        )
+        bare += section(s.APPLICATION_PROPERTIES, {"n": 1, "s": "x"}) + DATA
+        content_type, properties, payload = payload_of(bare)
+        assert content_type == "text/plain"
+        assert payload == b"payload"
+        assert properties == {
+            "message-id": 7,
+            "user-id": "me",
+            "to": "a/b",
+            "subject": "subject",
+            "reply-to": "reply",
+            "correlation-id": "ff",
+            "creation-time": 5,
+            "application-properties": {"n": 1, "s": "x"},
+            "message-annotations": {"x-opt-a": 1},
+        }
+        json.dumps(properties)
+
+    @pytest.mark.parametrize("raw", [b"garbage", DATA[:-1], section(s.PROPERTIES, {"a": 1}) + DATA, DATA + b"\x00"])
+    def test_what_is_no_message(self, raw: bytes) -> None:
+        with pytest.raises(DecodeError):
+            payload_of(raw)
+
+    def test_footer_is_left_out(self) -> None:
+        assert payload_of(DATA + section(s.FOOTER, {Symbol("x"): 1}))[2] == b"payload"
+
+
+class TestToAmqp:
+    def test_amqp_goes_out_as_it_came(self) -> None:
+        header = section(s.HEADER, [True])
+        run = Run("a", "d", AMQP | DURABLE | 1, header, [DATA, DATA + DATA])
+        assert amqp_messages(run) == [header + DATA, header + DATA + DATA]
+        assert amqp_messages(Run("a", "d", AMQP, b"", [DATA])) == [DATA]
+        assert amqp_from_run(run, 1) == header + DATA + DATA
+
+    def test_time_to_live_runs_down_and_delivery_count_starts_anew(self) -> None:
+        header = section(s.HEADER, [True, Ubyte(7), Uint(5000), True, Uint(3)])
+        run = Run("a", "d", AMQP | 1, header, [DATA], received_at=1_000_000_000)
+        out = amqp_messages(run, now_ns=3_000_000_000)[0]
+        end, _ = bare_message(out)
+        assert decode(out, 3)[0] == [True, 7, 3000]
+        assert out[end:] == DATA
+        late = amqp_messages(run, now_ns=10**12)[0]
+        assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0)
+
+    def test_mqtt_properties_find_their_places(self) -> None:
+        properties = Properties(
+            message_expiry_interval_s=10,
+            content_type="application/json",
+            response_topic="reply/here",
+            correlation_data=b"42",
+            user_property=(("k", "v"),),
+        )
+        run = Run("plant/7", "d", 1 | DURABLE | RETAIN, encode_run(properties), [b"{}"], received_at=1_000_000_000)
+        (out,) = amqp_messages(run, now_ns=3_000_000_000)
+        end, start = bare_message(out)
+        assert read_header(out[:end]) == Header(durable=True, ttl_ms=8000)
+        found = outline(out[start:])
+        assert found.annotations == {"x-opt-mqtt-qos": 1, "x-opt-retain-message": True}
+        assert list(found.properties) == [None, None, "plant/7", None, "reply/here", "42", "application/json"]
+        assert found.application == {"k": "v"}
+        assert (found.body, found.is_text) == (b"{}", False)
+
+    def test_payload_format_indicator_makes_a_string(self) -> None:
+        raw = encode_run(Properties(payload_format_indicator=1))
+        out = amqp_messages(Run("a", "d", 0, raw, ["ä".encode(), b"\xff"]))
+        assert [outline(one).is_text for one in out] == [True, False]
+        assert [outline(one).body for one in out] == ["ä".encode(), b"\xff"]
+
+
+class TestToMqtt:
+    def test_properties_find_their_places(self) -> None:
+        body = section(s.PROPERTIES, [None, None, None, None, "reply/x", "id-1", Symbol("text/plain")])
+        body += section(s.APPLICATION_PROPERTIES, {"s": "x", "n": 2}) + section(s.VALUE, "text")
+        run = Run("a", "d", AMQP | DURABLE | 1, section(s.HEADER, [True, None, Uint(1500)]), [body])
+        out = mqtt_from_run(run)
+        assert (out.flags, out.bodies) == (DURABLE | 1, [b"text"])
+        assert decode_run(out.properties) == Properties(
+            payload_format_indicator=1,
+            message_expiry_interval_s=2,
+            content_type="text/plain",
+            response_topic="reply/x",
+            correlation_data=b"id-1",
+            user_property=(("s", "x"), ("n", "2")),
+        )
+
+    def test_runs_of_different_properties(self) -> None:
+        def body(correlation: str) -> bytes:
+            properties = [None, None, None, None, "reply", correlation, Symbol("text/plain")]
+            return section(s.PROPERTIES, properties) + DATA
+
+        run = Run("a", "d", AMQP | 1, b"", [body("1"), body("1"), body("2")])
+        assert [len(part) for part in mqtt_runs(run)] == [2, 1]
+        assert [decode_run(part.properties).correlation_data for part in mqtt_runs(run)] == [b"1", b"2"]
+        one = mqtt_from_run(run)
+        assert len(one) == 3
+        assert decode_run(one.properties) == Properties(content_type="text/plain", response_topic="reply")
+
+    def test_what_cannot_be_read_or_carried(self) -> None:
+        odd = section(s.PROPERTIES, [None, None, None, None, "a/#", "x" * 70_000, Symbol("y" * 70_000)]) + DATA
+        out = mqtt_runs(Run("a", "d", AMQP, b"", [b"garbage", odd]))
+        assert [body for part in out for body in part.bodies] == [b"garbage", b"payload"]
+        assert all(part.properties == b"" for part in out)
+
+
+class TestIncoming:
+    def test_address_of(self) -> None:
+        assert address_of(section(s.PROPERTIES, [None, None, "queue/a"]) + DATA) == "queue/a"
+        assert address_of(section(s.PROPERTIES, []) + DATA) is None
+        assert address_of(DATA) is None
+
+    def test_flags_of(self) -> None:
+        def annotated(**annotations: object) -> bytes:
+            return (
+                section(s.MESSAGE_ANNOTATIONS, {Symbol(k.replace("_", "-")): v for k, v in annotations.items()}) + DATA
+            )
+
+        assert flags_of(DATA, settled=True) == 0
+        assert flags_of(DATA, settled=False) == 1
+        assert flags_of(annotated(x_opt_mqtt_qos=Ubyte(2)), settled=False) == 2
+        assert flags_of(annotated(x_opt_mqtt_qos=Ubyte(2)), settled=True) == 0
+        assert flags_of(annotated(x_opt_retain_message=True), settled=False) == 1 | RETAIN
+        assert flags_of(annotated(x_opt_retain_message=1), settled=False) == 1
