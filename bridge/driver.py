@@ -130,10 +130,10 @@ class Driver(asyncio.Protocol):
     def _flush(self) -> None:
         self._flush_scheduled = False
         connection = self.connection
-        data = connection.data_to_send()
         transport = self.transport
         if transport is None:
-            return
+            return  # not there yet (what is taken now would be lost: `connection_made` flushes) or gone
+        data = connection.data_to_send()
         if data:
             transport.write(data)
         if connection.closed:

@@ -6,6 +6,7 @@ web UI is off. Nothing here reads or writes a table.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -64,6 +65,8 @@ def start(name: str, options: Options = Options()) -> SparkSession:
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_settings(master, jars, _jvm_options(home, options)), **options.settings}.items():
         builder = builder.config(key, value)
+    # What a job raises is reported by whoever runs the job; the bridge to the JVM would print it a second time.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     with _standard_error_to(options.log):
         session: SparkSession = builder.getOrCreate()
     return session

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import deltalake
 from deltalake.exceptions import TableNotFoundError
@@ -133,7 +133,7 @@ class Lake:
         except TableNotFoundError:
             return None
 
-    def _create(self, name: str, mode: str) -> State:
+    def _create(self, name: str, mode: Literal["error", "overwrite"]) -> State:
         table = schemas.DERIVED[name]
         # Spark's JSON form of a schema is the Delta protocol's own form of it.
         columns = deltalake.Schema.from_json(table.columns.json())

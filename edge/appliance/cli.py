@@ -10,12 +10,22 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from edge.appliance.errors import CommandError, Exit
+
+if TYPE_CHECKING:
+    from edge.appliance.gateway import Gateway
+    from edge.appliance.options import RunOptions
+    from edge.broker.configuration import BrokerConfiguration
+
+log = logging.getLogger(__name__)
+
+CONFIGURATION_WATCH_S = 1.0
+"""How often a running gateway looks whether something was applied: one stat(2)."""
 
 STATUS_TIMEOUT_S = 5.0
 """A gateway on this machine that does not answer within this is not well."""
@@ -80,7 +90,7 @@ def run(
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     _set_up_logging()
-    sys.exit(_serve(configuration, data))
+    sys.exit(_serve(configuration, options))
 
 
 def _set_up_logging() -> None:
@@ -91,34 +101,54 @@ def _set_up_logging() -> None:
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its life is ours, and we tell it
 
 
-def _serve(configuration: Any, data: Path) -> int:
+def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     import uvloop
 
     from edge.broker.listeners.tcp import ListenError
     from edge.broker.store.contract import StoreError
 
     try:
-        return int(uvloop.run(_run(configuration, data)))
+        return int(uvloop.run(_run(configuration, options)))
     except ListenError as error:
         raise CommandError(str(error), code=Exit.USAGE) from None
     except StoreError as error:
         raise CommandError(str(error)) from None
 
 
-async def _run(configuration: Any, data: Path) -> int:
+async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     from edge.appliance.gateway import Gateway
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    gateway = Gateway(configuration, data)
+    gateway = Gateway(configuration, options.data)
     bound = await gateway.start()
+    following = asyncio.create_task(_follow(gateway, options))
     names = [f"{name}={_joined(*bound[name])}" for name in ("mqtt", "amqp", "http") if name in bound]
     print("ready", *names, flush=True)  # the interface: one line on stdout
     await ended.wait()
+    following.cancel()
     await gateway.stop()
     return int(Exit.DONE)
+
+
+async def _follow(gateway: Gateway, options: RunOptions) -> None:
+    """Take over what is applied while the gateway runs."""
+    from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.appliance.configuration.resources import ConfigurationRejected
+    from edge.appliance.options import OptionsRefused, configuration_of
+
+    repository = Repository(options.data)
+    version = repository.version
+    while options.config is None:
+        await asyncio.sleep(CONFIGURATION_WATCH_S)
+        try:
+            if repository.version != version:
+                version = repository.version
+                await gateway.reconfigure(configuration_of(options))
+        except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
+            log.warning("the configuration stays as it is: %s", error)
 
 
 def _joined(host: str, port: int) -> str:

@@ -20,7 +20,7 @@ from edge.broker.listeners.tcp import ListenError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo
 from edge.broker.store.sqlite import SqliteStore
-from edge.broker.uplinks import ConnectorUplink, uplinks
+from edge.broker.uplinks import Uplinks
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class Gateway:
         self.clock_good = ClockQuality()
         self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe)
         self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
-        self.uplinks: list[ConnectorUplink] = uplinks(configuration, self.broker.router, self.store.epoch)
+        self.uplinks = Uplinks(self.broker.router, self.store.epoch)
+        self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._web: WebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
@@ -57,8 +58,7 @@ class Gateway:
         except ListenError:
             await self.stop()
             raise
-        for uplink in self.uplinks:
-            uplink.start()
+        self.uplinks.start()
         self._reporter = asyncio.create_task(self._report())
         return bound
 
@@ -66,12 +66,22 @@ class Gateway:
         """Stop serving, then finish the last commit and close the store."""
         if self._reporter is not None:
             self._reporter.cancel()
-        for uplink in self.uplinks:
-            await uplink.stop()
+        await self.uplinks.stop()
         await self.broker.stop()
         if self._web is not None:
             await self._web.stop()
         self.store.close()
+
+    async def reconfigure(self, configuration: BrokerConfiguration) -> None:
+        """Follow a new configuration without a pause; what only a start can change is said in the log."""
+        before, self.configuration = self.configuration, configuration
+        self.broker.reconfigure(configuration)
+        for uplink in self.uplinks.configure(configuration):
+            await uplink.dialer.close()
+        for name in ("space", "gateway", "mqtt", "amqp", "http", "limits"):
+            if getattr(before, name) != getattr(configuration, name):
+                log.warning("%s changed: takes effect when the gateway is started again", name)
+        log.info("configuration taken over")
 
     # --- console and status -----------------------------------------------------------------------------------
 
@@ -94,7 +104,7 @@ class Gateway:
                 "address": subscription.declaration.pattern,
                 "type": "forwarder" if name.startswith("forwarder/") else "subscription",
                 "stored": sum(part.backlog + part.outstanding for part in subscription.parts),
-                "subscribers": subscription.consumers,
+                "subscribers": len(subscription.consumers),
             }
             for name, subscription in router.durable_subscriptions.items()
         ]
@@ -124,15 +134,15 @@ class Gateway:
         }
 
     def _uplink_status(self) -> Uplink:
-        if not self.uplinks:
+        first = next(iter(self.uplinks), None)
+        if first is None:
             return {"state": "off"}
-        first = self.uplinks[0]
         state = first.dialer.state
         figures = first.uplink.figures
         return {
             "state": "paused" if state.paused else "connected" if state.connected else "connecting",
             "endpoint": state.endpoint or "",
-            "backlog_messages": sum(uplink.backlog for uplink in self.uplinks),
+            "backlog_messages": self.uplinks.backlog,
             "sent": figures.messages_sent,
             "acked": figures.messages_accepted,
             "last_error": state.last_error,
@@ -152,7 +162,7 @@ class Gateway:
                 "epoch": self.store.epoch,
                 "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
                 "version": VERSION,
-                "backlog_messages": sum(uplink.backlog for uplink in self.uplinks),
+                "backlog_messages": self.uplinks.backlog,
                 "devices_connected": self.broker.connections,
                 "messages_accepted": self.broker.router.figures.acknowledged,
                 "clock_quality": "good" if self.clock_good() else "unknown",

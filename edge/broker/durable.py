@@ -34,8 +34,9 @@ class DurableSubscription:
         self.parts: list[LogSubscription] = []
 
     @property
-    def consumers(self) -> int:
-        return len(self.parts[0].group.consumers) if self.parts else 0
+    def consumers(self) -> list[Consumer]:
+        """Who has joined (the same for every part)."""
+        return list(self.parts[0].group.consumers) if self.parts else []
 
     def join(self, consumer: Consumer) -> None:
         for part in self.parts:

@@ -26,9 +26,15 @@ SUBSCRIPTION_BUFFER_BYTES_MAX: Final = MIB
 """Message bytes held in memory for one subscription that is being served; what is beyond stays in the store and
 is read when it is wanted."""
 
-TRANSIENT_BUFFER_BYTES_MAX: Final = MIB
-"""Message bytes held for a subscriber without a durable subscription that does not read fast enough; newer messages
-are dropped for it (and counted) beyond that, as its session promises nothing."""
+TRANSIENT_BUFFER_BYTES_MIN: Final = MIB
+"""Message bytes any subscriber without a durable subscription may have waiting when it does not read fast enough; newer
+messages are dropped for it (and counted) beyond what it may have, as its session promises nothing."""
+
+TRANSIENT_BUFFER_BYTES_MAX: Final = 16 * MIB
+"""The same while others leave room in the pool: a burst of 150 000 small messages is taken in before it is dropped."""
+
+TRANSIENT_POOL_BYTES_MAX: Final = 64 * MIB
+"""Message bytes waiting for all such subscribers together; above it each is held to the minimum."""
 
 READ_BYTES_MAX: Final = 512 * KIB
 """Message bytes of one read from the store: large enough to be sequential, small enough to keep the loop alive."""

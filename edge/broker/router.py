@@ -19,7 +19,7 @@ from edge.broker.durable import Declaration, DurableSubscription
 from edge.broker.limits import RETAINED_MAX, ROUTES_CACHED_MAX, SENDER_CREDIT
 from edge.broker.routes import AnycastRoute, MulticastRoute, QueueRoute, Route, TopicRoute
 from edge.broker.store.contract import Committed, Store, StoreFull
-from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription
+from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription, WaitingPool
 from edge.broker.topics import FilterTree, is_filter, matches
 
 QUEUE_CURSOR = "queue"
@@ -127,6 +127,7 @@ class Router:
         self._shares: dict[str, TransientSubscription] = {}
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         self._credit_watchers: dict[str, dict[Origin, None]] = {}
+        self._pool = WaitingPool()
         self._retained: dict[str, Run] = {}
         self._gathered: list[tuple[Origin, Sequence[int]]] = []
         self._committing: list[tuple[Origin, Sequence[int]]] = []
@@ -280,7 +281,7 @@ class Router:
         if found is not None:
             if found.declaration == declaration:
                 return found
-            consumers = [consumer for part in found.parts[:1] for consumer in part.group.consumers]
+            consumers = found.consumers
             if found.declaration.pattern != declaration.pattern:
                 raise AddressError(
                     Refusal.ADDRESS_INVALID,
@@ -323,6 +324,14 @@ class Router:
             self._credit_watchers.setdefault(address, {})[origin] = None
             return SENDER_CREDIT if self._live_tree.match(address) else 0
         return SENDER_CREDIT
+
+    def reconfigure(self, table: AddressTable) -> None:
+        """Follow new rules from the next run on. What is stored stays where it is, and is delivered from there."""
+        self.table = table
+        for subscription in self._durable.values():
+            self._open_parts(subscription)
+        self._routes.clear()
+        self._flush_soon()
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
@@ -418,7 +427,7 @@ class Router:
         not_from = consumer.name if options.no_local else None
         declaration = Declaration(name=name, pattern=pattern, all_qos=options.all_qos, not_from=not_from)
         subscription = self.declare(declaration)
-        others = [c for part in subscription.parts[:1] for c in part.group.consumers if c is not consumer]
+        others = [other for other in subscription.consumers if other is not consumer]
         if others and not options.shared:
             raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {others[0].name!r}")
         subscription.join(consumer)
@@ -429,7 +438,7 @@ class Router:
         subscription = self._shares.get(name) if name is not None else None
         if subscription is None:
             not_from = consumer.name if options.no_local else None
-            subscription = TransientSubscription(pattern, qos0_only=options.qos0_only, not_from=not_from)
+            subscription = TransientSubscription(pattern, self._pool, qos0_only=options.qos0_only, not_from=not_from)
             subscription.share_name = name
             if name is not None:
                 self._shares[name] = subscription
@@ -448,17 +457,28 @@ class Router:
         self._credit_changed(subscription.pattern)
 
     def _open(self, declaration: Declaration) -> DurableSubscription:
-        """Open a cursor in every topic log the filter reaches and enter the subscription into the routes."""
+        """Make the subscription with its cursors and enter it into the routes."""
         subscription = DurableSubscription(declaration)
-        for rule in self.table.topic_rules(declaration.pattern):
-            log = self._topic_log(rule)
-            part = self._log_subscription(declaration.pattern, declaration.name, log, self._store.bounds(log)[1])
-            part.accepts = declaration.accepts
-            subscription.parts.append(part)
+        self._open_parts(subscription)
         self._durable[declaration.name] = subscription
         self._durable_tree.add(declaration.pattern, subscription)
         self._routes.clear()
         return subscription
+
+    def _open_parts(self, subscription: DurableSubscription) -> None:
+        """Open a cursor in every topic log the filter reaches and that has none of it yet."""
+        declaration = subscription.declaration
+        known = {part.log for part in subscription.parts}
+        consumers = subscription.consumers
+        for rule in self.table.topic_rules(declaration.pattern):
+            log = self._topic_log(rule)
+            if log in known:
+                continue
+            part = self._log_subscription(declaration.pattern, declaration.name, log, self._store.bounds(log)[1])
+            part.accepts = declaration.accepts
+            for consumer in consumers:
+                part.join(consumer)
+            subscription.parts.append(part)
 
     def _log_subscription(self, pattern: str, name: str, log: int, position: int) -> LogSubscription:
         """The subscription with cursor `name` in a log, where the store left it or new at `position`."""

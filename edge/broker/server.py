@@ -75,6 +75,13 @@ class Broker:
         await self.mqtt.stop()
         await self.amqp.stop()
 
+    def reconfigure(self, configuration: BrokerConfiguration) -> None:
+        """Follow the addresses of a new configuration; its listeners and limits count from the next start."""
+        self.configuration = msgspec.structs.replace(
+            self.configuration, addresses=configuration.addresses, default_type=configuration.default_type
+        )
+        self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule))
+
     @property
     def connections(self) -> int:
         """Open sockets of devices."""
@@ -135,7 +142,12 @@ class Broker:
         if self.connections >= limits.connections_max:
             return None
         engine = Engine(
-            container_id=self.configuration.gateway or "waypost", server=True, idle_timeout_s=limits.idle_timeout_s
+            container_id=self.configuration.gateway or "waypost",
+            server=True,
+            idle_timeout_s=limits.idle_timeout_s,
+            handshake_timeout_s=limits.handshake_s,
+            max_message_size=limits.packet_bytes_max,
+            now=self._loop.time(),
         )
         return Driver(
             engine,
@@ -143,40 +155,3 @@ class Broker:
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
         )
-
-
-class BrokerFigures(msgspec.Struct):
-    """What a status page shows of the engine."""
-
-    clients: dict[str, int]
-    messages: dict[str, int]
-    queues: list[dict[str, object]]
-    subscriptions: list[dict[str, object]]
-
-
-def figures(broker: Broker) -> BrokerFigures:
-    """A snapshot for status pages; cost grows with queues and durable subscriptions, not with messages."""
-    router = broker.router
-    return BrokerFigures(
-        clients={"mqtt": broker.clients.connected, "amqp": len(broker.amqp.drivers), "sessions": len(broker.clients)},
-        messages={
-            "received": router.figures.received,
-            "acknowledged": router.figures.acknowledged,
-            "refused": router.figures.refused,
-            "retained": router.retained_count,
-        },
-        queues=[
-            {"address": address, "type": "queue", "backlog": queue.backlog, "outstanding": queue.outstanding}
-            for address, queue in router.queues.items()
-        ],
-        subscriptions=[
-            {
-                "name": name,
-                "filter": found.declaration.pattern,
-                "consumers": found.consumers,
-                "backlog": sum(part.backlog for part in found.parts),
-                "outstanding": sum(part.outstanding for part in found.parts),
-            }
-            for name, found in router.durable_subscriptions.items()
-        ],
-    )

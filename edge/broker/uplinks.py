@@ -6,8 +6,9 @@ the store, redelivery after a break) is what a forwarder does.
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
@@ -22,6 +23,8 @@ from edge.broker.contract import Outcome
 from edge.broker.durable import DurableSubscription
 from edge.broker.router import Joinable, Router, SubscribeOptions
 from edge.broker.subscriptions import LogSubscription
+
+log = logging.getLogger(__name__)
 
 OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
 
@@ -49,21 +52,30 @@ class ConnectorUplink:
             bind=self._bind,
         )
 
-    def forward(self, forwarder: Forwarder) -> None:
-        """Bind a forwarder: what its filter matches is kept from now on, and sent when the peer takes it."""
-        name = f"forwarder/{self.connector.name}/{forwarder.name}"
-        options = SubscribeOptions(durable_name=name, all_qos=True)
-        subscription = self._router.subscribe(self.uplink, forwarder.filter, options)
-        self._subscriptions[forwarder.name] = subscription
-        self.uplink.add(subscription)
+    def forward(self, forwarders: Sequence[Forwarder]) -> None:
+        """Bind these forwarders and no others: what their filters match is kept from now on, and sent."""
+        names = {forwarder.name for forwarder in forwarders}
+        for name in [name for name in self._subscriptions if name not in names]:
+            self._unbind(name)
+        for forwarder in forwarders:
+            if forwarder.name not in self._subscriptions:
+                name = f"forwarder/{self.connector.name}/{forwarder.name}"
+                options = SubscribeOptions(durable_name=name, all_qos=True)
+                subscription = self._router.subscribe(self.uplink, forwarder.filter, options)
+                self._subscriptions[forwarder.name] = subscription
+                self.uplink.add(subscription)
 
-    def start(self) -> None:
-        """Begin to dial; needs a running loop."""
-        self.dialer.start()
+    def release(self) -> None:
+        """Bind nothing any more."""
+        self.forward(())
 
-    async def stop(self) -> None:
-        """Say good-bye to the peer and stop dialling."""
-        await self.dialer.close()
+    def _unbind(self, name: str) -> None:
+        subscription = self._subscriptions.pop(name)
+        for part in (subscription, *parts_of(subscription)):
+            self.uplink.remove(part)
+        self._router.unsubscribe(self.uplink, subscription, forget=False)
+        left = sum(part.backlog for part in parts_of(subscription))
+        log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
 
     @property
     def backlog(self) -> int:
@@ -73,13 +85,7 @@ class ConnectorUplink:
     @property
     def parts(self) -> list[LogSubscription]:
         """The forwarders' places in the logs of the store."""
-        found: list[LogSubscription] = []
-        for subscription in self._subscriptions.values():
-            if isinstance(subscription, DurableSubscription):
-                found += subscription.parts
-            elif isinstance(subscription, LogSubscription):
-                found.append(subscription)
-        return found
+        return [part for subscription in self._subscriptions.values() for part in parts_of(subscription)]
 
     def _connection(self, container: str) -> DialedConnection:
         engine = Engine(container_id=container, server=False, idle_timeout_s=IDLE_TIMEOUT_S)
@@ -89,14 +95,63 @@ class ConnectorUplink:
         bind_wake(self.uplink, self.reports, wake)
 
 
-def uplinks(configuration: BrokerConfiguration, router: Router, epoch: str) -> list[ConnectorUplink]:
-    """The uplinks a configuration asks for, forwarders bound, not dialling yet."""
-    made = []
-    for connector in configuration.connectors:
-        hop = Hop(connector.container or configuration.gateway, epoch)
-        uplink = ConnectorUplink(connector, space=configuration.space, hop=hop, router=router)
-        for forwarder in sorted(configuration.forwarders, key=lambda forwarder: -forwarder.priority):
-            if forwarder.connector == connector.name and forwarder.direction is Direction.OUT:
-                uplink.forward(forwarder)
-        made.append(uplink)
-    return made
+def parts_of(subscription: Joinable) -> list[LogSubscription]:
+    """A subscription's places in the logs of the store."""
+    if isinstance(subscription, DurableSubscription):
+        return subscription.parts
+    return [subscription] if isinstance(subscription, LogSubscription) else []
+
+
+class Uplinks:
+    """The uplinks of a configuration, and of the next one."""
+
+    def __init__(self, router: Router, epoch: str) -> None:
+        """`epoch` of the store whose messages are forwarded."""
+        self._router = router
+        self._epoch = epoch
+        self._by_name: dict[str, ConnectorUplink] = {}
+        self._dialling = False
+
+    def __iter__(self) -> Iterator[ConnectorUplink]:
+        return iter(list(self._by_name.values()))
+
+    def configure(self, configuration: BrokerConfiguration) -> list[ConnectorUplink]:
+        """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
+        caller to stop. The subscription of a forwarder that is gone stays: configuration never touches messages."""
+        wanted = {connector.name: connector for connector in configuration.connectors}
+        gone = [uplink for uplink in self if wanted.get(uplink.connector.name) != uplink.connector]
+        for uplink in gone:
+            uplink.release()
+            del self._by_name[uplink.connector.name]
+        for connector in configuration.connectors:
+            uplink = self._by_name.get(connector.name) or self._make(connector, configuration)
+            self._by_name[connector.name] = uplink
+            mine = [
+                forwarder
+                for forwarder in configuration.forwarders
+                if forwarder.connector == connector.name and forwarder.direction is Direction.OUT
+            ]
+            uplink.forward(sorted(mine, key=lambda forwarder: -forwarder.priority))
+            if self._dialling:
+                uplink.dialer.start()
+        return gone
+
+    def start(self) -> None:
+        """Begin to dial; needs a running loop."""
+        self._dialling = True
+        for uplink in self:
+            uplink.dialer.start()
+
+    async def stop(self) -> None:
+        """Say good-bye to every peer."""
+        for uplink in self:
+            await uplink.dialer.close()
+
+    @property
+    def backlog(self) -> int:
+        """Messages kept for peers that have not accepted them."""
+        return sum(uplink.backlog for uplink in self)
+
+    def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
+        hop = Hop(connector.container or configuration.gateway, self._epoch)
+        return ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router)

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
+
 from spark.jobs.outcome import Outcome
 from spark.tables import Lake, Transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 CHECKPOINTS = "_checkpoints"
 """Folder beside the tables; the underscore keeps it from looking like one."""
@@ -48,16 +50,27 @@ class Following:
             return Outcome(0, 0)
         before = {name: lake.ensure(name) for name in self.outputs}
 
+        failures: list[Exception] = []
+
         def take(batch: DataFrame, batch_id: int) -> None:
             def transaction(output: str) -> Transaction:
                 return Transaction(f"{self.name}@{before[output].id}", batch_id)
 
-            self.each(lake, batch, transaction)
+            try:
+                self.each(lake, batch, transaction)
+            except Exception as error:
+                failures.append(error)
+                raise
 
         writer = lake.stream(self.source).writeStream.queryName(self.name).foreachBatch(take)
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         try:
             query.awaitTermination()
+        except StreamingQueryException:
+            # What went wrong in a batch comes back wrapped in Java's words; it is raised as it was.
+            if failures:
+                raise failures[0] from None
+            raise
         finally:
             query.stop()
         written = sum(lake.rows_written(name, state.version) for name, state in before.items())

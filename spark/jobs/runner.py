@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import deltalake
+import pyarrow as pa
 
 from spark import session
 from spark.jobs.catalog import JOBS
@@ -62,8 +63,9 @@ def is_small(root: Path) -> bool:
     path = str(root / "telemetry")
     if not deltalake.DeltaTable.is_deltatable(path):
         return True
-    sizes = deltalake.DeltaTable(path).get_add_actions(flatten=True)["size_bytes"]
-    return sum(size.as_py() for size in sizes) <= QUICK_BYTES_MAX
+    sizes = pa.table(deltalake.DeltaTable(path).get_add_actions(flatten=True))["size_bytes"]
+    total: int = sum(sizes.to_pylist())
+    return total <= QUICK_BYTES_MAX
 
 
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:

@@ -35,15 +35,20 @@ def drawn(flows: Sequence[Flow]) -> list[Flow]:
 
 def _sum(flows: Sequence[Flow]) -> Flow:
     """One flow of the whole fleet; all flows have the same buckets."""
-    columns = [
-        [sum(values) for values in zip(*lists, strict=True)] for lists in zip(*(_counts(f) for f in flows), strict=True)
-    ]
-    first = flows[0]
-    lags = [
-        max((lag for lag in at if lag is not None), default=None)
-        for at in zip(*(f.lag_max for f in flows), strict=True)
-    ]
-    return Flow(("default", f"all {len(flows)} gateways"), first.start, first.width, *columns, lag_max=lags)
+
+    def added(lists: Iterable[list[float]]) -> list[float]:
+        return [sum(values) for values in zip(*lists, strict=True)]
+
+    lags = zip(*(flow.lag_max for flow in flows), strict=True)
+    return Flow(
+        ("default", f"all {len(flows)} gateways"),
+        flows[0].start,
+        flows[0].width,
+        received=added(flow.received for flow in flows),
+        landed_live=added(flow.landed_live for flow in flows),
+        landed_backlog=added(flow.landed_backlog for flow in flows),
+        lag_max=[max((lag for lag in at if lag is not None), default=None) for at in lags],
+    )
 
 
 def _counts(flow: Flow) -> tuple[list[float], list[float], list[float]]:
@@ -59,8 +64,8 @@ def throughput(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Pl
 
 def _rates(flow: Flow, x: Axis, bands: Sequence[Band]) -> Plot:
     span = len(flow.received) * flow.width
-    width = next((w for w in _WIDTHS_S if w >= flow.width and span / w <= RATE_POINTS_MAX), _WIDTHS_S[-1])
-    width = max(float(width), flow.width)
+    enough = (float(width) for width in _WIDTHS_S if width >= flow.width and span / width <= RATE_POINTS_MAX)
+    width = next(enough, max(flow.width, float(_WIDTHS_S[-1])))
     times, (received, live, late) = _coarser(flow, width)
     series = [
         Series("landed, live lane", "area", "live", times, live, width=width),
@@ -68,7 +73,8 @@ def _rates(flow: Flow, x: Axis, bands: Sequence[Band]) -> Plot:
         Series("received", "steps", "received", times, received, width=width),
     ]
     total = sum(flow.received)
-    summary = f"{words.count(round(total))} messages received, {words.count(round(sum(live) * width + sum(late) * width))} landed"
+    landed = sum(flow.landed_live) + sum(flow.landed_backlog)
+    summary = f"{words.count(round(total))} messages received, {words.count(round(landed))} landed"
     note = f"{words.count(round(total))} received"
     return Plot(name_of(flow.gateway), series, x, count_axis(1), "/s", note=note, summary=summary, bands=bands)
 

@@ -154,8 +154,8 @@ def _flows(tables: _Tables) -> list[Flow]:
     for row, second in zip(rows, seconds, strict=True):
         gateway = (row["tenant"], row["gateway"])
         if gateway not in flows:
-            zeros = [[0.0] * buckets for _ in range(3)]
-            flows[gateway] = Flow(gateway, start, width, *zeros, lag_max=[None] * buckets)
+            received, live, late = ([0.0] * buckets for _ in range(3))
+            flows[gateway] = Flow(gateway, start, width, received, live, late, [None] * buckets)
         flow, index = flows[gateway], round((second - start) / width)
         landed = flow.landed_backlog if row["lane"] == "backlog" else flow.landed_live
         flow.received[index] += row["received"]
@@ -196,7 +196,8 @@ def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
             continue  # a window that only a wrong clock filled would stretch the axis to 1970
         key = tuple(row[column] for column in columns[:5])
         if key not in tracks:
-            tracks[key] = Track((key[0], key[1]), *key[2:], width=width, windows=[], last=0.0)
+            tenant, gateway, device, address, metric = key
+            tracks[key] = Track((tenant, gateway), device, address, metric, width, windows=[], last=0.0)
         track = tracks[key]
         track.windows.append((row["window_start"].timestamp(), row["min"], row["max"], row["mean"]))
         track.last = row["last"]

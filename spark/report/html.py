@@ -49,4 +49,5 @@ def data(value: Any, **attributes: object) -> Element:
 
 def page(root: Element) -> bytes:
     """The document as a file."""
-    return b"<!doctype html>\n" + tostring(root, encoding="utf-8", method="html")
+    content: bytes = tostring(root, encoding="utf-8", method="html")
+    return b"<!doctype html>\n" + content

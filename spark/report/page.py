@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
-from spark.report import charts, gold, words
-from spark.report.axis import Axis, time_axis
+from spark.report import charts, gold, sections, words
+from spark.report.axis import time_axis
 from spark.report.facts import Fact, Facts
 from spark.report.gold import Gold
 from spark.report.html import Child, append, h, page
-from spark.report.plot import Band, Plot, figure
+from spark.report.plot import Band
+from spark.report.table import table
 
 _HERE = Path(__file__).parent
 _DEFAULT_TITLE = "Fleet report"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Content security policy: the page may load nothing, from anywhere."""
-ROWS_MAX = 200
-"""Rows of a table drawn; a fleet's worst come first."""
 
 
 def write(root: Path, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
@@ -88,7 +85,7 @@ def _told(facts: Facts) -> Iterable[Element]:
     """What the run's watcher wrote down."""
     if facts.facts:
         heads = ("", "seen", "expected", "")
-        yield _table(heads, [_fact(fact) for fact in facts.facts], numeric=(1, 2))
+        yield table(heads, [_fact(fact) for fact in facts.facts], numeric=(1, 2))
     if facts.notes:
         yield h("ul", *(h("li", note) for note in facts.notes), class_="notes")
 
@@ -155,16 +152,16 @@ def _sections(main: Element, known: Gold, facts: Facts, span: tuple[float, float
             main,
             h(
                 "p",
-                f"Drawn below: the fleet as a whole and the {len(flows) - 1} gateways that held most, of {len(known.flows)}.",
+                f"Drawn: the whole fleet, and of {len(known.flows)} gateways the {len(flows) - 1} that held most.",
                 class_="soft",
             ),
         )
-    _throughput(main, charts.throughput(flows, x, bands))
-    _backlog(main, charts.backlog(flows, x, bands), reported=any(flow.reported for flow in flows))
-    _freshness(main, known, charts.lag(flows, x, bands))
-    _completeness(main, known)
-    _devices(main, known, x, bands)
-    _rejects(main, known)
+    sections.throughput(main, charts.throughput(flows, x, bands))
+    sections.backlog(main, charts.backlog(flows, x, bands), reported=any(flow.reported for flow in flows))
+    sections.freshness(main, known, charts.lag(flows, x, bands))
+    sections.completeness(main, known)
+    sections.devices(main, known, x, bands)
+    sections.rejects(main, known)
 
 
 def _bands(facts: Facts) -> list[Band]:
@@ -179,214 +176,6 @@ def _event(band: Band) -> Element:
     start, end = (datetime.fromtimestamp(second, UTC) for second in (band.start, band.end))
     when = words.clock(start) if start == end else f"{words.clock(start)}\u2013{words.clock(end)}"
     return h("li", h("i", str(band.number), class_="badge"), f" {when} ", h("span", band.label))
-
-
-def _legend(*entries: tuple[str, str, str]) -> Element:
-    """Entries of (colour, shape, words)."""
-    return h(
-        "div",
-        *(h("span", h("i", class_=f"{style} {shape}".strip()), text) for style, shape, text in entries),
-        class_="legend",
-    )
-
-
-def _throughput(main: Element, plots: Sequence[Plot]) -> None:
-    append(
-        main,
-        h("h2", "Throughput"),
-        h(
-            "p",
-            "Messages a second: received by the gateway from its devices, and landed in the lake. Where the line runs on and the filling stops, the gateway was cut off and kept receiving.",
-            class_="soft",
-        ),
-        _legend(
-            ("received", "thin", "received at the gateway"),
-            ("live", "", "landed, live lane"),
-            ("drain", "", "landed, backlog lane"),
-        ),
-        h("div", *map(figure, plots), class_="grid2"),
-    )
-
-
-def _backlog(main: Element, plots: Sequence[Plot], reported: bool) -> None:
-    entries = [("backlog", "", "held at the gateway (received minus landed)")]
-    if reported:
-        entries.append(("reported", "dot", "as the gateway reported it"))
-    append(
-        main,
-        h("h2", "Backlog and drain"),
-        h("p", "Messages a gateway had accepted that were not in the lake yet.", class_="soft"),
-        _legend(*entries),
-        h("div", *map(figure, plots), class_="grid2"),
-    )
-
-
-def _freshness(main: Element, known: Gold, plots: Sequence[Plot]) -> None:
-    gateways = [row for row in known.freshness if row["device"] is None]
-    devices = [row for row in known.freshness if row["device"] is not None]
-    append(
-        main,
-        h("h2", "Freshness"),
-        h(
-            "p",
-            "How long messages took from the device to the lake. The plots show, at each moment, the longest way of what landed then.",
-            class_="soft",
-        ),
-        h("div", *map(figure, plots), class_="grid2"),
-        h("h3", "Per gateway"),
-        _lag_table(gateways, "gateway"),
-    )
-    if devices:
-        text = f"Per device ({words.count(len(devices))})"
-        append(main, h("details", h("summary", text), _lag_table(devices, "device")))
-
-
-def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
-    rows = sorted(rows, key=lambda row: -(row["lag_p95_s"] or 0.0))[:ROWS_MAX]
-    longest = max((row["lag_p95_s"] or 0.0 for row in rows), default=0.0) or 1.0
-    body = []
-    for row in rows:
-        name = charts.name_of((row["tenant"], row["gateway"]))
-        p95 = row["lag_p95_s"]
-        bar = h("span", class_="bar", style=f"width:{(p95 or 0.0) / longest * 55:.0f}%")
-        body.append(
-            [
-                name if level == "gateway" else row["device"],
-                *([] if level == "gateway" else [name]),
-                words.count(row["rows"]),
-                words.moment(row["last_event_time"]),
-                words.duration(row["lag_p50_s"]),
-                h("td", bar, words.duration(p95), class_="track"),
-                words.duration(row["lag_max_s"]),
-                words.percent(row["late_share"]),
-                words.count(row["suspect_rows"]),
-            ]
-        )
-    heads = [
-        level,
-        *([] if level == "gateway" else ["gateway"]),
-        "messages",
-        "last message",
-        "lag p50",
-        "lag p95",
-        "worst",
-        "late",
-        "clock suspect",
-    ]
-    shift = 0 if level == "gateway" else 1
-    return _table(heads, body, numeric=[column + shift for column in (1, 2, 3, 5, 6, 7)])
-
-
-def _completeness(main: Element, known: Gold) -> None:
-    append(
-        main,
-        h("h2", "Completeness"),
-        h(
-            "p",
-            "Every message has a number that is dense per gateway and address, so the lake itself shows what is missing. A missing range is explained when the gateway\u2019s loss ledger names it.",
-            class_="soft",
-        ),
-    )
-    rows = sorted(
-        known.completeness,
-        key=lambda row: (-row["unexplained"] - row["duplicates"], -row["missing"], row["gateway"], row["address"]),
-    )
-    body = [
-        [
-            charts.name_of((row["tenant"], row["gateway"])),
-            row["address"],
-            _numbers(row),
-            words.count(row["rows"]),
-            words.count(row["missing"]),
-            words.count(row["explained"]),
-            _zero(row["unexplained"]),
-            _zero(row["duplicates"]),
-        ]
-        for row in rows[:ROWS_MAX]
-    ]
-    heads = ("gateway", "address", "sequences", "rows", "missing", "explained", "unexplained", "duplicates")
-    append(main, _table(heads, body, numeric=(2, 3, 4, 5, 6, 7)))
-    if len(rows) > ROWS_MAX:
-        append(main, h("p", f"{words.count(len(rows) - ROWS_MAX)} more addresses, none of them worse.", class_="soft"))
-    if known.gaps:
-        ranges = sorted(known.gaps, key=lambda row: (row["explained"], -row["missing"]))[:ROWS_MAX]
-        body = [
-            [
-                charts.name_of((row["tenant"], row["gateway"])),
-                row["address"],
-                _numbers(row),
-                words.count(row["missing"]),
-                h("td", f"explained: {row['reason']}") if row["explained"] else h("td", "unexplained", class_="bad"),
-            ]
-            for row in ranges
-        ]
-        append(
-            main,
-            h("h3", "Missing ranges"),
-            _table(("gateway", "address", "sequences", "missing", ""), body, numeric=(2, 3)),
-        )
-
-
-def _numbers(row: dict[str, Any]) -> str:
-    return f"{words.count(row['first_sequence'])}\u2013{words.count(row['last_sequence'])}"
-
-
-def _zero(number: int) -> Element:
-    return h("td", words.count(number), class_="n bad" if number else "n good")
-
-
-def _devices(main: Element, known: Gold, x: Axis, bands: Sequence[Band]) -> None:
-    if not known.tracks:
-        return
-    raw = any(track.readings for track in known.tracks)
-    text = (
-        "Each metric of each device: the mean of each minute"
-        if known.tracks[0].width == 60
-        else "Each metric of each device: the mean of each hour"
-    )
-    text += ", the range it moved in" + (", and the readings themselves." if raw else ".")
-    append(main, h("h2", "Devices"), h("p", text + " The number is the last value.", class_="soft"))
-    entries = [("reading", "thin", "mean and range of the window")]
-    append(main, _legend(*entries))
-    shown = known.tracks[: charts.TRACKS_MAX]
-    for gateway, group in groupby(shown, key=lambda track: track.gateway):
-        plots = charts.tracks(list(group), x, bands)
-        append(main, h("h3", charts.name_of(gateway)), h("div", *map(figure, plots), class_="grid4"))
-    left = len(known.tracks) - len(shown)
-    if left:
-        append(
-            main, h("p", f"{words.count(left)} more metrics are in the tables rollup_1m and rollup_1h.", class_="soft")
-        )
-
-
-def _rejects(main: Element, known: Gold) -> None:
-    if not known.rejects:
-        return
-    append(
-        main,
-        h("h2", "Rejected values"),
-        h("p", "Kept in table reject with their message; nothing is dropped.", class_="soft"),
-    )
-    append(
-        main,
-        _table(("reason", "values"), [[reason, words.count(number)] for reason, number in known.rejects], numeric=(1,)),
-    )
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Child]], numeric: Sequence[int] = ()) -> Element:
-    """A table; a cell that is an element already stands as it is. The columns in `numeric` are set to the right."""
-    head = h(
-        "tr",
-        *(h("th", text, class_="n" if index in numeric else None, scope="col") for index, text in enumerate(heads)),
-    )
-    body = h("tbody")
-    for row in rows:
-        cells = [
-            cell if isinstance(cell, Element) else h("td", cell, class_="n" if index in numeric else "name")
-            for index, cell in enumerate(row)
-        ]
-        body.append(h("tr", *cells))
-    return h("div", h("table", h("thead", head), body), class_="scroll")
 
 
 def _foot(known: Gold) -> Element:

@@ -6,16 +6,22 @@ import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
+
+from spark import warmup
+from spark.jobs import runner
+from spark.jobs.following import CHECKPOINTS
+from spark.jobs.rollups import hour_ranges, predicate
+from spark.tables import Lake
+from spark.transforms import rollups
 
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
-if TYPE_CHECKING:
-    from spark.tables import Lake
 
 pytestmark = pytest.mark.spark
 
@@ -28,8 +34,6 @@ def table(lake: Lake, name: str, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def run(lake: Lake, *names: str) -> dict[str, Any]:
-    from spark.jobs import runner
-
     steps = runner.one_pass(lake, runner.chosen(names), lambda _: None)
     assert [step.error for step in steps] == [None] * len(steps)
     return {step.job: step for step in steps}
@@ -69,8 +73,6 @@ def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
     hours = rollup(lake, "rollup_1h")
     assert sum(row[0] for row in hours.values()) == len(rows)
 
-    from spark.transforms import rollups
-
     batch = {
         (row["device"], row["window_start"].astimezone(UTC)): (row["count"], row["min"], row["max"], row["sum"])
         for row in rollups.by_minute(lake.read("readings")).collect()
@@ -101,20 +103,17 @@ def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> 
 
 
 def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spark.jobs import runner
-    from spark.tables import Lake as RealLake
-
     land(lake, reading(0, 1.0, START), message(1, body=b"not a number"))
     land(lake, reading(2, 3.0, START))
-    append = RealLake.append
+    append = Lake.append
 
-    def dies_before_the_second(self: RealLake, name: str, *rest: Any) -> None:
+    def dies_before_the_second(self: Lake, name: str, *rest: Any) -> None:
         if name == "reject":
             raise RuntimeError("power cut")
         append(self, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RealLake, "append", dies_before_the_second)
+        patch.setattr(Lake, "append", dies_before_the_second)
         steps = runner.one_pass(lake, runner.chosen(()), lambda _: None)
         assert [step.state for step in steps] == ["failed"]
         assert "power cut" in (steps[0].error or "")
@@ -125,8 +124,6 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
 
 
 def test_a_lost_checkpoint_rebuilds_everything_downstream(lake: Lake) -> None:
-    from spark.jobs.following import CHECKPOINTS
-
     land(lake, *(reading(n, float(n), START + timedelta(seconds=n)) for n in range(90)))
     run(lake, "readings", "rollups")
     before = rollup(lake)
@@ -160,10 +157,6 @@ def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
 
 
 def test_a_landed_table_that_breaks_the_contract_is_named(lake: Lake) -> None:
-    import pyarrow as pa
-
-    from spark.jobs import runner
-
     deltalake.write_deltalake(lake.path("telemetry"), pa.table({"tenant": ["t"], "sequence": ["one"]}))
     steps = runner.one_pass(lake, runner.chosen(("gaps",)), lambda _: None)
     assert steps[0].integrity
@@ -172,14 +165,10 @@ def test_a_landed_table_that_breaks_the_contract_is_named(lake: Lake) -> None:
 
 class TestHourRanges:
     def test_adjacent_hours_melt(self) -> None:
-        from spark.jobs.rollups import hour_ranges
-
         hours = [START.replace(minute=0) + timedelta(hours=n) for n in (0, 1, 2, 5, 24)]
         assert [(upto - start).seconds // 3600 for start, upto in hour_ranges([*hours, hours[0]])] == [3, 1, 1]
 
     def test_the_predicate_names_partition_and_hour(self) -> None:
-        from spark.jobs.rollups import predicate
-
         start = datetime(2026, 3, 14, 23, tzinfo=UTC)
         assert predicate([(start, start + timedelta(hours=2))], "event_time") == (
             "(event_date >= DATE'2026-03-14' AND event_date <= DATE'2026-03-15' AND "
@@ -188,7 +177,5 @@ class TestHourRanges:
 
 
 def test_the_trial_pass_of_set_up_lands_what_the_contract_says(tmp_path: Path) -> None:
-    from spark import warmup
-
     warmup.write_lake(tmp_path)
     assert deltalake.DeltaTable(tmp_path / "telemetry").count() == 3

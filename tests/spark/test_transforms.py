@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spark.transforms import gaps, readings, rollups, throughput
+from spark.transforms.freshness import freshness
+from spark.transforms.throughput import bucket_seconds
+
 from spark import schemas
 from tests.spark.lakes import START, ledger, manifest, message
 
@@ -31,8 +35,6 @@ def utc(at: datetime) -> datetime:
 
 class TestReadings:
     def test_each_value_is_a_row_and_each_failure_is_kept(self, frame: Make) -> None:
-        from spark.transforms import readings
-
         decoded = readings.decoded(
             frame(
                 "telemetry",
@@ -55,8 +57,6 @@ class TestReadings:
         assert [(row["sequence"], row["reason"], bytes(row["body"])) for row in bad] == [(2, "not UTF-8 text", b"\xff")]
 
     def test_times_ahead_are_clamped_and_wrong_clocks_flagged(self, frame: Make) -> None:
-        from spark.transforms import readings
-
         landed = START + timedelta(seconds=1)
         decoded = readings.decoded(
             frame(
@@ -74,8 +74,6 @@ class TestReadings:
 
 class TestRollups:
     def test_windows(self, frame: Make) -> None:
-        from spark.transforms import rollups
-
         def reading(sequence: int, second: int, value: float | None, **override: Any) -> dict[str, Any]:
             row = message(sequence, at=START + timedelta(seconds=second))
             event_date = row["event_time"].date()
@@ -109,8 +107,6 @@ class TestRollups:
 
 class TestFreshness:
     def test_lag_of_gateway_and_device(self, frame: Make) -> None:
-        from spark.transforms.freshness import freshness
-
         def landed(sequence: int, lag: float, **override: Any) -> dict[str, Any]:
             at = START + timedelta(seconds=sequence)
             return message(sequence, at=at, ingested_at=at + timedelta(seconds=lag), **override)
@@ -133,16 +129,12 @@ class TestFreshness:
         assert utc(whole["last_ingested_at"]) == START + timedelta(seconds=99)
 
     def test_a_gateway_with_a_wrong_clock_only_has_no_lag(self, frame: Make) -> None:
-        from spark.transforms.freshness import freshness
-
         telemetry = frame("telemetry", message(0, event_time=datetime(1970, 1, 2, tzinfo=UTC)))
         assert {row["lag_p95_s"] for row in rows(freshness(telemetry))} == {None}
 
 
 class TestThroughput:
     def test_both_roles_of_a_row(self, frame: Make) -> None:
-        from spark.transforms import throughput
-
         def landed(sequence: int, received: float, ingested: float, lane: str = "live") -> dict[str, Any]:
             at, upto = START + timedelta(seconds=received), START + timedelta(seconds=ingested)
             return message(sequence, at=at, ingested_at=upto, lane=lane)
@@ -161,15 +153,11 @@ class TestThroughput:
 
     @pytest.mark.parametrize(("span", "width"), [(0, 1), (1200, 1), (1201, 2), (86_400, 300), (10**9, 3600)])
     def test_bucket_width(self, span: float, width: int) -> None:
-        from spark.transforms.throughput import bucket_seconds
-
         assert bucket_seconds(span) == width
 
 
 class TestGaps:
     def gaps(self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]) -> tuple[Any, Any]:
-        from spark.transforms import gaps
-
         words = gaps.words(frame("telemetry", *telemetry))
         missing = gaps.missing(words, frame("ledger", *given_up), frame("manifests", *accepted))
         ranges = sorted(

@@ -57,7 +57,7 @@ def section_at(message: bytes, start: int) -> Section:
             code, value = _descriptor(message, start + 1)
         if not HEADER <= code <= FOOTER:
             raise DecodeError(f"0x{code:x} at byte {start} is no section")
-        end = skip(message, value)
+        end = _skip(message, value)
     except IndexError:
         raise DecodeError(f"section at byte {start} is cut short") from None
     return Section(code, start, value, end)
@@ -92,8 +92,27 @@ def bare_message(message: bytes) -> tuple[int, int]:
     return header_end, start
 
 
+def plain_data(bare_message: bytes) -> bytes | None:
+    """The payload of a bare message that is one data section and nothing else, as most are; None for any other."""
+    size = len(bare_message)
+    if size < 5 or bare_message[:3] != b"\x00\x53\x75":
+        return None
+    if bare_message[3] == 0xA0 and size == 5 + bare_message[4]:
+        return bare_message[5:]
+    if bare_message[3] == 0xB0 and size == 8 + int.from_bytes(bare_message[4:8], "big"):
+        return bare_message[8:]
+    return None
+
+
 def skip(data: bytes, offset: int) -> int:
-    """The offset behind the value at `offset`. Raises IndexError or `DecodeError` when it is cut short."""
+    """The offset behind the value at `offset`. Raises `DecodeError` when it is cut short."""
+    try:
+        return _skip(data, offset)
+    except IndexError:
+        raise DecodeError(f"value at byte {offset} is cut short") from None
+
+
+def _skip(data: bytes, offset: int) -> int:
     code = data[offset]
     described = 0
     while code == 0:  # the descriptor, then the value it describes
@@ -102,7 +121,7 @@ def skip(data: bytes, offset: int) -> int:
             raise DecodeError("described too often")
         if data[offset + 1] == 0:
             raise DecodeError(f"a described descriptor at byte {offset}")
-        offset = skip(data, offset + 1)
+        offset = _skip(data, offset + 1)
         code = data[offset]
     width = code >> 4
     if width >= 0xA:

@@ -130,10 +130,9 @@ def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
     Payload: data sections as they are, a string or binary value as its bytes, any other value as JSON text. Properties
     have their names of section 3.2.4; application properties and message annotations are maps under those two names.
     """
-    if bare_message[:3] == b"\x00\x53\x75" and s.skip(bare_message, 3) == len(bare_message):  # the plain reading
-        value, _ = decode(bare_message, 3)
-        if isinstance(value, bytes):
-            return None, {}, value
+    plain = s.plain_data(bare_message)
+    if plain is not None:
+        return None, {}, plain
     found = outline(bare_message)
     properties: dict[str, Any] = {}
     content_type: str | None = None
@@ -305,6 +304,9 @@ def _common(every: Sequence[Properties]) -> Properties:
 def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes."""
     expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)
+    plain = s.plain_data(body)
+    if plain is not None and expiry_s is None:
+        return b"", plain
     try:
         found = outline(body)
     except DecodeError:

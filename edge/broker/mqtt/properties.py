@@ -25,7 +25,7 @@ from edge.broker.mqtt.wire import (
 UserProperties = tuple[tuple[str, str], ...]
 
 
-class Properties(msgspec.Struct, frozen=True, kw_only=True):
+class Properties(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Every property of section 2.2.2.2 under its own name; None (or an empty tuple) when it is absent."""
 
     payload_format_indicator: int | None = None

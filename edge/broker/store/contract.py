@@ -140,7 +140,8 @@ class Store(Protocol):
     def append(self, log: int, run: Run) -> None:
         """Add a run to the open group. It gets position and sequence when the group is sealed.
 
-        Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode.
+        Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
+        store is closed.
         """
         ...
 

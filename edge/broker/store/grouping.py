@@ -175,6 +175,8 @@ class GroupingStore(ABC):
     # --- messages and state -----------------------------------------------------------------------------------
 
     def append(self, log: int, run: Run) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
         if not (run.address.isascii() and run.device.isascii() and len(run.address) + len(run.device) < TEXT_BYTES_MAX):
             _check_text("address", run.address)
             _check_text("device", run.device)
@@ -433,7 +435,7 @@ class GroupingStore(ABC):
         self._dropped |= group.dropped
         self._state = {**group.state, **self._state}
         self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
-        self._retry_at = self._clock() + self._limits.retry_delay_s
+        self._lazy_due = self._retry_at = self._clock() + self._limits.retry_delay_s
 
 
 def _check_text(what: str, text: str) -> None:

@@ -56,6 +56,7 @@ class SqliteStore(GroupingStore):
             try:
                 connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 epoch = schema.prepare(connection)
+                _sync_directory(directory)
                 side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
                 store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
                 store._load()
@@ -250,6 +251,14 @@ def _make_directory(directory: Path) -> None:
         raise StoreInaccessible(
             f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"
         ) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make the file's name as durable as its contents (SQLite does so for its log, not for the database)."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):  # file systems without the notion
+        os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def _connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:

@@ -8,6 +8,6 @@ has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes
 from edge.broker.subscriptions.anycast import AnycastGroup
 from edge.broker.subscriptions.group import ConsumerGroup
 from edge.broker.subscriptions.log import LogSubscription
-from edge.broker.subscriptions.transient import TransientSubscription
+from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
 
-__all__ = ["AnycastGroup", "ConsumerGroup", "LogSubscription", "TransientSubscription"]
+__all__ = ["AnycastGroup", "ConsumerGroup", "LogSubscription", "TransientSubscription", "WaitingPool"]

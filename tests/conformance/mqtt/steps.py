@@ -7,6 +7,9 @@ from typing import NamedTuple
 from edge.broker.mqtt.packets import Packet
 from edge.broker.mqtt.reason_codes import ReasonCode
 
+ANY_VERSION = 0
+"""`version` of a CONNECT that takes the level its scenario is run with."""
+
 
 class Send(NamedTuple):
     """The client `who` sends packets, or raw bytes, in one piece; its connection is opened when it has none."""
@@ -16,10 +19,11 @@ class Send(NamedTuple):
 
 
 class Expect(NamedTuple):
-    """These packets come for `who`, in this order, and nothing in between.
+    """These packets come for `who`, and nothing in between.
 
-    Compared is what the standard fixes: packet identifiers the server chose, and properties a scenario does not name,
-    may be anything. They are remembered for `Answer`.
+    Compared is what the standard fixes: packets of one type keep their order, those of different types come as they
+    like (a CONNACK comes first); packet identifiers the server chose, and properties a scenario does not name, may be
+    anything. The identifiers are remembered for `Answer`.
     """
 
     who: str
@@ -32,6 +36,7 @@ class Answer(NamedTuple):
     who: str
     kind: type
     index: int = -1
+    reason: ReasonCode = ReasonCode.SUCCESS
 
 
 class Closed(NamedTuple):

@@ -410,6 +410,8 @@ class TestClose:
         rig.store.close()
         assert [stored.run.bodies for commit in rig.commits for _, stored in commit.appended] == [[b"1"], [b"2"]]
         assert not rig.store.flush()
+        with pytest.raises(StoreError, match="closed"):
+            rig.store.append(log, run_of(b"3"))
 
     def test_info_counts(self, rig: Rig) -> None:
         log = rig.store.log("a")

@@ -1,4 +1,4 @@
-"""Values, sections and translations: what is written is read again, and damage raises `DecodeError` and nothing else."""
+"""Values, sections, translations: what is written is read again, and damage raises `DecodeError` and nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge.broker.amqp.sections import bare_message, sections, skip
 from edge.broker.amqp.translate import amqp_messages, flags_of, mqtt_runs, outline, payload_of, read_header
 from edge.broker.mqtt.properties import Properties, encode_run
 
-EXAMPLES = 120
+EXAMPLES = 80
 
 characters = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
 texts = st.text(characters, max_size=300)
@@ -62,7 +62,7 @@ def test_truncated_values_are_found_out(value: Any, data: st.DataObject) -> None
     for read in (decode, lambda bytes_: skip(bytes_, 0)):
         try:
             read(cut)
-        except (DecodeError, IndexError):
+        except DecodeError:
             continue
         raise AssertionError(f"{cut!r} was read")
 

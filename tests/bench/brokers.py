@@ -1,0 +1,118 @@
+"""The brokers that are compared, started fresh for a benchmark on free loopback ports and stopped after it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from tests.support.processes import Waypost, edge, free_port, wait_until
+
+
+class Broker(Protocol):
+    """A running broker: ``with`` starts and stops it."""
+
+    name: str
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def port(self, protocol: str) -> int: ...
+
+    @property
+    def resident_mib(self) -> float: ...
+
+
+class BrokerMissing(Exception):
+    """The peer is not installed; the message says what to install."""
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
+class WaypostBroker:
+    """A development gateway with its store on disk."""
+
+    name = "waypost"
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._process: Waypost = edge(Path(self._folder.name), "gateway")
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.__exit__()
+        self._folder.cleanup()
+
+    def port(self, protocol: str) -> int:
+        return self._process.port(protocol)
+
+    @property
+    def resident_mib(self) -> float:
+        return resident_mib(self._process.pid)
+
+
+class Mosquitto:
+    """Debian's Mosquitto, everything in memory, no bound on its queues."""
+
+    name = "mosquitto"
+
+    def __init__(self) -> None:
+        program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
+        if program is None:
+            raise BrokerMissing("mosquitto is not installed: apt-get install mosquitto")
+        self._port = free_port()
+        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-")
+        self._configuration = Path(self._folder.name) / "mosquitto.conf"
+        self._configuration.write_text(
+            f"listener {self._port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 0\n"
+        )
+        self._program = program
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [self._program, "-c", str(self._configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(self._answers, timeout_s=10, what="mosquitto listens")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(10)
+        self._folder.cleanup()
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def port(self, protocol: str) -> int:
+        return self._port
+
+    @property
+    def resident_mib(self) -> float:
+        if self._process is None:
+            raise ProcessLookupError("mosquitto is not running")
+        return resident_mib(self._process.pid)
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr; stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)

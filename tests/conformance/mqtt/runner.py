@@ -1,0 +1,199 @@
+"""Runs scenarios against anything that speaks MQTT, and says what went wrong where.
+
+A `Target` opens links. `loopback.LoopbackTarget` is the machine itself with a broker of few lines around it;
+`socket_target.SocketTarget` is a live server.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.properties import NONE, Properties
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.wire import PacketType, read_fixed_header
+from tests.conformance.mqtt.steps import ANY_VERSION, Answer, Closed, Drop, Expect, Scenario, Send, Silence, Step, Wait
+
+
+class Link(Protocol):
+    """A client's end of one connection."""
+
+    closed: bool
+    """The server has closed it, and everything it sent before has been received."""
+
+    def send(self, data: bytes) -> None:
+        """Send; a connection the server has closed meanwhile is no error."""
+        ...
+
+    def receive(self, *, quiet: bool) -> bytes:
+        """Bytes as soon as some are there; none when nothing comes for long (for a moment, with `quiet`)."""
+        ...
+
+    def drop(self) -> None:
+        """Cut the connection without a word."""
+        ...
+
+
+class Target(Protocol):
+    """What is tested."""
+
+    def open(self) -> Link: ...
+
+    def wait(self, seconds: float) -> None: ...
+
+    def reset(self) -> None:
+        """Forget sessions; client ids and topics of the next scenario are used for the first time."""
+        ...
+
+
+class Failure(AssertionError):
+    """A scenario did not go as the standard says."""
+
+
+class Client:
+    """One client of a scenario: a link, and the packets that came over it."""
+
+    def __init__(self, link: Link, version: int, publish_ids: list[int]) -> None:
+        """`publish_ids`: packet identifiers of what was received, over this connection and those before it."""
+        self.link = link
+        self.version = version
+        self.publish_ids = publish_ids
+        self._data = b""
+
+    def next(self, *, quiet: bool = False) -> p.Packet | None:
+        """The next packet; None when there is none."""
+        while True:
+            header = read_fixed_header(self._data, 0)
+            if header is not None and header[0] + header[1] <= len(self._data):
+                stop = header[0] + header[1]
+                first, body, self._data = self._data[0], self._data[header[0] : stop], self._data[stop:]
+                packet = p.decode(first, body, self._version(first, body))
+                if isinstance(packet, p.Publish):
+                    self.publish_ids.append(packet.packet_id)
+                return packet
+            if self.link.closed:
+                return None
+            more = self.link.receive(quiet=quiet)
+            if not more and not self.link.closed:
+                return None
+            self._data += more
+
+    def _version(self, first: int, body: bytes) -> int:
+        """A server may answer a CONNECT it does not understand as either version has it."""
+        if first >> 4 == PacketType.CONNACK:
+            return 4 if len(body) == 2 else 5
+        return self.version
+
+
+def at_version(packet: p.Packet | bytes, version: int) -> bytes:
+    """A packet of the corpus as `version` has it."""
+    if isinstance(packet, bytes):
+        return packet
+    if isinstance(packet, p.Connect) and packet.version == ANY_VERSION:
+        block = packet.properties if version == 5 else NONE
+        packet = msgspec.structs.replace(packet, version=version, properties=block)
+    return packet.encode(version)
+
+
+def differs(expected: p.Packet, found: p.Packet | None, version: int) -> bool:
+    """Whether `found` is not what was expected, as far as the standard fixes it."""
+    if found is None or type(found) is not type(expected):
+        return True
+    changes: dict[str, object] = {}
+    for name in found.__struct_fields__:  # type: ignore[attr-defined]
+        wanted, got = getattr(expected, name), getattr(found, name)
+        if name == "properties" and not _contains(got, wanted):
+            return True
+        free = name == "properties" or (name == "packet_id" and not wanted)
+        # MQTT 5 servers may say more than SUCCESS: no matching subscribers, packet identifier not found.
+        said = name == "reason" and (isinstance(expected, p.PubComp) or not (wanted.failed or got.failed))
+        before = name == "codes" and version < 5 and isinstance(expected, p.UnsubAck)
+        if free or said or before:
+            changes[name] = got
+    return found != msgspec.structs.replace(expected, **changes)
+
+
+def _contains(found: Properties, wanted: Properties) -> bool:
+    for name in wanted.__struct_fields__:
+        value = getattr(wanted, name)
+        if value is not None and value != () and getattr(found, name) != value:
+            return False
+    return True
+
+
+class Run:
+    """One scenario at one protocol level."""
+
+    def __init__(self, target: Target, version: int) -> None:
+        self._target = target
+        self._version = version
+        self._clients: dict[str, Client] = {}
+        self._publish_ids: dict[str, list[int]] = {}
+
+    def play(self, scenario: Scenario) -> None:
+        """Raises Failure."""
+        self._target.reset()
+        try:
+            for number, step in enumerate(scenario.steps, 1):
+                wrong = self._step(step)
+                if wrong:
+                    raise Failure(f"{scenario.name} (level {self._version}), step {number} {step}: {wrong}")
+        finally:
+            for client in self._clients.values():
+                client.link.drop()
+
+    def _step(self, step: Step) -> str:
+        """What is wrong; empty when nothing is."""
+        match step:
+            case Send(who, packets):
+                self._open(who).link.send(b"".join(at_version(packet, self._version) for packet in packets))
+            case Expect(who, packets):
+                return self._expect(self._clients[who], list(packets))
+            case Answer(who, kind, index, reason):
+                client = self._clients[who]
+                client.link.send(kind(client.publish_ids[index], reason).encode(self._version))
+            case Closed(who, reasons):
+                return self._closed(self._clients[who], reasons)
+            case Drop(who):
+                self._clients.pop(who).link.drop()
+            case Silence(who):
+                found = self._clients[who].next(quiet=True)
+                return f"found {found}" if found is not None else ""
+            case Wait(seconds):
+                self._target.wait(seconds)
+        return ""
+
+    def _open(self, who: str) -> Client:
+        """The client, with a new connection when it has none or the server has closed it."""
+        client = self._clients.get(who)
+        if client is None or client.link.closed:
+            client = self._clients[who] = Client(
+                self._target.open(), self._version, self._publish_ids.setdefault(who, [])
+            )
+        return client
+
+    def _expect(self, client: Client, expected: list[p.Packet]) -> str:
+        while expected:
+            found = client.next()
+            first = isinstance(expected[0], p.ConnAck)
+            index = next((i for i, packet in enumerate(expected) if first or type(packet) is type(found)), 0)
+            if differs(expected[index], found, self._version):
+                return f"expected {expected[index]}, found {found}"
+            del expected[index]
+        return ""
+
+    def _closed(self, client: Client, reasons: tuple[ReasonCode, ...]) -> str:
+        found = client.next()
+        if found is not None:
+            if not isinstance(found, (p.Disconnect, p.ConnAck)) or (
+                self._version < 5 and isinstance(found, p.Disconnect)
+            ):
+                return f"expected the end, found {found}"
+            if not found.reason.failed or (reasons and self._version == 5 and found.reason not in reasons):
+                return f"expected the end with {reasons}, found {found}"
+            found = client.next()
+        if found is not None or not client.link.closed:
+            return f"the connection is open, found {found}"
+        return ""

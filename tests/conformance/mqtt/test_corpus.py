@@ -1,0 +1,56 @@
+"""The corpus against the machine, and what it exercises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from tests.conformance.mqtt.corpus import SCENARIOS
+from tests.conformance.mqtt.loopback import LoopbackTarget
+from tests.conformance.mqtt.runner import Failure, Run
+from tests.conformance.mqtt.steps import Scenario, closed, expect, send
+
+CASES = [
+    pytest.param(scenario, version, id=f"{scenario.name}-{version}")
+    for scenario in SCENARIOS
+    for version in scenario.statements
+]
+
+
+@pytest.mark.parametrize(("scenario", "version"), CASES)
+def test_machine(scenario: Scenario, version: int) -> None:
+    Run(LoopbackTarget(), version).play(scenario)
+
+
+def test_statements_exercised(record_testsuite_property: object) -> None:
+    """How many normative statements the corpus touches; it may grow, and it does not shrink unseen."""
+    exercised: dict[int, set[str]] = {4: set(), 5: set()}
+    for scenario in SCENARIOS:
+        for version, statements in scenario.statements.items():
+            exercised[version].update(statements.split())
+    for version, statements in exercised.items():
+        assert all(re.fullmatch(r"\d-?\.?\d+[.]\d-\d+|\d[.]\d+[.]\d-\d+", each) for each in statements), statements
+        record_testsuite_property(f"mqtt_statements_level_{version}", len(statements))  # type: ignore[operator]
+    assert len(exercised[4]) >= 75
+    assert len(exercised[5]) >= 95
+
+
+def test_names_are_unique() -> None:
+    names = [scenario.name for scenario in SCENARIOS]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (send("a", p.Connect("a")), expect("a", p.ConnAck(True))),
+        (send("a", p.Connect("a")), expect("a", p.ConnAck()), closed("a")),
+        (send("a", p.Connect("a"), p.PingReq()), expect("a", p.ConnAck()), closed("a")),
+        (send("a", p.Connect("a"), p.Publish("t", b"", 1, packet_id=1)), expect("a", p.ConnAck(), p.PubAck(2))),
+    ],
+)
+def test_the_runner_can_fail(steps: tuple[object, ...]) -> None:
+    with pytest.raises(Failure):
+        Run(LoopbackTarget(), 4).play(Scenario("wrong", {4: ""}, steps))  # type: ignore[arg-type]

@@ -1,0 +1,44 @@
+"""What the console is shown."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.hub.committer import Session
+from cloud.hub.fleet import Fleet, Rate
+from cloud.hub.limits import HISTORY_SECONDS
+from cloud.hub.registry import GatewayRecord
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))
+def test_a_rate_is_what_came_in_each_of_the_last_seconds(events: list[tuple[int, int]], later: int) -> None:
+    rate, now, model = Rate(), 0, dict[int, int]()
+    for after, messages in events:
+        now += after
+        rate.add(messages, now + 0.5)
+        model[now] = model.get(now, 0) + messages
+    now += later
+    wanted = [model.get(second, 0) for second in range(now - HISTORY_SECONDS + 1, now)]
+    assert rate.history(now + 0.9) == wanted
+
+
+def test_a_replaced_connection_does_not_take_the_gateway_offline() -> None:
+    fleet = Fleet()
+    old, new = Session("default", "gw1", "a"), Session("default", "gw1", "b")
+    assert fleet.connect(old, 1) is None
+    assert fleet.connect(new, 2) is old
+    assert fleet.connected == 1
+    assert not fleet.disconnect(old, 3)
+    assert fleet.gateways["default", "gw1"].connected
+    assert fleet.disconnect(new, 4)
+    assert (fleet.connected, fleet.gateways["default", "gw1"].last_seen) == (0, 4)
+
+
+def test_pages_follow_each_other() -> None:
+    fleet = Fleet()
+    fleet.load([GatewayRecord("default", f"gw{i}", 1, 1, True, "-", 1, i) for i in range(5)])
+    first = fleet.page(None, 3)
+    second = fleet.page((first[-1].tenant, first[-1].name), 3)
+    assert [gateway.name for gateway in (*first, *second)] == [f"gw{i}" for i in range(5)]
+    assert fleet.connected == 0, "whoever was connected to a hub that died is not any more"

@@ -1,0 +1,194 @@
+"""The command line as a whole: help everywhere, one form of error, documented exit codes, a quick start."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from bridge.version import VERSION
+from edge.appliance import main
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.main import COMMANDS, Command, load, run
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS_MAX = 3.0
+"""Best of three starts; 0.1 s seen, the rest is for a machine that is busy with something else."""
+
+
+def waypost(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The program as the launcher starts it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "edge.appliance.main", *arguments],
+        cwd=cwd or ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """(words, command) of all commands and their subcommands."""
+    waiting: list[tuple[str, click.Command]] = [(name, load(name, entry)) for name, entry in COMMANDS.items()]
+    while waiting:
+        words, command = waiting.pop()
+        yield words, command
+        if isinstance(command, click.Group):
+            waiting += [(f"{words} {name}", sub) for name, sub in command.commands.items()]
+
+
+def test_every_command_and_every_option_has_help() -> None:
+    silent = []
+    for words, command in every_command():
+        if not command.help:
+            silent.append(words)
+        options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+        silent += [f"{words} {option.opts[0]}" for option in options if not option.help]
+    assert not silent
+
+
+def test_every_group_says_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, command in every_command():
+        assert run([*words.split(), "--help"]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(f"Usage: waypost {words}")
+        if isinstance(command, click.Group):
+            assert all(name in out for name in command.commands)
+
+
+def test_root_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, entry in COMMANDS.items():
+        assert f"  {name} " in out
+        assert entry.help in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"waypost {VERSION}\n"
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["get", "--nope"], ["edge", "nope"]])
+def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: No such ")
+    assert "--help`" in err.splitlines()[-1]
+
+
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == Exit.USAGE
+    assert "Usage: waypost" in "".join(capsys.readouterr())
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "edge.appliance.configuration.commands", raising=False)
+    monkeypatch.delitem(sys.modules, "edge.appliance.configuration.parse", raising=False)
+    monkeypatch.delattr("edge.appliance.configuration.parse", raising=False)
+    assert run(["get"]) == Exit.USAGE
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "error: `waypost get` needs the Python package yaml, which is not installed"
+    assert "pip install 'waypost[edge]'" in lines[1]
+
+
+def test_a_missing_module_of_ours_is_not_blamed_on_an_extra() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        load("x", Command("edge.nowhere:x", "", "edge"))
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """`waypost get` raises what is put into the list."""
+    errors: list[BaseException] = []
+
+    @click.command()
+    def get() -> None:
+        raise errors[0]
+
+    monkeypatch.setattr(main, "load", lambda _name, _entry: get)
+    return errors
+
+
+class TestErrors:
+    """Every error of a person's is one form on stderr, and its exit code."""
+
+    def test_command_error(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+        failing.append(CommandError("no", hint="do this\nthen that", code=Exit.UNREACHABLE))
+        assert run(["get"]) == 3
+        assert capsys.readouterr().err == "error: no\n  do this\n  then that\n"
+
+    def test_an_error_of_click_s(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+        failing.append(click.ClickException("no"))
+        assert run(["get"]) == 1
+        assert capsys.readouterr().err == "error: no\n"
+
+    def test_an_interrupt(self, failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+        failing.append(KeyboardInterrupt())
+        assert run(["get"]) == 130
+        assert capsys.readouterr().err.strip() == "error: interrupted"
+
+    def test_a_fault_of_ours_keeps_its_traceback(self, failing: list[BaseException]) -> None:
+        failing.append(ZeroDivisionError())
+        with pytest.raises(ZeroDivisionError):
+            run(["get"])
+
+    def test_it_shows_itself_alike_without_our_root(self, capsys: pytest.CaptureFixture[str]) -> None:
+        CommandError("no", hint="do this").show()
+        assert capsys.readouterr().err == "error: no\n  do this\n"
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "level"),
+    [(-5, logging.CRITICAL), (-1, logging.ERROR), (0, logging.WARNING), (1, logging.INFO), (9, logging.DEBUG)],
+)
+def test_verbosity(verbosity: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: asked.append((options["level"], options["stream"])))
+    main.set_up_logging(verbosity)
+    assert asked == [(level, sys.stderr)]
+
+
+def test_start_is_quick_and_imports_next_to_nothing() -> None:
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        done = waypost("--help")
+        seconds.append(time.monotonic() - began)
+        assert done.returncode == 0, done.stderr
+    assert min(seconds) < START_SECONDS_MAX
+    heavy = "asyncio", "rich", "yaml", "msgspec", "proton", "cproton", "pyarrow", "pyspark", "sqlalchemy", "uvloop"
+    probe = f"import sys, edge.appliance.main; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_current_folder_shadows_nothing(tmp_path: Path) -> None:
+    for name in ("edge", "click", "logging"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit(99)\n")
+    assert waypost("--version", cwd=tmp_path).stdout == f"waypost {VERSION}\n"
+
+
+def test_a_reader_that_goes_away_is_no_error_on_the_screen(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "edge.appliance.main", "--help"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -1,0 +1,239 @@
+"""The rules of the house, as tests: linters, types, import layers, and what no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
+"""Import packages, exactly those the wheel contains."""
+TOP_LEVEL = {
+    *PACKAGES, "firmware_examples", "tests",
+    "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "waypost",
+    "requirements.lock", "requirements-build.lock", "requirements-jre.lock",
+    ".ci", ".gitattributes", ".gitignore",
+}  # fmt: skip
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+LONG_MODULES: dict[str, str] = {
+    "tests/conformance/mqtt/corpus.py": "a table: the standards' packets, one after the other",
+}
+"""Modules above the limit: path, and why one noun needs so much."""
+LONG_FUNCTIONS: dict[str, str] = {}
+"""``path:function`` above the limit, and why."""
+RUNTIME_ONLY = {
+    "delta-spark": "its jars are loaded by the JVM, its Python API is optional",
+    "numpy": "asked for by pyspark.sql",
+    "pandas": "asked for by pyspark.sql",
+    "uvicorn": "its standard loop",
+}
+"""Declared without an import of ours: distribution, and who needs it."""
+
+
+def command(*arguments: str, seconds: int = 300) -> None:
+    """Run a tool of this environment on the checkout; what it said when it fails is the failure."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def files() -> list[Path]:
+    """Every file of the project: what git knows or would add; in an export without git, what is there."""
+    try:
+        listed = subprocess.run(
+            ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        hidden = re.compile(r"/(\.venv|\.git|__pycache__|\.\w+_cache|\.hypothesis|data)/|\.venv\.lock$")
+        found = (path for path in ROOT.rglob("*") if path.is_file() and not hidden.search(str(path)))
+    else:
+        found = (ROOT / os.fsdecode(name) for name in listed.split(b"\0") if name)
+    return sorted(path for path in found if path.is_file())
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """(path, content) of every text file but this one, which names what it forbids."""
+    for path in files():
+        if path == Path(__file__):
+            continue
+        content = path.read_bytes()
+        if b"\0" not in content:
+            yield path.relative_to(ROOT).as_posix(), content.decode("utf-8")
+
+
+def modules(*folders: str) -> Iterator[tuple[str, str]]:
+    """(path, source) of the Python modules in these top-level folders."""
+    return ((path, text) for path, text in texts() if path.endswith(".py") and path.split("/")[0] in folders)
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def requirement_name(requirement: str) -> str:
+    """``Delta_Spark==4`` → ``delta-spark``."""
+    found = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert found is not None, requirement
+    return re.sub(r"[._]", "-", found[0].lower())
+
+
+class TestLinters:
+    """What other people's tools check."""
+
+    def test_ruff(self) -> None:
+        command("-m", "ruff", "check", "--no-fix", "--quiet", ".")
+
+    def test_format(self) -> None:
+        command("-m", "ruff", "format", "--check", "--quiet", ".")
+
+    @pytest.mark.timeout(600)
+    def test_types(self) -> None:
+        command("-m", "mypy", "--no-error-summary", seconds=600)
+
+    def test_import_layers(self) -> None:
+        command("-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache")
+
+
+class TestCode:
+    """Sizes and words."""
+
+    def test_modules_are_short(self) -> None:
+        long = {path: text.count("\n") for path, text in modules(*PACKAGES, "tests", "firmware_examples")}
+        long = {path: lines for path, lines in long.items() if lines > MODULE_LINES_MAX and path not in LONG_MODULES}
+        assert not long, "split them, or say in LONG_MODULES why not"
+        assert all((ROOT / path).exists() for path in LONG_MODULES)
+
+    def test_functions_are_short(self) -> None:
+        long = []
+        for path, text in modules(*PACKAGES):
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    lines = (node.end_lineno or 0) - node.lineno + 1
+                    if lines > FUNCTION_LINES_MAX and f"{path}:{node.name}" not in LONG_FUNCTIONS:
+                        long.append(f"{path}:{node.name} has {lines} lines")
+        assert not long
+
+    def test_modules_say_what_they_are_for(self) -> None:
+        silent = [
+            path for path, text in modules(*PACKAGES) if text.strip() and ast.get_docstring(ast.parse(text)) is None
+        ]
+        assert not silent
+
+    def test_nothing_is_left_for_later(self) -> None:
+        marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)")
+        found = [path for path, text in texts() if marks.search(text)]
+        assert not found
+
+    def test_no_place_of_one_machine(self) -> None:
+        places = re.compile(r"(?<![\w./$}-])/(home|Users|work|root)/\w")
+        found = [f"{path}: {hit[0]}" for path, text in texts() for hit in places.finditer(text)]
+        assert not found
+
+
+class TestShell:
+    """Scripts stop at the first failure."""
+
+    def test_scripts(self) -> None:
+        wrong = []
+        for path, text in texts():
+            if re.match(r"#!/bin/(ba)?sh|#!/usr/bin/env (ba)?sh", text):
+                if not re.search(r"^set -eu(o pipefail)?$", text, re.MULTILINE):
+                    wrong.append(f"{path}: no set -eu")
+                if not os.access(ROOT / path, os.X_OK):
+                    wrong.append(f"{path}: not executable")
+        assert not wrong
+
+    def test_launcher_is_posix(self) -> None:
+        assert (ROOT / "waypost").read_text().startswith("#!/bin/sh\n")
+        subprocess.run(["/bin/sh", "-n", str(ROOT / "waypost")], check=True)
+
+
+class TestPackaging:
+    """One project, its packages by name, its dependencies pinned with hashes and without addresses."""
+
+    def test_top_level_holds_only_what_belongs_there(self) -> None:
+        assert {path.relative_to(ROOT).parts[0] for path in files()} <= TOP_LEVEL
+
+    def test_every_package_is_named(self) -> None:
+        assert project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
+        assert project()["tool"]["mypy"]["packages"] == list(PACKAGES)
+        for path, _ in modules(*PACKAGES):
+            assert (ROOT / path).parent.joinpath("__init__.py").exists(), f"{path} is in no package"
+
+    def test_license(self) -> None:
+        text = (ROOT / "LICENSE").read_text()
+        assert "Apache License" in text
+        assert "Version 2.0, January 2004" in text
+        assert "END OF TERMS AND CONDITIONS" in text
+        assert project()["project"]["license"] == "Apache-2.0"
+
+    def test_version_is_said_once(self) -> None:
+        assert project()["tool"]["hatch"]["version"]["path"] == "bridge/version.py"
+        assert "version" not in project()["project"]
+
+    @pytest.mark.parametrize("name", ["requirements.lock", "requirements-build.lock", "requirements-jre.lock"])
+    def test_locks_pin_with_hashes_and_name_no_address(self, name: str) -> None:
+        text = (ROOT / name).read_text()
+        assert not re.search(r"://|^-|--(index-url|extra-index-url|find-links|trusted-host)| @ ", text, re.MULTILINE)
+        for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
+            assert re.match(r"[a-z0-9._-]+==\S+ \\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
+
+    def test_locks_agree_with_each_other_and_with_the_project(self) -> None:
+        pins: dict[str, str] = {}
+        for name in ("requirements.lock", "requirements-build.lock", "requirements-jre.lock"):
+            for package, version in re.findall(r"^([a-z0-9._-]+)==(\S+)", (ROOT / name).read_text(), re.MULTILINE):
+                assert pins.setdefault(requirement_name(package), version) == version, f"{package} in {name}"
+        extras = project()["project"]["optional-dependencies"]
+        wanted = [*project()["project"]["dependencies"], *(item for items in extras.values() for item in items)]
+        assert {requirement_name(item) for item in wanted} <= set(pins)
+
+    def test_no_registry_is_named_anywhere(self) -> None:
+        hosts = re.compile(r"https?://[\w.-]*(pypi|pythonhosted|maven|npmjs|crates\.io|debian\.org/debian|golang\.org)")
+        found = [f"{path}: {hit[0]}" for path, text in texts() for hit in hosts.finditer(text)]
+        assert not found
+
+    def test_extras_agree_on_ranges(self) -> None:
+        ranges: dict[str, str] = {}
+        for extra, items in project()["project"]["optional-dependencies"].items():
+            for item in items:
+                assert extra == "build" or ranges.setdefault(requirement_name(item), item) == item, (extra, item)
+
+    @pytest.mark.parametrize(("extra", "folders"), [
+        ("edge", ("bridge", "edge")), ("cloud", ("bridge", "edge", "cloud")), ("spark", ("spark",)),
+    ])  # fmt: skip
+    def test_extras_name_what_is_imported(self, extra: str, folders: tuple[str, ...]) -> None:
+        metadata = project()["project"]
+        declared = {requirement_name(item) for item in metadata["optional-dependencies"][extra]}
+        base = {requirement_name(item) for item in metadata["dependencies"]}
+        used = third_party_imports(folders)
+        needed = third_party_imports(("bridge", "edge/broker", "cloud")) if extra == "cloud" else used
+        assert needed - base <= declared, "imported and not declared"
+        assert declared - used - set(RUNTIME_ONLY) == set(), "declared and not imported"
+
+
+def third_party_imports(folders: tuple[str, ...]) -> set[str]:
+    """Distributions whose packages the modules below these folders import."""
+    distributions = packages_distributions()
+    found: set[str] = set()
+    for path, text in modules(*PACKAGES):
+        if not path.startswith(tuple(f"{folder}/" for folder in folders)):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            tops = {name.split(".")[0] for name in names} - set(PACKAGES) - set(sys.stdlib_module_names)
+            found |= {requirement_name(distributions[top][0]) for top in tops}
+    return found
