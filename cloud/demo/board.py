@@ -12,8 +12,8 @@ from cloud.demo.facts import Event
 from cloud.demo.journals import Journal
 from cloud.demo.lake import Landed
 
-HISTORY = 240
-"""Samples kept for the sparklines, two a second."""
+HISTORY = 100_000
+"""Samples kept for the sparklines, two a second: all of a play, bounded for one of hours."""
 
 PHASES = ("start", "flow", "cut uplink", "kill gateway", "restore", "drain", "analyse", "done")
 

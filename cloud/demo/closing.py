@@ -29,9 +29,14 @@ def show(outcome: Outcome, console: Console) -> None:
 
 
 def _sums(outcome: Outcome) -> Table:
-    table = Table(title="published = in the lake", title_justify="left", title_style="bold", box=box.ROUNDED)
+    table = Table(
+        title="published = in the lake, duplicates 0, unexplained gaps 0",
+        title_justify="left",
+        title_style="bold",
+        box=box.ROUNDED,
+    )
     table.add_column("gateway")
-    for heading in ("published (acked)", "in the lake", "duplicates", "unexplained gaps", "sent again by devices"):
+    for heading in ("published\n(acked)", "in the\nlake", "duplicates", "unexplained\ngaps", "sent again\nby devices"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for one in outcome.accounts:

@@ -24,6 +24,13 @@ def waypost(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "edge.appliance.main", *arguments]
 
 
+def last_lines(log: Path) -> list[str]:
+    """The last lines of a log; none when there is no such file."""
+    with contextlib.suppress(OSError):
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+    return []
+
+
 class Child:
     """One process: its standard output is read line by line, its standard error goes to the log."""
 
@@ -75,9 +82,7 @@ class Child:
         return DemoError(f"{self.name} {what}{ending}", "\n".join(self.last_lines()))
 
     def last_lines(self) -> list[str]:
-        with contextlib.suppress(OSError):
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
-        return []
+        return last_lines(self.log)
 
     async def _read(self) -> None:
         if self.process.stdout is None:

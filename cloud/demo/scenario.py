@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from cloud.demo.errors import DemoError
 from cloud.demo.facts import Event, Fact, Trial
 from cloud.demo.lake import Lake
 from cloud.demo.plan import CUT_GATEWAY, GATEWAYS, KILLED_GATEWAY, Timeline, devices
-from cloud.demo.processes import Children
+from cloud.demo.processes import Child, Children
 from cloud.demo.stage import Stage
 from cloud.demo.watching import INTERVAL_S, Watcher
 
@@ -63,8 +63,8 @@ class Scenario:
             await self._flow()
             trial = await self._trouble()
             drained_s = await self._drain()
-            accounts, facts, notes = await self._verify(trial, drained_s)
-            report = await self._analyse(facts, notes)
+        accounts, facts, notes = await self._verify(trial, drained_s)
+        report = await self._analyse()
         self._board.enter("done")
         return Outcome(facts, notes, accounts, total(accounts), report)
 
@@ -170,15 +170,14 @@ class Scenario:
         self._board.say(counts, "good" if good else "bad")
         return accounts, facts, notes
 
-    async def _analyse(self, facts: Sequence[Fact], notes: Sequence[str]) -> Path:
+    async def _analyse(self) -> Path:
         """The Spark jobs and their report."""
         board, stage = self._board, self.stage
         lake, report = str(stage.lake), self._folder / "report.html"
         board.doing = "Spark works on the lake"
         started = time.monotonic()
-        jobs = await stage.run_waypost(
-            "analytics", "analytics", "run", "--lake", lake, "--json", within_s=ANALYTICS_S_MAX
-        )
+        command = ("analytics", "run", "--lake", lake, "--json")
+        jobs = await self._telling("analytics", stage.run_waypost("analytics", *command, within_s=ANALYTICS_S_MAX))
         (self._folder / "analytics.json").write_text("\n".join(jobs.output) + "\n", encoding="utf-8")
         board.say(f"Spark jobs done in {time.monotonic() - started:.0f} s", "good")
         board.doing = "drawing the report"
@@ -187,6 +186,18 @@ class Scenario:
         if not report.is_file():
             raise DemoError(f"the report is not at {report}")
         return report
+
+    async def _telling(self, name: str, command: Coroutine[Any, Any, Child]) -> Child:
+        """Wait for a command, showing the last line it logged."""
+        running, doing = asyncio.create_task(command), self._board.doing
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=INTERVAL_S)
+                lines = self.stage.last_lines(name)
+                self._board.doing = f"{doing}: {' '.join(lines[-1].split())}" if lines else doing
+            return running.result()
+        finally:
+            running.cancel()
 
     # --- waiting ----------------------------------------------------------------------------------------------
 

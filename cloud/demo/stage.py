@@ -23,7 +23,7 @@ from cloud.demo.errors import DemoError
 from cloud.demo.journals import Journal
 from cloud.demo.plan import FIRMWARE, FORWARD, DevicePlan
 from cloud.demo.ports import free_ports
-from cloud.demo.processes import Child, Children, waypost
+from cloud.demo.processes import Child, Children, last_lines, waypost
 from cloud.demo.relay import Relay
 
 READY_S = 40.0
@@ -174,6 +174,10 @@ class Stage:
         for child in (self.hub, self.firmware, *serving, *self.devices):
             if child is not None and not child.alive and child.process.returncode != -signal.SIGKILL:
                 raise child.failure("ended unexpectedly")
+
+    def last_lines(self, name: str) -> list[str]:
+        """What a process logged last."""
+        return last_lines(self.folder / "logs" / f"{name}.log")
 
     async def run_waypost(self, name: str, *arguments: str, within_s: float) -> Child:
         """Run another command of ours to its end. Raises DemoError when it fails."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import mean
 from typing import Protocol
 
 from rich import box
@@ -18,26 +19,34 @@ from rich.table import Table
 from rich.text import Text
 
 from cloud.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
+from cloud.demo.watching import INTERVAL_S
 
 REFRESH_S = 0.25
+HEADER_HIGH = 5
+SUMS_HIGH = 7
+LAKE_WIDE = 34
 BARS = "▁▂▃▄▅▆▇█"
 STYLES = {"plain": "", "good": "green", "bad": "red"}
 UPLINK_STYLES = {"connected": "green", "connecting": "bold red", "paused": "yellow", "down": "bold red"}
 PHASE_WORDS = ("start", "flow", "cut", "kill", "restore", "drain", "analyse", "done")
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """The last values as bars of eight heights, scaled from 0 to their peak; the newest at the right."""
-    shown = list(values)[-width:]
-    peak = max(shown, default=0)
-    if peak <= 0:
-        return ("▁" * len(shown)).rjust(width)
-    return "".join(BARS[min(7, int(value / peak * 7.999))] for value in shown).rjust(width)
+def bars(samples: Iterable[float], seconds: float = 2.5) -> list[float]:
+    """Samples at the watcher's pace as one mean for each so many seconds.
+
+    Cut at whole multiples from the first sample, so that a bar that is complete does not change any more.
+    """
+    size, values = max(1, round(seconds / INTERVAL_S)), list(samples)
+    return [mean(values[i : i + size]) for i in range(0, len(values), size)]
 
 
-def halved(values: Sequence[float]) -> list[float]:
-    """Pairs of samples as their mean: twice the time on the same width."""
-    return [(values[i] + values[i + 1]) / 2 for i in range(len(values) % 2, len(values) - 1, 2)]
+def sparkline(values: Sequence[float], width: int, peak: float | None = None) -> str:
+    """The last values as bars of eight heights, newest at the right, scaled to `peak` or their own."""
+    shown = values[-width:]
+    top = max(shown, default=0) if peak is None else peak
+    if top <= 0:
+        return (BARS[0] * len(shown)).rjust(width)
+    return "".join(BARS[max(0, min(7, int(value / top * 7.999)))] for value in shown).rjust(width)
 
 
 class View(Protocol):
@@ -134,20 +143,24 @@ def sums(board: Board) -> str:
 
 
 def picture(board: Board, width: int, height: int) -> RenderableType:
-    """Everything, to fit a terminal of this size."""
+    """Everything, to fit a terminal of this size; the devices are left out where they do not fit."""
     layout = Layout()
-    devices_high = len(board.devices) + 4
-    log_high = max(4, height - 5 - 8 - devices_high)
-    layout.split_column(
-        Layout(_header(board, width), size=5),
-        Layout(name="sums", size=8),
-        Layout(_panel("Devices", _devices(board)), size=devices_high),
-        Layout(_panel("What happened", _log(board, log_high - 2)), size=log_high),
+    gateways_high, devices_high = max(1, len(board.gateways)) + 3, len(board.devices) + 3
+    left = height - HEADER_HIGH - gateways_high
+    parts = [
+        Layout(_header(board), size=HEADER_HIGH),
+        Layout(_panel("Gateways", _gateways(board, width)), size=gateways_high),
+    ]
+    if left - devices_high >= SUMS_HIGH:
+        parts.append(Layout(_panel("Devices", _devices(board)), size=devices_high))
+        left -= devices_high
+    log_high = max(SUMS_HIGH, left)
+    below = Layout(size=log_high)
+    below.split_row(
+        Layout(_panel("What happened", _log(board, log_high - 2)), ratio=5),
+        Layout(_panel("Hub and lake", _lake(board)), size=LAKE_WIDE),
     )
-    layout["sums"].split_row(
-        Layout(_panel("Gateways", _gateways(board, width)), ratio=5),
-        Layout(_panel("Hub and lake", _lake(board, width)), ratio=2),
-    )
+    layout.split_column(*parts, below)
     return layout
 
 
@@ -155,7 +168,7 @@ def _panel(title: str, inside: RenderableType) -> Panel:
     return Panel(inside, title=title, title_align="left", border_style="bright_black", box=box.ROUNDED, padding=(0, 1))
 
 
-def _header(board: Board, width: int) -> Panel:
+def _header(board: Board) -> Panel:
     minutes, seconds = divmod(int(time.time() - board.started_at), 60)
     line = Table.grid(expand=True)
     line.add_column(no_wrap=True, overflow="ellipsis")
@@ -187,7 +200,12 @@ def _timeline(board: Board) -> Text:
 
 
 def _gateways(board: Board, width: int) -> RenderableType:
-    spark = max(8, min(40, (width * 5 // 7 - 58) // 2))
+    if not board.gateways:
+        return Align.center(Text("starting", style="bright_black"), vertical="middle")
+    spark = max(6, min(40, (width - 62) // 2))
+    rates = {gateway.name: bars(gateway.rates)[-spark:] for gateway in board.gateways.values()}
+    backlogs = {gateway.name: bars(gateway.backlogs)[-spark:] for gateway in board.gateways.values()}
+    rate_peak, backlog_peak = (max(map(max, filter(None, of.values())), default=0) for of in (rates, backlogs))
     table = _table("", "uplink", ">clients", ">received/s", "", ">backlog", "")
     for gateway in board.gateways.values():
         table.add_row(
@@ -195,11 +213,11 @@ def _gateways(board: Board, width: int) -> RenderableType:
             _uplink(gateway),
             f"{gateway.clients}",
             f"{gateway.rate:,.0f}",
-            Text(sparkline(halved(gateway.rates), spark), style="blue"),
+            Text(sparkline(rates[gateway.name], spark, rate_peak), style="blue"),
             "-" if gateway.backlog is None else f"{gateway.backlog:,}",
-            Text(sparkline(halved(gateway.backlogs), spark), style="yellow"),
+            Text(sparkline(backlogs[gateway.name], spark, backlog_peak), style="yellow"),
         )
-    return table if board.gateways else Align.center(Text("starting", style="bright_black"), vertical="middle")
+    return table
 
 
 def _uplink(gateway: GatewayBoard) -> Text:
@@ -211,7 +229,7 @@ def _uplink(gateway: GatewayBoard) -> Text:
     return Text(word, style=UPLINK_STYLES.get(gateway.uplink, ""))
 
 
-def _lake(board: Board, width: int) -> RenderableType:
+def _lake(board: Board) -> RenderableType:
     behind = board.acknowledged - board.landed.rows
     grid = Table.grid(padding=(0, 2), expand=True)
     grid.add_column(style="bright_black", no_wrap=True)
@@ -220,7 +238,7 @@ def _lake(board: Board, width: int) -> RenderableType:
     grid.add_row("in the lake", Text(f"{board.landed.rows:,}", style="bold green"))
     grid.add_row("behind", Text(f"{max(0, behind):,}", style="yellow" if behind > 0 else "green"))
     grid.add_row("commits", f"{board.landed.commits:,}")
-    grid.add_row("rows/s", Text(sparkline(halved(board.landed_rates), max(8, width * 2 // 7 - 20)), style="green"))
+    grid.add_row("rows/s", Text(sparkline(bars(board.landed_rates), 16), style="green"))
     return grid
 
 

@@ -290,6 +290,8 @@ class Router:
             self._drop(found)
         else:
             consumers = []
+        if declaration.all_qos and found is None:
+            self._note_bases(declaration.pattern)
         subscription = self._open(declaration)
         self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
         for consumer in consumers:
@@ -465,6 +467,14 @@ class Router:
         self._routes.clear()
         return subscription
 
+    def _note_bases(self, pattern: str) -> None:
+        """A new forwarder owes nothing of what came before it: keep where it begins, for addresses no other one has."""
+        others = [found.declaration for found in self._durable.values() if found.declaration.all_qos]
+        for address, following in self._store.sequences():
+            if following and matches(pattern, address) and not any(matches(d.pattern, address) for d in others):
+                self.bases[address] = following
+                self._store.put("base", address, following.to_bytes(8, "big"))
+
     def _open_parts(self, subscription: DurableSubscription) -> None:
         """Open a cursor in every topic log the filter reaches and that has none of it yet."""
         declaration = subscription.declaration
@@ -510,6 +520,7 @@ class Router:
 
     def _restore(self) -> None:
         """Bring back queues, durable subscriptions and retained messages as the store kept them."""
+        self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")
             self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0)

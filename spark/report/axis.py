@@ -10,6 +10,8 @@ from spark.report import words
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _DAY_S = 86_400
+_LEAST = 1e-9
+"""What counts as nothing on an axis of counts, rates and seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ def value_axis(lowest: float, highest: float) -> Axis:
 
 def nice_step(highest: float, ticks_max: int) -> float:
     """The smallest of 1, 2, 5 times a power of ten that reaches `highest` in `ticks_max` steps."""
-    if highest <= 0:
+    if highest < _LEAST:
         return 1.0
     rough = highest / ticks_max
     power = 10.0 ** math.floor(math.log10(rough))

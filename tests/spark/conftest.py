@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark import connector, java
+from spark import connector, java, schemas, session
+from spark.tables import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from spark.tables import Lake
 
 Make = Callable[..., "DataFrame"]
 
@@ -21,8 +20,6 @@ Make = Callable[..., "DataFrame"]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A quick local session; skipped where set-up has brought no connector or no Java."""
-    from spark import session
-
     try:
         connector.jars()
         java.find()
@@ -38,15 +35,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     """An empty lake."""
-    from spark.tables import Lake
-
     return Lake(spark, tmp_path / "lake")
 
 
 @pytest.fixture
 def frame(spark: SparkSession) -> Make:
     """Rows, by dictionaries, as a frame with a table's schema; columns not named are null."""
-    from spark import schemas
 
     def make(table: str, *rows: Mapping[str, Any]) -> DataFrame:
         columns = (schemas.LANDED.get(table) or schemas.DERIVED[table]).columns

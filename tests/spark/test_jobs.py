@@ -18,10 +18,8 @@ from spark.jobs.following import CHECKPOINTS
 from spark.jobs.rollups import hour_ranges, predicate
 from spark.tables import Lake
 from spark.transforms import rollups
-
 from tests.spark import lakes
 from tests.spark.lakes import START, message
-
 
 pytestmark = pytest.mark.spark
 

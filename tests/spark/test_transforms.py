@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spark import schemas
 from spark.transforms import gaps, readings, rollups, throughput
 from spark.transforms.freshness import freshness
 from spark.transforms.throughput import bucket_seconds
-
-from spark import schemas
 from tests.spark.lakes import START, ledger, manifest, message
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class TestRollups:
             event_date = row["event_time"].date()
             return row | {"metric": "t", "value": value, "suspect": False, "event_date": event_date} | override
 
-        readings = frame(
+        rolled = frame(
             "readings",
             reading(0, 0, 4.0),
             reading(1, 59, 1.0, suspect=True),
@@ -89,7 +88,7 @@ class TestRollups:
             reading(5, 3600, 5.0),
             reading(6, 0, 7.0, device="dev2"),
         )
-        minutes = rollups.by_minute(readings)
+        minutes = rollups.by_minute(rolled)
         assert minutes.schema.names == schemas.ROLLUP_1M.columns.names
         found = {(row["device"], utc(row["window_start"])): row for row in rows(minutes)}
         assert len(found) == 4
@@ -157,7 +156,7 @@ class TestThroughput:
 
 
 class TestGaps:
-    def gaps(self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]) -> tuple[Any, Any]:
+    def missing(self, frame: Make, telemetry: list[Any], given_up: list[Any], accepted: list[Any]) -> tuple[Any, Any]:
         words = gaps.words(frame("telemetry", *telemetry))
         missing = gaps.missing(words, frame("ledger", *given_up), frame("manifests", *accepted))
         ranges = sorted(
@@ -167,7 +166,7 @@ class TestGaps:
         return ranges, {row["address"]: row for row in rows(gaps.completeness(words, missing))}
 
     def test_nothing_is_missing(self, frame: Make) -> None:
-        ranges, complete = self.gaps(frame, [message(n) for n in range(130)], [], [])
+        ranges, complete = self.missing(frame, [message(n) for n in range(130)], [], [])
         assert ranges == []
         assert complete["load/cpu"] == {
             "tenant": "default",
@@ -187,7 +186,7 @@ class TestGaps:
     def test_holes_are_explained_as_far_as_the_ledger_goes(self, frame: Make) -> None:
         there = [n for n in range(300) if n not in {0, 1} and not 60 <= n <= 140 and n != 200]
         given_up = [ledger(70, 100), ledger(90, 120, reason="evicted"), ledger(195, 205)]
-        ranges, complete = self.gaps(frame, [message(n) for n in [*there, 250, 250]], given_up, [])
+        ranges, complete = self.missing(frame, [message(n) for n in [*there, 250, 250]], given_up, [])
         assert ranges == [
             ("load/cpu", 0, 1, False, None),
             ("load/cpu", 60, 69, False, None),
@@ -200,12 +199,12 @@ class TestGaps:
         assert address["duplicates"] == 2
 
     def test_a_duplicate_does_not_fill_a_hole(self, frame: Make) -> None:
-        ranges, complete = self.gaps(frame, [message(n) for n in (0, 1, 1, 3)], [], [])
+        ranges, complete = self.missing(frame, [message(n) for n in (0, 1, 1, 3)], [], [])
         assert ranges == [("load/cpu", 2, 2, False, None)]
         assert complete["load/cpu"]["duplicates"] == 1
 
     def test_manifests_say_what_should_have_followed(self, frame: Make) -> None:
-        ranges, complete = self.gaps(
+        ranges, complete = self.missing(
             frame,
             [message(n) for n in range(5, 10)],
             [ledger(12, 12)],
@@ -234,6 +233,6 @@ class TestGaps:
             lost = set(range(max(*sequences, *known) + 1)) - set(sequences)
             twice = sum(count - 1 for count in Counter(sequences).values())
             expected[address] = (len(lost & known), len(lost - known), twice)
-        _, complete = self.gaps(frame, telemetry, given_up, [])
+        _, complete = self.missing(frame, telemetry, given_up, [])
         found = {key: (row["explained"], row["unexplained"], row["duplicates"]) for key, row in complete.items()}
         assert found == expected

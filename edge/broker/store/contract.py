@@ -137,6 +137,10 @@ class Store(Protocol):
         """(first position kept, next position to be given), both of what is committed."""
         ...
 
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        """(address, next sequence) of every address that ever had a message; for rare questions: it reads them all."""
+        ...
+
     def append(self, log: int, run: Run) -> None:
         """Add a run to the open group. It gets position and sequence when the group is sealed.
 

@@ -105,6 +105,10 @@ class GroupingStore(ABC):
         """See `contract.Store`."""
 
     @abstractmethod
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        """See `contract.Store`."""
+
+    @abstractmethod
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` (at least ``log.first``) up to ``log.next``."""
 

@@ -58,6 +58,9 @@ class MemoryStore(GroupingStore):
     def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
         return {address: self._counters[address] for address in addresses if address in self._counters}
 
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        return iter({**self._counters, **self._sequences}.items())
+
     def _file_bytes(self) -> int:
         return 0
 

@@ -52,7 +52,8 @@ MIGRATIONS: Final[Sequence[str]] = (_TABLES,)
 
 COMPATIBLE_FROM: Final = 1
 """The oldest program version that can work with what the newest migration leaves: a gateway that went back to its
-previous image opens the store its successor migrated (kept in ``meta``)."""
+previous image opens the store its successor migrated. Kept in ``meta`` as ``<version>:<compatible from>``, so that it
+counts for the version it was written with and no other."""
 
 
 def prepare(
@@ -93,8 +94,9 @@ def configure(connection: sqlite3.Connection, limits: Limits) -> None:
 
 
 def _check_compatible(connection: sqlite3.Connection, version: int, ours: int) -> None:
-    row = connection.execute("SELECT value FROM meta WHERE key = 'compatible_from'").fetchone()
-    if row is None or int(row[0]) > ours:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'compatible'").fetchone()
+    written_with, _, compatible_from = str(row[0] if row is not None else "").partition(":")
+    if written_with != str(version) or not compatible_from.isdecimal() or int(compatible_from) > ours:
         raise StoreTooNew(
             f"the store has schema {version}, this program knows {ours}: "
             "start the newer program again, or export the store with it"
@@ -111,7 +113,8 @@ def _migrate(connection: sqlite3.Connection, version: int, migrations: Sequence[
         if version == 0:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute("INSERT INTO meta VALUES ('epoch', ?)", (uuid.uuid4().hex,))
-        connection.execute("INSERT OR REPLACE INTO meta VALUES ('compatible_from', ?)", (str(compatible_from),))
+        compatible = f"{len(migrations)}:{compatible_from}"
+        connection.execute("INSERT OR REPLACE INTO meta VALUES ('compatible', ?)", (compatible,))
         connection.execute(f"PRAGMA user_version = {len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:

@@ -118,6 +118,10 @@ class SqliteStore(GroupingStore):
             self._query("SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))", (names,))
         )
 
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        rows = self._query("SELECT name, next FROM address")
+        return iter({**dict(rows), **self._sequences}.items())
+
     def _query(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:
             return self._side.execute(text, parameters).fetchall()

@@ -69,6 +69,15 @@ class TestAppend:
         assert rig.store.bounds(log) == (0, 5)
         assert rig.store.bounds(other) == (0, 1)
 
+    def test_sequences_names_every_address_with_what_comes_next(self, rig: Rig) -> None:
+        log = rig.store.log("topic #")
+        for round_ in range(6):
+            rig.store.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
+            rig.commit()
+        assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
+        rig.reopen()
+        assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
+
     def test_sequences_of_an_address_go_on_when_it_moves_to_another_log(self, rig: Rig) -> None:
         for name in ("first", "second"):
             rig.store.append(rig.store.log(name), run_of(b"x", address="plant"))

@@ -87,7 +87,9 @@ class RouterMachine(RuleBasedStateMachine):
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
         self.senders = [Sender("s0"), Sender("s1")]
         self.counter = 0
-        self.receivers: dict[str, Receiver] = {name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any")}
+        self.receivers: dict[str, Receiver] = {
+            name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any")
+        }
         self.joined: dict[str, object] = {}
         self.boot()
         self.join("durable")

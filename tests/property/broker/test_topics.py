@@ -10,9 +10,9 @@ from edge.broker.topics import FilterTree, covers, matches, overlaps
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
-FILTERS = st.tuples(
-    st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=0, max_size=4), st.booleans()
-).map(lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])]))
+FILTERS = st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=0, max_size=4), st.booleans()).map(
+    lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])])
+)
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ class TestRefused:
 
     def test_a_newer_store(self, tmp_path: Path) -> None:
         sqlite_rig(tmp_path).store.close()
-        change(tmp_path, "UPDATE meta SET value = '99' WHERE key = 'compatible_from'")
+        change(tmp_path, "UPDATE meta SET value = '99:99' WHERE key = 'compatible'")
         change(tmp_path, "PRAGMA user_version = 99")
         with pytest.raises(StoreTooNew, match=r"store\.sqlite: the store has schema 99, this program knows"):
             sqlite_rig(tmp_path)

@@ -1,0 +1,195 @@
+"""What a person or a peer gets wrong ends in one clear line and leaves everything else running."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_gateway_clients import Client
+from tests.support.processes import Waypost, edge, hub, wait_until
+
+GATEWAY = """\
+apiVersion: waypost/v1
+kind: Gateway
+metadata:
+  name: gw7
+spec:
+  listners:
+    mqtt: 127.0.0.1:0
+"""
+
+
+QUEUE = """\
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {name: default.jobs}
+spec: {address: jobs, type: queue}
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself."""
+    command = [sys.executable, "-m", "edge.appliance.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def clear(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The error of a command that ended with `code`, printed as one line and its hint, without a traceback."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    return done.stderr
+
+
+def test_unknown_key_names_file_line_and_path(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(GATEWAY)
+    for command in (
+        ("apply", "--data", str(tmp_path / "gw"), "-f", str(file)),
+        ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(file)),
+    ):
+        error = clear(run(*command), 2)
+        assert f"{file}:6: spec.listners: " in error
+        assert 'did you mean "listeners"' in error
+    assert not (tmp_path / "gw" / "config").exists(), "nothing is half-applied"
+
+
+def test_apply_get_and_run(tmp_path: Path) -> None:
+    """The whole way of a configuration: applied, listed, served."""
+    data = str(tmp_path / "gw")
+    file = tmp_path / "gateway.yaml"
+    file.write_text(GATEWAY.replace("listners", "listeners"))
+    assert run("apply", "--data", data, "-f", str(file)).returncode == 0
+    listed = run("get", "--data", data)
+    assert listed.returncode == 0
+    assert "gw7" in listed.stdout
+    with Waypost(tmp_path / "log", "edge", "run", "--data", data) as gateway:
+        assert set(gateway.endpoints) == {"mqtt"}
+        with Client(gateway, "c") as client:
+            client.publish("a/b", b"x", 1)
+
+
+def test_applied_while_running(tmp_path: Path) -> None:
+    """A queue that is applied while the gateway runs is one from the next message on."""
+    file = tmp_path / "queue.yaml"
+    file.write_text(QUEUE)
+    with edge(tmp_path, "gw") as gateway:
+        applied = run("apply", "--data", str(tmp_path / "gw"), "-f", str(file))
+        assert applied.returncode == 0, applied.stderr
+
+        def queued() -> bool:
+            with Client(gateway, "p") as client:
+                client.publish("jobs", b"work", 1)
+            url = f"http://127.0.0.1:{gateway.port('http')}/api/v1/status"
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return b'"address":"jobs","type":"queue"' in answer.read()
+
+        wait_until(queued, timeout_s=20, what="the new queue is served")
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "amqp", "http"])
+def test_port_in_use(tmp_path: Path, protocol: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        error = clear(run("edge", "run", "--data", str(tmp_path / "a"), "--dev", f"--{protocol}=127.0.0.1:{port}"), 2)
+        assert f"127.0.0.1:{port}" in error
+        assert "in use" in error
+        if protocol != "mqtt":
+            error = clear(
+                run("hub", "run", "--data", str(tmp_path / "b"), "--dev", f"--{protocol}=127.0.0.1:{port}"), 2
+            )
+            assert f"127.0.0.1:{port}" in error
+
+
+def test_data_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    for program in ("edge", "hub"):
+        done = run(program, "run", "--data", str(tmp_path / "file"), "--dev")
+        assert done.returncode in (1, 2)
+        assert str(tmp_path / "file") in clear(done, done.returncode)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_data_directory_without_permission(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0)
+    done = run("edge", "run", "--data", str(tmp_path / "data"), "--dev")
+    assert str(tmp_path / "data") in clear(done, 1)
+
+
+def test_store_of_a_newer_program(tmp_path: Path) -> None:
+    assert run("edge", "init", "--data", str(tmp_path / "gw")).returncode == 0
+    with sqlite3.connect(tmp_path / "gw" / "store.sqlite") as connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+    connection.close()
+    error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+    assert "newer" in error
+
+
+def test_store_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "gw").mkdir()
+    (tmp_path / "gw" / "store.sqlite").write_bytes(random.Random(7).randbytes(20_000))
+    error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+    assert "store.sqlite" in error
+
+
+def test_two_gateways_on_one_directory(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as first:
+        error = clear(run("edge", "run", "--data", str(tmp_path / "gw"), "--dev"), 1)
+        assert f"process {first.pid}" in error
+
+
+def test_dev_is_for_this_machine_only(tmp_path: Path) -> None:
+    for program in ("edge", "hub"):
+        done = run(program, "run", "--data", str(tmp_path / program), "--dev", "--amqp", "0.0.0.0:0")
+        assert "loopback" in clear(done, 2)
+
+
+def garbage(port: int, data: bytes) -> None:
+    """Send it and read until the other side closes, or a moment has shown that it waits for more."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
+        try:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
+        except (ConnectionError, TimeoutError):
+            pass
+
+
+def test_garbage_on_every_port(tmp_path: Path) -> None:
+    chance = random.Random(11)
+    beginnings = [
+        b"",
+        b"\x10",
+        b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00",
+        b"AMQP\x00\x01\x00\x00",
+        b"AMQP\x03\x01\x00\x00",
+        b"GET ",
+    ]
+    with hub(tmp_path) as the_hub, edge(tmp_path, "gw") as gateway, Client(gateway, "witness") as witness:
+        witness.subscribe("topic/witness", 1)
+        ports = [
+            *(gateway.port(name) for name in gateway.endpoints),
+            *(the_hub.port(name) for name in the_hub.endpoints),
+        ]
+        for port in ports:
+            for beginning in beginnings:
+                garbage(port, beginning + chance.randbytes(chance.randrange(1, 3000)))
+        witness.publish("topic/witness", b"unharmed", 1)
+        assert witness.get()[1] == b"unharmed"
+        for program, name in ((gateway, "gw"), (the_hub, "hub")):
+            with urllib.request.urlopen(f"http://127.0.0.1:{program.port('http')}/healthz", timeout=10) as answer:
+                assert answer.status == 200, name
+            assert "Traceback" not in program.log.read_text(), name
+            assert program.stop() == 0

@@ -1,0 +1,93 @@
+"""The command as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spark.cli import analytics
+from tests.spark import lakes
+from tests.spark.lakes import message
+
+ROOT = Path(__file__).parents[2]
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(analytics, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+class TestUsage:
+    def test_no_lake(self, tmp_path: Path) -> None:
+        code, output = invoke("run", "--lake", tmp_path / "none")
+        assert code == 2
+        assert "no lake at" in output
+
+    def test_the_data_directory_instead_of_the_lake(self, tmp_path: Path) -> None:
+        (tmp_path / "lake" / "telemetry").mkdir(parents=True)
+        code, output = invoke("report", "--lake", tmp_path, "--out", tmp_path / "r.html")
+        assert code == 2
+        assert "its lake is" in output
+
+    def test_unknown_job(self, tmp_path: Path) -> None:
+        code, output = invoke("run", "--lake", tmp_path, "--job", "dreams")
+        assert code == 2
+        assert "no job named 'dreams'" in output
+
+    def test_bad_setting(self, tmp_path: Path) -> None:
+        assert invoke("run", "--lake", tmp_path, "--conf", "nonsense")[0] == 2
+
+    def test_bad_facts(self, tmp_path: Path) -> None:
+        (tmp_path / "facts.json").write_text("[]")
+        code, output = invoke("report", "--lake", tmp_path, "--out", tmp_path / "r", "--facts", tmp_path / "facts.json")
+        assert code == 2
+        assert "facts.json" in output
+
+    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        assert invoke("report", "--lake", tmp_path, "--out", tmp_path / "file" / "r.html")[0] == 1
+
+    def test_set_up_that_was_never_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        code, output = invoke("run", "--lake", tmp_path)
+        assert code == 2
+        assert "python -m spark.connector install" in output
+
+    @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
+    def test_help(self, command: list[str]) -> None:
+        assert invoke(*command, "--help")[0] == 0
+
+    def test_help_imports_no_spark(self) -> None:
+        program = (
+            "import sys, spark.cli; sys.exit(any(name.startswith(('pyspark', 'deltalake')) for name in sys.modules))"
+        )
+        assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.spark
+def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
+    """A process of its own, in which every proxy and every resolver leads nowhere."""
+    lake = tmp_path / "lake"
+    lakes.write(lake, "telemetry", [message(n) for n in (0, 1, 3)])
+    nowhere = "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
+    environment = dict(
+        os.environ,
+        JAVA_TOOL_OPTIONS=nowhere,
+        HTTPS_PROXY="http://127.0.0.1:9",
+        DEFAULT_ARTIFACT_REPOSITORY="file:///nonexistent/",
+        HOME=str(tmp_path),
+    )
+    command = [sys.executable, "-m", "spark.cli", "run", "--lake", str(lake), "--job", "gaps", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert (job["job"], job["state"], job["rows_in"], job["rows_out"]) == ("gaps", "done", 3, 2)
+    assert "gaps" in done.stderr
+    code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
+    assert (code, "KB)" in output) == (0, True)

@@ -1,0 +1,308 @@
+"""The report: what it reads, how it writes numbers, and that the page stands on its own."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark import schemas
+from spark.report import axis, facts, gold, page, words
+from tests.spark import lakes
+from tests.spark.lakes import START, message
+
+NOW = datetime(2026, 3, 15, tzinfo=UTC)
+
+
+def put(root: Path, name: str, *rows: dict[str, Any]) -> None:
+    """Write a derived table without Spark."""
+    table = schemas.DERIVED[name]
+    columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
+    names = table.columns.names
+    data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
+    deltalake.write_deltalake(root / name, data, partition_by=list(table.partition_by))
+
+
+def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[str, Any]:
+    at = START + timedelta(seconds=second)
+    row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "lane": "live", "bucket": at, "bucket_s": 10}
+    return row | {"received": received, "ingested": ingested, "lag_max_s": 1.0} | override
+
+
+def window(minute: int, low: float, high: float, **override: Any) -> dict[str, Any]:
+    at = START + timedelta(minutes=minute)
+    row: dict[str, Any] = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "device": "dev1",
+        "address": "load/cpu",
+        "metric": "load",
+    }
+    row |= {"window_start": at, "count": 2, "min": low, "max": high, "sum": low + high, "mean": (low + high) / 2}
+    return row | {"last": high, "last_at": at, "suspect": 0, "revised_at": at, "event_date": at.date()} | override
+
+
+def fresh(device: str | None, **override: Any) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "tenant": "default",
+        "gateway": "gw1",
+        "device": device,
+        "rows": 4,
+        "late_rows": 0,
+        "late_share": 0.0,
+    }
+    row |= dict.fromkeys(("first_event_time", "last_event_time", "last_ingested_at"), START)
+    return row | {"suspect_rows": 0, "lag_p50_s": 1.0, "lag_p95_s": 2.0, "lag_max_s": 3.0} | override
+
+
+def address(**override: Any) -> dict[str, Any]:
+    row = dict.fromkeys(("missing", "explained", "unexplained", "duplicates"), 0)
+    names = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
+    return names | {"first_sequence": 0, "last_sequence": 3, "rows": 4, "distinct_sequences": 4} | row | override
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A small lake as the jobs leave it, with an outage in it."""
+    root = tmp_path / "lake"
+    lakes.write(root, "telemetry", [message(n) for n in range(4)])
+    put(
+        root,
+        "throughput",
+        bucket(0, 2, 2),
+        bucket(10, 1, 0),
+        bucket(20, 0, 0, lag_max_s=None),
+        bucket(30, 1, 1, lag_max_s=21.0, lane="backlog"),
+        bucket(40, 0, 1, lane="backlog"),
+    )
+    put(root, "gateway_freshness", fresh(None), fresh("dev1"))
+    put(root, "completeness", address())
+    put(root, "gaps")
+    put(root, "rollup_1m", window(0, 1.0, 3.0), window(1, 2.0, 2.0))
+    return root
+
+
+class Reader(HTMLParser):
+    """Text, and whatever could make a browser fetch something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [f"{tag} {key}" for key, _ in attrs if key in {"src", "href", "srcset", "data", "action"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(content: bytes) -> tuple[Reader, str]:
+    reader = Reader()
+    reader.feed(content.decode())
+    return reader, " ".join(" ".join(reader.text).split()).replace(words.THIN_SPACE, " ")
+
+
+class TestPage:
+    def test_it_says_what_the_lake_says_and_needs_nothing_else(self, lake: Path, tmp_path: Path) -> None:
+        out = tmp_path / "deep" / "report.html"
+        size = page.write(lake, out, now=NOW)
+        content = out.read_bytes()
+        assert size == len(content) < 200_000
+        reader, text = read(content)
+        assert "4 messages in the lake, 0 duplicates, 0 unexplained gaps" in text
+        for heading in ("Throughput", "Backlog and drain", "Freshness", "Completeness", "Devices"):
+            assert heading in text
+        assert "2026-03-14 09:26:00 to 09:26:50 UTC (50 s)" in text
+        assert reader.addresses == []
+        assert not re.search(rb"https?://|url\(|@import", content)
+        assert not {"link", "iframe", "img"} & set(reader.tags)
+
+    def test_losses_and_duplicates_fail_it(self, lake: Path) -> None:
+        known = gold.read(lake)
+        known.completeness = [address(unexplained=2, missing=3, explained=1, duplicates=5)]
+        known.gaps = [
+            address(missing=2, explained=False, reason=None),
+            address(missing=1, explained=True, reason="expired"),
+        ]
+        _, text = read(page.render(known, facts.Facts(verdict="ok"), NOW))
+        assert "\u2717 4 messages in the lake, 5 duplicates, 2 unexplained gaps" in text
+        assert "explained: expired" in text
+
+    def test_names_from_devices_stay_text(self, lake: Path) -> None:
+        known = gold.read(lake)
+        evil = "</script><script>alert(1)</script><b onclick=x>&amp;"
+        known.flows[0].gateway = ("default", evil)
+        known.completeness[0]["address"] = evil
+        for track in known.tracks:
+            track.metric = track.device = evil
+        event = facts.Event(at=START, label=evil)
+        content = page.render(known, facts.Facts(title=evil, notes=(evil,), events=(event,)), NOW)
+        reader, text = read(content)
+        assert b"<script>alert" not in content
+        assert "b onclick" not in " ".join(reader.tags)
+        assert evil in text
+
+    def test_the_numbers_under_the_crosshair_are_those_of_the_lake(self, lake: Path) -> None:
+        content = page.render(gold.read(lake), facts.Facts(), NOW).decode()
+        blocks = [json.loads(block) for block in re.findall(r'class="numbers">(.*?)</script>', content)]
+        rates = {series["name"]: series["values"] for series in blocks[0]["series"]}
+        assert rates["received"] == [0.2, 0.1, 0, 0.1, 0]
+        assert rates["landed, live lane"] == [0.2, 0, 0, 0, 0]
+        assert rates["landed, backlog lane"] == [0, 0, 0, 0.1, 0.1]
+        held = blocks[1]["series"][0]["values"]
+        assert held == [0, 1, 1, 1, 0]
+
+    def test_events_are_marked(self, lake: Path) -> None:
+        cut = facts.Event(at=START + timedelta(seconds=10), until=START + timedelta(seconds=30), label="uplink cut")
+        kill = facts.Event(at=START + timedelta(seconds=5), label="killed")
+        content = page.render(gold.read(lake), facts.Facts(events=(cut, kill)), NOW)
+        _, text = read(content)
+        assert "1 09:26:05 killed" in text
+        assert "2 09:26:10\u201309:26:30 uplink cut" in text
+        assert content.count(b'class="band"') == content.count(b'class="moment"') == content.count(b"<figure")
+
+    def test_an_empty_lake_and_one_without_jobs_say_so(self, tmp_path: Path) -> None:
+        page.write(tmp_path, tmp_path / "r.html", now=NOW)
+        _, text = read((tmp_path / "r.html").read_bytes())
+        assert "Nothing has landed in this lake yet" in text
+        lakes.write(tmp_path, "telemetry", [message(0)])
+        for name in ("throughput", "gaps", "completeness", "gateway_freshness", "readings", "reject", "rollup_1m"):
+            put(tmp_path, name)
+        page.write(tmp_path, tmp_path / "r.html", now=NOW)
+        _, text = read((tmp_path / "r.html").read_bytes())
+        assert "1 messages landed; the jobs have not run yet" in text
+
+    def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
+        known = gold.read(lake)
+        first = known.flows[0]
+        known.flows = [
+            gold.Flow(("t", f"gw{n}"), first.start, first.width, [n, 0, 0], [0, 0, n], [0, 0, 0], [None, None, 2.0])
+            for n in range(40)
+        ]
+        _, text = read(page.render(known, facts.Facts(), NOW))
+        assert "all 40 gateways" in text
+        assert "t / gw39" in text
+        assert "t / gw3 " not in text
+
+
+class TestFacts:
+    def test_all_of_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "facts.json"
+        path.write_text(
+            '{"title": "T", "verdict": "failed", "facts": [{"name": "n", "value": 1, "expected": 2, "ok": false}],'
+            '"notes": ["a"], "events": [{"at": "2026-03-14T09:26:40Z", "label": "cut", "until": null}]}'
+        )
+        loaded = facts.load(path)
+        assert (loaded.verdict, loaded.facts[0].ok, loaded.events[0].until) == ("failed", False, None)
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("{", "truncated"),
+            ('{"verdict": "perhaps"}', "verdict"),
+            ('{"fact": []}', "fact"),
+            ('{"events": [{"at": "2026-03-14T09:26:40", "label": "x"}]}', "without a zone"),
+            (
+                '{"events": [{"at": "2026-03-14T09:26:40Z", "until": "2026-03-14T09:26:39Z", "label": "x"}]}',
+                "before it",
+            ),
+        ],
+    )
+    def test_mistakes_name_file_and_place(self, tmp_path: Path, text: str, says: str) -> None:
+        path = tmp_path / "facts.json"
+        path.write_text(text)
+        with pytest.raises(facts.BadFacts, match=f"(?s)facts.json.*{says}"):
+            facts.load(path)
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        with pytest.raises(facts.BadFacts, match="No such file"):
+            facts.load(tmp_path / "none.json")
+
+
+class TestGold:
+    def test_a_window_only_a_wrong_clock_filled_is_not_drawn(self, lake: Path) -> None:
+        put(lake, "rollup_1h")
+        rows = [window(0, 1.0, 2.0, suspect=2, device="dev9"), window(0, 1.0, 2.0, suspect=1, device="dev8")]
+        table = pa.Table.from_pylist(rows, schema=deltalake.DeltaTable(lake / "rollup_1m").to_pyarrow_table().schema)
+        deltalake.write_deltalake(lake / "rollup_1m", table, mode="append")
+        assert [track.device for track in gold.read(lake).tracks] == ["dev1", "dev8"]
+
+    def test_a_synthetic_outage_is_seen(self, tmp_path: Path) -> None:
+        plan = lakes.Plan(gateways=1, devices=2, seconds=40, outages={"gw1": (10.0, 20.0)})
+        assert lakes.fleet(tmp_path, plan) == 160
+        rows = deltalake.DeltaTable(tmp_path / "telemetry").to_pyarrow_table().to_pylist()
+        late = [row for row in rows if row["lane"] == "backlog"]
+        assert {(row["received_at"] - START).total_seconds() // 10 for row in late} == {1}
+        assert min(row["ingested_at"] for row in late) > START + timedelta(seconds=20)
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("value", "text"),
+        [
+            (0, "0"),
+            (0.25, "0.25"),
+            (21.46, "21.5"),
+            (999.6, "1000"),
+            (1234.0, "1 234"),
+            (52_800, "52.8 k"),
+            (2.4e6, "2.4 M"),
+        ],
+    )
+    def test_number(self, value: float, text: str) -> None:
+        assert words.number(value).replace(words.THIN_SPACE, " ") == text
+
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(None, "-"), (0.034, "34 ms"), (27.33, "27.3 s"), (152.0, "2 min 32 s"), (7200, "2 h"), (90_061, "1 d 1 h")],
+    )
+    def test_duration(self, seconds: float | None, text: str) -> None:
+        assert words.duration(seconds).replace(words.THIN_SPACE, " ") == text
+
+    def test_a_share_that_is_not_zero_never_reads_as_zero(self) -> None:
+        assert words.percent(0.0) == f"0{words.THIN_SPACE}%"
+        assert "0.1" in words.percent(0.00001)
+
+    @given(st.floats(allow_nan=True, allow_infinity=True))
+    @settings(max_examples=200, deadline=None)
+    def test_every_number_has_words(self, value: float) -> None:
+        assert 1 <= len(words.number(value)) <= 10
+
+
+class TestAxis:
+    @given(st.floats(0, 1e12), st.integers(2, 8))
+    @settings(max_examples=200, deadline=None)
+    def test_count_axis_holds_its_values_in_few_ticks(self, highest: float, ticks: int) -> None:
+        scale = axis.count_axis(highest, ticks)
+        assert scale.high >= highest * (1 - 1e-6)
+        assert len(scale.ticks) <= ticks + 2
+        assert scale.share(highest) <= 1
+
+    @given(st.floats(0, 2e9), st.floats(0, 1e9))
+    @settings(max_examples=200, deadline=None)
+    def test_time_axis_has_few_round_ticks_inside(self, first: float, span: float) -> None:
+        scale = axis.time_axis(first, first + span)
+        assert len(scale.ticks) <= 8
+        assert all(scale.low <= at <= scale.high and at == int(at) for at, _ in scale.ticks)
+
+    def test_labels_by_step(self) -> None:
+        midnight = datetime(2026, 3, 14, tzinfo=UTC).timestamp()
+
+        def labels(before: float, after: float) -> list[str]:
+            return [label for _, label in axis.time_axis(midnight - before, midnight + after).ticks]
+
+        assert labels(3600, 3600) == ["23:00", "23:30", "14 Mar", "00:30", "01:00"]
+        assert labels(0, 12) == [f"00:00:{second:02}" for second in range(0, 13, 2)]
+        assert labels(0, 3 * 86_400) == ["14 Mar", "12:00", "15 Mar", "12:00", "16 Mar", "12:00", "17 Mar"]

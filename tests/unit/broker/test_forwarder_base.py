@@ -1,0 +1,58 @@
+"""A forwarder that begins late owes nothing of what came before it, and what it owes survives a restart."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bridge.message import Run, Stored
+from edge.broker.addresses import AddressTable
+from edge.broker.contract import Refusal, Subscription
+from edge.broker.durable import Declaration
+from edge.broker.router import Router, SubscribeOptions
+from edge.broker.store.memory import MemoryStore
+
+
+class Device:
+    name = "device"
+
+    def accepted(self, tokens: Sequence[int]) -> None: ...
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        raise AssertionError(why)
+
+
+class Uplink:
+    name = "uplink"
+    credit = 100
+
+    def __init__(self) -> None:
+        self.sequences: list[tuple[str, int]] = []
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.sequences.append((stored.run.address, stored.sequence))
+
+
+def test_bases() -> None:
+    posted: deque[Callable[[], None]] = deque()
+
+    def settle() -> None:
+        while posted:
+            posted.popleft()()
+
+    store = MemoryStore(post=posted.append)
+    router = Router(store, AddressTable([]), clock_ns=lambda: 1)
+    router.declare(Declaration(name="mqtt/absent/#", pattern="#"))
+    for address in ("plant/1", "plant/1", "other"):
+        router.publish(Device(), Run(address, "device", 1, b"", [b"x"]), [1])
+        settle()
+    uplink = Uplink()
+    router.subscribe(uplink, "plant/#", SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True))
+    assert router.bases == {"plant/1": 2}
+    settle()
+    for address in ("plant/1", "plant/2"):
+        router.publish(Device(), Run(address, "device", 0, b"", [b"y"]), ())
+    settle()
+    assert uplink.sequences == [("plant/1", 2), ("plant/2", 0)]
+    again = Router(store, AddressTable([]), clock_ns=lambda: 1)
+    assert again.bases == {"plant/1": 2}
