@@ -26,7 +26,7 @@ HEADER_HIGH = 5
 SUMS_HIGH = 7
 LAKE_WIDE = 34
 BARS = "▁▂▃▄▅▆▇█"
-STYLES = {"plain": "", "good": "green", "bad": "red"}
+STYLES = {"plain": "", "good": "green", "bad": "bright_red"}
 UPLINK_STYLES = {"connected": "green", "connecting": "bold red", "paused": "yellow", "down": "bold red"}
 PHASE_WORDS = ("start", "flow", "cut", "kill", "restore", "drain", "analyse", "done")
 
@@ -213,7 +213,7 @@ def _gateways(board: Board, width: int) -> RenderableType:
             _uplink(gateway),
             f"{gateway.clients}",
             f"{gateway.rate:,.0f}",
-            Text(sparkline(rates[gateway.name], spark, rate_peak), style="blue"),
+            Text(sparkline(rates[gateway.name], spark, rate_peak), style="cyan"),
             "-" if gateway.backlog is None else f"{gateway.backlog:,}",
             Text(sparkline(backlogs[gateway.name], spark, backlog_peak), style="yellow"),
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from spark import schemas
 from spark.transforms import decode
@@ -38,7 +38,8 @@ def decoded(telemetry: DataFrame) -> DataFrame:
 
     A bare value is named after the last level of its address. `readings` and `rejects` divide the result.
     """
-    decode_udf = arrow_udf(_decode_column, _VALUES_SQL, ArrowUDFType.SCALAR)
+    # The type hints of `_decode_column` say what kind of function it is; saying it here too is warned about.
+    decode_udf = arrow_udf(_decode_column, _VALUES_SQL)  # type: ignore[call-overload]
     last_level = F.element_at(F.split("address", "/"), -1)
     exploded = with_trusted_times(telemetry).withColumn("leaf", F.explode(decode_udf("body")))
     return exploded.select(

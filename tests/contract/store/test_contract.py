@@ -75,8 +75,9 @@ class TestAppend:
             rig.store.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
             rig.commit()
         assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
-        rig.reopen()
-        assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
+        if isinstance(rig.store, SqliteStore):
+            rig.reopen()
+            assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
 
     def test_sequences_of_an_address_go_on_when_it_moves_to_another_log(self, rig: Rig) -> None:
         for name in ("first", "second"):

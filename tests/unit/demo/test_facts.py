@@ -1,0 +1,72 @@
+"""The verdict says ok only when everything does, and `facts.json` is what the report reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cloud.demo.accounting import Account, total
+from cloud.demo.facts import Event, Trial, document, facts_of, notes_of, passed
+
+GOOD = Account("gw1", acknowledged=10, landed=10, rows=12, resent=2, twice=2)
+TRIAL = Trial(
+    gateway_cut="gw1",
+    cut_s=20.0,
+    acknowledged_meanwhile=1000,
+    backlog_messages=990,
+    gateway_killed="gw2",
+    down_s=2.5,
+    epoch_kept=True,
+)
+
+
+def verdict(one: Account = GOOD, trial: Trial = TRIAL, drained_s: float | None = 3.0) -> bool:
+    return passed(facts_of([one], total([one]), trial, drained_s))
+
+
+def test_a_good_run_passes() -> None:
+    assert verdict()
+    assert verdict(trial=replace(TRIAL, epoch_kept=None)), "a gateway that does not tell its epoch"
+
+
+@pytest.mark.parametrize("fault", ["duplicates", "unexplained_gaps", "unconfessed", "unacknowledged", "dropped"])
+def test_any_fault_fails_it(fault: str) -> None:
+    assert not verdict(replace(GOOD, **{fault: 1}))
+
+
+def test_losing_or_doing_nothing_fails_it() -> None:
+    assert not verdict(replace(GOOD, landed=9))
+    assert not verdict(replace(GOOD, acknowledged=0, landed=0))
+    assert not passed([])
+
+
+def test_a_trial_that_did_not_bite_fails_it() -> None:
+    assert not verdict(trial=replace(TRIAL, backlog_messages=500)), "the cut leaked"
+    assert not verdict(trial=replace(TRIAL, acknowledged_meanwhile=0, backlog_messages=0)), "the devices were stopped"
+    assert not verdict(trial=replace(TRIAL, epoch_kept=False)), "the gateway came back with another store"
+    assert not verdict(drained_s=None)
+
+
+def test_the_document_is_what_the_report_reads() -> None:
+    facts = facts_of([GOOD], total([GOOD]), TRIAL, 3.0)
+    found = document(facts, ["a note"], [Event(0.5, "cut", 20.25), Event(60.0, "stopped")])
+    assert found["verdict"] == "ok"
+    assert found["notes"] == ["a note"]
+    assert found["events"] == [
+        {"at": "1970-01-01T00:00:00.500Z", "label": "cut", "until": "1970-01-01T00:00:20.250Z"},
+        {"at": "1970-01-01T00:01:00.000Z", "label": "stopped", "until": None},
+    ]
+    assert found["facts"][0] == {
+        "name": "Acknowledged readings found in the lake", "value": 10, "expected": 10, "ok": True,
+    }  # fmt: skip
+    assert document([], [], [])["verdict"] == "failed"
+
+
+def test_notes_say_what_was_sent_again_and_name_what_is_missing() -> None:
+    bad = replace(GOOD, given_up=3, missing=[("d1", seq) for seq in range(12)])
+    notes = notes_of(bad, "firmware: none")
+    assert "firmware: none" in notes
+    assert any("broken connection: 2" in note for note in notes)
+    assert any("3 sequences" in note for note in notes)
+    assert any("d1 #9, ..." in note for note in notes)

@@ -1,0 +1,83 @@
+"""The relay is a network: it carries both ways, and a cut resets what is open and refuses what is new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from cloud.demo.ports import FROM, TO, free_ports
+from cloud.demo.relay import Relay
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[int]:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            writer.write(data)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield server.sockets[0].getsockname()[1]
+    server.close()
+
+
+async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
+    writer.write(data)
+    await writer.drain()
+    return await reader.readexactly(len(data))
+
+
+def test_it_carries_is_cut_and_carries_again() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), echo() as target:
+            relay = Relay(free_ports(1)[0], target)
+            await relay.open()
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            big = bytes(range(256)) * 2_000
+            assert await exchange(reader, writer, big) == big
+
+            await relay.close()
+            await relay.close()
+            assert relay.cut
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await exchange(reader, writer, b"lost")
+            writer.transport.abort()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", relay.port)
+
+            await relay.open()
+            assert not relay.cut
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            assert await exchange(reader, writer, b"back") == b"back"
+            writer.transport.abort()
+            await relay.close()
+
+    asyncio.run(main())
+
+
+def test_a_target_that_is_away_ends_the_connection() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            port, nobody = free_ports(2)
+            relay = Relay(port, nobody)
+            await relay.open()
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
+            try:
+                assert await reader.read() == b""
+            except ConnectionResetError:
+                pass
+            writer.transport.abort()
+            await relay.close()
+
+    asyncio.run(main())
+
+
+def test_ports_are_different_free_and_out_of_the_way_of_outgoing_connections() -> None:
+    ports = free_ports(8)
+    assert len(set(ports)) == 8
+    assert all(FROM <= port < TO for port in ports)
+    with pytest.raises(OSError, match="fewer than"):
+        free_ports(TO - FROM + 1)
