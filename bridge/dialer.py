@@ -173,7 +173,12 @@ class Dialer:
     async def _try(self, endpoint: Endpoint) -> bool:
         """One attempt, to its end; returns whether the link came up in it."""
         self._update(endpoint=str(endpoint), attempts=self._state.attempts + 1)
-        attempt = _Attempt(self, self._connect(endpoint), self._connect_timeout_s)
+        try:
+            attempt = _Attempt(self, self._connect(endpoint), self._connect_timeout_s)
+        except Exception as error:  # a fault of ours or of the configuration must not end the dialling in silence
+            log.exception("cannot make a connection to %s", endpoint)
+            self._update(last_error=f"{endpoint}: {error}")
+            return False
         self._attempt = attempt
         try:
             async with asyncio.timeout(self._connect_timeout_s):

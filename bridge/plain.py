@@ -32,7 +32,6 @@ _SYMBOLIC: Final = {
     "amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
     "amqp:properties:list": _PROPERTIES,
 }
-_READ: Final = (_HEADER, _MESSAGE_ANNOTATIONS, _PROPERTIES)
 _MAP8, _MAP32 = 0xC1, 0xD1
 
 
@@ -64,12 +63,13 @@ class Arrival(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One section: its descriptor, and where it begins, where its value begins, and where it ends."""
+    """One section: its descriptor, where it begins, where its value begins, where it ends, and the value decoded."""
 
     code: int
     start: int
     value: int
     end: int
+    content: Any
 
 
 def data_section(body: bytes) -> bytes:
@@ -230,9 +230,9 @@ def sections(message: bytes) -> Iterator[Section]:
         if message[offset] != 0:
             raise DecodeError(f"no section begins at byte {offset}")
         descriptor, value = decode(message, offset + 1)
-        _, end = decode(message, value)
+        content, end = decode(message, value)
         code = descriptor if isinstance(descriptor, int) else _SYMBOLIC.get(str(descriptor), -1)
-        yield Section(code, offset, value, end)
+        yield Section(code, offset, value, end, content)
         offset = end
 
 
@@ -240,11 +240,11 @@ def parse(message: bytes) -> Arrival:
     """A message as it arrived. Raises `MessageError` when it is none."""
     try:
         found = {section.code: section for section in reversed(list(sections(message)))}
-        values = {code: decode(message, section.value)[0] for code, section in found.items() if code in _READ}
     except DecodeError as error:
         raise MessageError(str(error)) from None
     if not found:
         raise MessageError("an empty message")
+    values = {code: section.content for code, section in found.items()}
     header = found.get(_HEADER)
     bare = max((found[code].end for code in (_HEADER, _DELIVERY_ANNOTATIONS) if code in found), default=0)
     annotations, properties = values.get(_MESSAGE_ANNOTATIONS), values.get(_PROPERTIES)
@@ -273,7 +273,7 @@ def parse(message: bytes) -> Arrival:
 def body_of(message: bytes) -> bytes:
     """The bytes of a message's data sections together. Raises `MessageError` when it has none."""
     try:
-        parts = [decode(message, section.value)[0] for section in sections(message) if section.code == _DATA]
+        parts = [section.content for section in sections(message) if section.code == _DATA]
     except DecodeError as error:
         raise MessageError(str(error)) from None
     if not parts or not all(isinstance(part, bytes) for part in parts):

@@ -135,6 +135,8 @@ def sums(board: Board) -> str:
     backlogs = ", ".join(
         f"{g.name} {g.uplink} backlog {g.backlog if g.backlog is not None else '-'}" for g in board.gateways.values()
     )
+    if PHASES[board.phase] in ("analyse", "done"):
+        return f"[{board.doing}]"
     doing = f"{PHASES[board.phase]}{': ' + board.doing if board.doing else ''}"
     return f"[{doing}] acknowledged {board.acknowledged}, in the lake {board.landed.rows}; {backlogs}"
 

@@ -261,6 +261,26 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
     server.close()
 
 
+@scenario
+async def test_a_fault_in_making_a_connection_is_told_and_tried_again(hub: Hub) -> None:
+    gateway = Gateway([hub.port])
+    faults = 3
+    connect = gateway.dialer._connect
+
+    def faulty(endpoint: Endpoint) -> Any:
+        nonlocal faults
+        if faults:
+            faults -= 1
+            raise RuntimeError("no certificate")
+        return connect(endpoint)
+
+    gateway.dialer._connect = faulty
+    gateway.dialer.start()
+    await eventually(lambda: gateway.dialer.state.connected)
+    assert any("no certificate" in (state.last_error or "") for state in gateway.states)
+    await gateway.dialer.close()
+
+
 def test_closing_a_dialer_that_cannot_connect() -> None:
     async def run() -> None:
         gateway = Gateway([1])

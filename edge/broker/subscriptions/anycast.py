@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
 from edge.broker.contract import Consumer, Origin, Outcome, Refusal
-from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
 
 
@@ -32,7 +32,7 @@ class AnycastGroup:
             origin.refused(tokens, Refusal.NO_CONSUMER)
             return
         size = run.size
-        if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MAX:
+        if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
             origin.refused(tokens, Refusal.FULL)
             return
         first = self._position

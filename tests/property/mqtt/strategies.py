@@ -81,12 +81,13 @@ def wills(version: int) -> st.SearchStrategy[packets.WillMessage]:
 
 
 @st.composite
-def connects(draw: st.DrawFn, version: int, *, authentication: bool = True) -> packets.Connect:
+def connects(draw: st.DrawFn, version: int, *, acceptable: bool = False) -> packets.Connect:
     clean_start = draw(st.booleans())
     nameless = version == 5 or (version == 4 and clean_start)
     username = draw(st.none() | texts)
     password = draw(st.none() | blobs) if username is not None or version == 5 else None
-    without = () if authentication else ("authentication_method", "authentication_data")
+    # A client that takes small packets only is left by the server as soon as one of ours is larger.
+    without = ("authentication_method", "authentication_data", "maximum_packet_size") if acceptable else ()
     block = draw(properties(PacketType.CONNECT, version, without=without))
     if block.authentication_method is None and block.authentication_data is not None:
         block = Properties(authentication_method="m", authentication_data=block.authentication_data)
@@ -188,12 +189,16 @@ def conversations(draw: st.DrawFn) -> tuple[int, list[packets.Packet]]:
     version = draw(versions)
     few = st.sampled_from(["a", "a/b", "c"])
     body = st.sampled_from([b"", b"x", b"y" * 150])
+    blocks = [NONE, Properties(content_type="a"), Properties(content_type="b"), Properties(message_expiry_interval_s=5)]
     alike = st.builds(
-        lambda topic, payload, qos, number: packets.Publish(topic, payload, qos, packet_id=number if qos else 0),
+        lambda topic, payload, qos, number, block: packets.Publish(
+            topic, payload, qos, packet_id=number if qos else 0, properties=block
+        ),
         few,
         body,
         qos,
         st.integers(1, 6),
+        st.sampled_from(blocks if version == 5 else [NONE]),
     )
     step = st.one_of(
         st.lists(alike, min_size=1, max_size=6),
@@ -202,5 +207,5 @@ def conversations(draw: st.DrawFn) -> tuple[int, list[packets.Packet]]:
         st.one_of(subscribes(version), unsubscribes(version), st.just(packets.PingReq())).map(lambda packet: [packet]),
     )
     steps = draw(st.lists(step, max_size=8))
-    first = draw(connects(version, authentication=False))
+    first = draw(connects(version, acceptable=True))
     return version, [first, *(packet for part in steps for packet in part)]

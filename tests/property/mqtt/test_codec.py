@@ -18,7 +18,7 @@ from tests.unit.mqtt.client import split
 any_versioned = versions.flatmap(lambda version: st.tuples(st.just(version), any_packet(version)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(any_versioned)
 def test_round_trip(versioned: tuple[int, packets.Packet]) -> None:
     version, packet = versioned

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from edge.broker.limits import Limits
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.properties import encode_run
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import conversations
 from tests.unit.mqtt.cases import CASES
@@ -69,7 +70,7 @@ def run(data: bytes, cuts: list[int], **options: Any) -> Session:
     return session
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(conversations(), st.lists(st.integers(0, 100_000), max_size=6))
 def test_splitting_changes_nothing(conversation: tuple[int, list[packets.Packet]], cuts: list[int]) -> None:
     version, steps = conversation
@@ -89,12 +90,12 @@ def test_byte_by_byte(conversation: tuple[int, list[packets.Packet]]) -> None:
     assert whole.output == parts.output
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(conversations())
 def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packets.Packet]]) -> None:
     version, steps = conversation
     session = run(b"".join(packet.encode(version) for packet in steps), [])
-    expected: list[tuple[str, int, bool, bytes, int]] = []
+    expected: list[tuple[str, int, bool, bytes, bytes, int]] = []
     received: set[int] = set()
     for packet in steps:
         if isinstance(packet, packets.Publish):
@@ -102,9 +103,10 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
                 if packet.packet_id in received:
                     continue
                 received.add(packet.packet_id)
-            expected.append((packet.topic, packet.qos, packet.retain, packet.payload, packet.packet_id))
+            block = encode_run(packet.properties)
+            expected.append((packet.topic, packet.qos, packet.retain, block, packet.payload, packet.packet_id))
     found = [
-        (each[0], each[2] & 3, bool(each[2] & 4), each[4], each[5])
+        (each[0], each[2] & 3, bool(each[2] & 4), *each[3:])
         for each in session.flat
         if isinstance(each, tuple) and len(each) == 6
     ]
@@ -133,7 +135,7 @@ def test_random_bytes_never_raise(data: bytes, version: int | None, cuts: list[i
     run(opening + data, cuts, limits=Limits(packet_bytes_max=1_000))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(conversations(), st.data())
 def test_damaged_streams_never_raise(conversation: tuple[int, list[packets.Packet]], data: Any) -> None:
     version, steps = conversation

@@ -1,4 +1,4 @@
-"""The accounts: from a history of what was sent, stored, acknowledged and landed, exactly the faults that were put in."""
+"""The accounts: exactly the faults that were put into a history are found in it."""
 
 from __future__ import annotations
 

@@ -57,9 +57,8 @@ def test_the_document_is_what_the_report_reads() -> None:
         {"at": "1970-01-01T00:00:00.500Z", "label": "cut", "until": "1970-01-01T00:00:20.250Z"},
         {"at": "1970-01-01T00:01:00.000Z", "label": "stopped", "until": None},
     ]
-    assert found["facts"][0] == {
-        "name": "Acknowledged readings found in the lake", "value": 10, "expected": 10, "ok": True,
-    }  # fmt: skip
+    first = {"name": "Acknowledged readings found in the lake", "value": 10, "expected": 10, "ok": True}
+    assert found["facts"][0] == first
     assert document([], [], [])["verdict"] == "failed"
 
 

@@ -203,6 +203,19 @@ class TestSendingAgain:
         new.send(p.PubAck(4), p.PubAck(5))
         assert new.connection.window == 2
 
+    def test_room_comes_from_pubcomp_and_refusals_too(self) -> None:
+        old = Opened(5)
+        old.connection.deliver(delivery(*[bytes((n,)) for n in range(4)], qos=2))
+        old.send(p.PubRec(1))
+        old.connection.receive_eof(old.now)
+        block = Properties(receive_maximum=2)
+        new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
+        assert new.first[1:] == [p.PubRel(1), publish(b"\x01", 2, 2, dup=True)]
+        new.send(p.PubComp(1))
+        assert new.sent() == [publish(b"\x02", 3, 2, dup=True)]
+        new.send(p.PubRec(2, R.QUOTA_EXCEEDED))
+        assert new.sent() == [publish(b"\x03", 4, 2, dup=True)]
+
     def test_larger_than_the_client_takes_now(self) -> None:
         old = Opened(5)
         sent = delivery(b"x" * 100, b"y")
@@ -234,6 +247,12 @@ class TestPacketIdentifiers:
         state.released[1] = (kept, 0)
         assert list(state.reserve(4)) == [65_534, 65_535, 3, 4]
         assert list(state.reserve(1)) == [5]
+
+    @pytest.mark.parametrize("place", ["outgoing", "released"])
+    def test_do_not_meet_those_in_use(self, place: str) -> None:
+        state = SessionState()
+        getattr(state, place)[3] = (delivery(b""), 0)
+        assert list(state.reserve(4)) == [1, 2, 4, 5]
 
     def test_more_than_there_are(self) -> None:
         state = SessionState()

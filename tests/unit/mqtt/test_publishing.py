@@ -58,6 +58,38 @@ class TestRuns:
         ]
         assert [bool(e.run.flags & RETAIN) for e in found] == [False, False, False, True, False, False]
 
+    def test_other_properties_of_the_same_length_end_a_run(self) -> None:
+        found = Opened(5).send(*[p.Publish("t", b"x", properties=Properties(content_type=c)) for c in "aab"])
+        assert [(decode_run(e.run.properties).content_type, len(e.run)) for e in found] == [("a", 2), ("b", 1)]
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_a_run_cut_anywhere(self, version: int) -> None:
+        """Remaining lengths of one, two and three bytes, cut in the middle of each."""
+        packets = [p.Publish("t", b"x" * n, 1, packet_id=n) for n in (1, 1, 200, 200, 16_500, 16_500, 2)]
+        data = b"".join(packet.encode(version) for packet in packets)
+        for cut in [*range(440), *range(len(data) - 60, len(data))]:
+            opened = Opened(version)
+            found = opened.send(data[:cut]) + opened.send(data[cut:])
+            assert [body for event in found for body in event.run.bodies] == [packet.payload for packet in packets]
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_one_like_the_others_but_too_short(self, version: int) -> None:
+        """It begins as the run does and ends inside its packet identifier (or before its properties)."""
+        opened = Opened(version)
+        data = b"\x32\x04\x00\x01t\x00" + b"\x32" * 8
+        found = opened.send(p.Publish("t", b"1", 1, packet_id=1), data)
+        assert found[0].packet_ids == [1]
+        assert ended(opened, found) in {None, R.MALFORMED_PACKET}
+
+    def test_one_like_the_others_with_a_long_remaining_length(self) -> None:
+        plain, long = p.Publish("t", b"1").encode(5), b"\x30\x85\x00\x00\x01t\x001"
+        opened = Opened(5)
+        found = opened.send(plain, long)
+        assert found[0].run.bodies == [b"1"]
+        assert ended(opened, found) is R.MALFORMED_PACKET
+        found = Opened(4).send(p.Publish("t", b"1"), b"\x30\x84\x00\x00\x01t2")
+        assert [body for event in found for body in event.run.bodies] == [b"1", b"2"]
+
     def test_large_payloads_in_many_reads(self) -> None:
         opened = Opened(4)
         data = p.Publish("t", b"x" * 3_000_000, 1, packet_id=1).encode(4) + p.PingReq().encode(4)
@@ -235,8 +267,8 @@ class TestExactlyOnce:
 
     def test_again_before_it_is_safe(self) -> None:
         opened = Opened()
-        (event,) = opened.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"a", 2, packet_id=1))
-        assert event.run.bodies == [b"a"]
+        (event,) = opened.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=1))
+        assert event.run.bodies == [b"a"], "the first one counts"
         assert opened.send(p.Publish("t", b"a", 2, dup=True, packet_id=1)) == []
         assert opened.sent() == []
         opened.connection.acknowledge(2, [1])

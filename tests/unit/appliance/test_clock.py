@@ -1,0 +1,51 @@
+"""When a gateway believes its clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.appliance.clock import ASKED_AGAIN_S, EARLIEST, ClockQuality, kernel_synchronized
+
+
+class Machine:
+    """A clock, a kernel's opinion of it, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.time = EARLIEST + 1
+        self.monotonic = 0.0
+        self.synchronized = True
+        self.asked = 0
+
+    def ask(self) -> bool:
+        self.asked += 1
+        return self.synchronized
+
+    def quality(self) -> ClockQuality:
+        return ClockQuality(self.ask, now=lambda: self.time, monotonic=lambda: self.monotonic)
+
+
+@pytest.mark.parametrize(
+    ("time", "synchronized", "good"),
+    [(EARLIEST, True, True), (EARLIEST, False, False), (EARLIEST - 1, True, False), (0.0, True, False)],
+)
+def test_good_means_synchronized_and_possible(time: float, synchronized: bool, good: bool) -> None:
+    machine = Machine()
+    machine.time, machine.synchronized = time, synchronized
+    assert machine.quality()() is good
+
+
+def test_the_kernel_is_asked_rarely_and_again() -> None:
+    machine = Machine()
+    quality = machine.quality()
+    assert all(quality() for _ in range(1000))
+    assert machine.asked == 1
+    machine.synchronized = False
+    machine.monotonic = ASKED_AGAIN_S - 0.01
+    assert quality(), "not asked yet"
+    machine.monotonic = ASKED_AGAIN_S
+    assert not quality()
+    assert machine.asked == 2
+
+
+def test_this_kernel_has_an_answer() -> None:
+    assert kernel_synchronized() in (True, False)

@@ -1,0 +1,79 @@
+"""The options of `edge run` and what they make together with resources."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
+from edge.broker.addresses import AddressTable, AddressType
+from edge.broker.configuration import Endpoint
+
+GATEWAY = """\
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: north}
+spec:
+  listeners: {mqtt: "0.0.0.0:1883"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("queue/a", AddressType.QUEUE),
+        ("queue/a/b", AddressType.QUEUE),
+        ("topic/a", AddressType.TOPIC),
+        ("anycast/a", AddressType.ANYCAST),
+        ("multicast/a", AddressType.MULTICAST),
+        ("anything/else", AddressType.TOPIC),
+    ],
+)
+def test_dev_preset(tmp_path: Path, address: str, kind: AddressType) -> None:
+    configuration = configuration_of(RunOptions(data=tmp_path, dev=True))
+    assert AddressTable(configuration.rules, configuration.default_rule).rule(address).type is kind
+    assert {configuration.mqtt, configuration.amqp, configuration.http} == {Endpoint("127.0.0.1", 0)}
+
+
+def test_hub_short_form(tmp_path: Path) -> None:
+    options = RunOptions(
+        data=tmp_path, dev=True, mqtt="127.0.0.1:1999", hub="amqp://127.0.0.1:5673", gateway="gw1", forward=("load/#",)
+    )
+    configuration = configuration_of(options)
+    assert configuration.mqtt == Endpoint("127.0.0.1", 1999)
+    assert configuration.gateway == "gw1"
+    (connector,), (forwarder,) = configuration.connectors, configuration.forwarders
+    assert connector.endpoints == (Endpoint("127.0.0.1", 5673),)
+    assert (connector.container, forwarder.filter, forwarder.connector) == ("gw1", "load/#", connector.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "nothing is configured"),
+        ({"dev": True, "mqtt": "0.0.0.0:0"}, "loopback"),
+        ({"dev": True, "mqtt": "192.0.2.1:0"}, "loopback"),
+        ({"dev": True, "mqtt": "1883"}, "host:port"),
+        ({"dev": True, "mqtt": "127.0.0.1:70000"}, "70000"),
+        ({"dev": True, "forward": ("a/#",)}, "needs a hub"),
+        ({"dev": True, "hub": "amqp://h:1", "gateway": "g"}, "what to forward"),
+        ({"dev": True, "hub": "amqp://h:1", "forward": ("a",)}, "who we are"),
+        ({"dev": True, "hub": "http://h:1", "gateway": "g", "forward": ("a",)}, "amqp"),
+        ({"dev": True, "hub": "amqp://h:1", "gateway": "g", "forward": ("a/#/b",)}, "#"),
+    ],
+)
+def test_refused_with_a_reason(tmp_path: Path, options: dict[str, object], says: str) -> None:
+    with pytest.raises(OptionsRefused, match=says):
+        configuration_of(RunOptions(data=tmp_path, **options))  # type: ignore[arg-type]
+
+
+def test_applied_resources_are_served(tmp_path: Path) -> None:
+    Repository(tmp_path).apply(parse(GATEWAY, "gateway.yaml"))
+    configuration = configuration_of(RunOptions(data=tmp_path))
+    assert (configuration.gateway, configuration.mqtt, configuration.amqp) == ("north", Endpoint("0.0.0.0", 1883), None)
+    assert configuration_of(RunOptions(data=tmp_path, mqtt="127.0.0.1:0")).mqtt == Endpoint("127.0.0.1", 0)
+    with pytest.raises(OptionsRefused, match="loopback"):
+        configuration_of(RunOptions(data=tmp_path, dev=True))

@@ -1,0 +1,161 @@
+"""Every bound of the broker, crossed: what is beyond it is refused or dropped and counted, and the rest works on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge.message import RETAIN, Run, Stored
+from edge.broker import addresses, limits, router
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.router import Router, SubscribeOptions
+from edge.broker.store.memory import MemoryStore
+from edge.broker.subscriptions import log as log_subscription
+from edge.broker.subscriptions import transient
+
+
+class Device:
+    """An origin that notes its answers."""
+
+    def __init__(self, name: str = "device") -> None:
+        self.name = name
+        self.answers: list[object] = []
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.answers += ["accepted"] * len(tokens)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.answers += [why] * len(tokens)
+
+
+class Reader:
+    """A consumer with the credit it is given."""
+
+    def __init__(self, credit: int = 0) -> None:
+        self.name = "reader"
+        self.credit = credit
+        self.bodies: list[bytes] = []
+        self.spans: list[tuple[Subscription, int, int]] = []
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.credit -= len(stored.run.bodies)
+        self.bodies += stored.run.bodies
+        self.spans.append((subscription, stored.position, stored.position + len(stored.run.bodies) - 1))
+
+
+class Rig:
+    """A router over the store's twin; callbacks run in `settle`."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.store = MemoryStore(post=self.posted.append)
+        rules = [AddressRule("q/#", AddressType.QUEUE), AddressRule("any/#", AddressType.ANYCAST)]
+        self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: 1)
+        self.device = Device()
+
+    def publish(self, address: str, *bodies: bytes, flags: int = 1) -> None:
+        tokens = list(range(len(bodies))) if flags & 3 else ()
+        self.router.publish(self.device, Run(address, self.device.name, flags, b"", list(bodies)), tokens)
+
+    def settle(self) -> None:
+        while self.posted:
+            self.posted.popleft()()
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def test_retained_messages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "RETAINED_MAX", 2)
+    for name in ("a", "b", "c", "a"):
+        rig.publish(f"t/{name}", name.encode(), flags=1 | RETAIN)
+    rig.settle()
+    assert [run.address for run in rig.router.retained("t/+")] == ["t/a", "t/b"]
+    assert rig.router.figures.retained_refused == 1
+    assert rig.device.answers == ["accepted"] * 4, "it is a message all the same"
+    rig.publish("t/a", b"", flags=1 | RETAIN)
+    rig.publish("t/c", b"c", flags=1 | RETAIN)
+    assert [run.address for run in rig.router.retained("t/+")] == ["t/b", "t/c"]
+
+
+def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "ROUTES_CACHED_MAX", 10)
+    monkeypatch.setattr(addresses, "ROUTES_CACHED_MAX", 10)
+    for number in range(35):
+        rig.publish(f"t/{number}", b"x")
+        assert len(rig.router._routes) <= 10
+        assert len(rig.router.table._cache) <= 10
+    assert rig.device.answers == ["accepted"] * 35
+
+
+def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_subscription, "ADDRESSES_CACHED_MAX", 4)
+    reader = Reader(1000)
+    rig.router.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
+    for number in range(20):
+        rig.publish(f"t/{number}", b"%d" % number)
+        rig.settle()
+    (part,) = rig.router.durable_subscriptions["d"].parts
+    assert len(part._address_matches) <= 4
+    assert reader.bodies == [b"%d" % number for number in range(20)]
+
+
+def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 1_000)
+    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 3_000)
+    monkeypatch.setattr(transient, "TRANSIENT_POOL_BYTES_MAX", 4_000)
+    slow, slower, quick = Reader(), Reader(), Reader(1_000)
+    for reader, address in ((slow, "t/a"), (slower, "t/b"), (quick, "t/#")):
+        rig.router.subscribe(reader, address, SubscribeOptions())
+    for _ in range(50):
+        rig.publish("t/a", bytes(100))
+    for _ in range(50):
+        rig.publish("t/b", bytes(100))
+    assert len(quick.bodies) == 100, "others are not affected"
+    assert rig.router._pool.waiting_bytes <= 4_000
+    slow.credit = slower.credit = 1_000
+    for subscription in list(rig.router._live_tree):
+        subscription.pump()
+    assert (len(slow.bodies), len(slower.bodies)) == (30, 10)
+    assert sorted(subscription.dropped for subscription in rig.router._live_tree) == [0, 20, 40]
+    assert rig.router._pool.waiting_bytes == 0
+
+
+def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_subscription, "SUBSCRIPTION_BUFFER_BYTES_MAX", 500)
+    monkeypatch.setattr(log_subscription, "READ_BYTES_MAX", 300)
+    reader = Reader()
+    subscription = rig.router.subscribe(reader, "q/1", SubscribeOptions())
+    for number in range(40):
+        rig.publish("q/1", b"%0100d" % number)
+        rig.settle()
+    queue = rig.router.queues["q/1"]
+    assert queue._buffer_bytes <= 600
+    assert queue.backlog == 40
+    while len(reader.bodies) < 40:
+        before = len(reader.bodies)
+        reader.credit = 7
+        subscription.pump()
+        rig.settle()
+        assert len(reader.bodies) > before
+    assert [int(body) for body in reader.bodies] == list(range(40))
+    for one, first, last in reader.spans:
+        one.settle(reader, first, last, Outcome.ACCEPTED)
+    assert (queue.backlog, queue.outstanding) == (0, 0)
+
+
+def test_anycast_without_room_refuses(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.publish("any/1", b"nobody there")
+    assert rig.device.answers == [Refusal.NO_CONSUMER]
+    rig.router.subscribe(Reader(), "any/1", SubscribeOptions())
+    body = bytes(limits.TRANSIENT_BUFFER_BYTES_MIN // 2)
+    for _ in range(3):
+        rig.publish("any/1", body)
+    assert rig.device.answers == [Refusal.NO_CONSUMER, Refusal.FULL]
