@@ -306,11 +306,10 @@ class Router:
             self._forget(found)
 
     def forget_origin(self, origin: Origin) -> None:
-        """The origin is gone; nothing is answered to it any more."""
+        """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
+        identifiers of a QoS 2 message outlive the connection they came over."""
         for watchers in self._credit_watchers.values():
             watchers.pop(origin, None)
-        for group in self._anycast.values():
-            group.forget(origin)
 
     def sender_credit(self, origin: Origin, address: str) -> int:
         """Messages a sender to `address` may have under way; a direct address gives what its consumers can take.

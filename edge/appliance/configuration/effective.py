@@ -20,7 +20,7 @@ from edge.appliance.configuration.resources import (
     Resource,
     TlsPart,
 )
-from edge.appliance.configuration.validate import HUB_CONNECTOR, filter_fault, limits_of, of_kind, remote_of
+from edge.appliance.configuration.validate import HUB_CONNECTOR, NO_TLS, filter_fault, limits_of, of_kind, remote_of
 from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.configuration import (
     AddressConfiguration,
@@ -84,6 +84,8 @@ def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters
 
     A connector called `hub` that is there already is replaced. Raises `ValueError` for a URL or filter that is none.
     """
+    if values.scheme_and_endpoint(url)[0]:
+        raise ValueError(NO_TLS)
     for pattern in filters:
         fault = filter_fault(pattern)
         if fault:
@@ -115,10 +117,10 @@ def _not_in_force(resource: Resource) -> Iterator[str]:
         yield "users are kept, authorization is not enforced yet"
     if isinstance(spec, DeviceSpec):
         yield "devices are kept, their identity is not checked yet"
-    if isinstance(spec, AddressSpaceSpec):
-        service = spec.authentication_service
-        if service is not None and service.name is not Authentication.NONE:
-            yield f"authenticationService {service.name.value} is not enforced yet: every client is let in"
+    if isinstance(spec, AddressSpaceSpec) and any(
+        part.idle_timeout is not None or part.max_frame_size is not None for part in spec.connectors
+    ):
+        yield "idleTimeout and maxFrameSize of connectors: kept, not acted on yet"
     if isinstance(spec, AddressSpec):
         fields = {
             "messageTtl": spec.message_ttl is not None,
@@ -129,6 +131,7 @@ def _not_in_force(resource: Resource) -> Iterator[str]:
             "whenFull": spec.when_full is not WhenFull.REJECT,
             "durability": spec.durability.mode is not DurabilityMode.FSYNC,
             "maxConsumers": spec.max_consumers is not None,
+            "type subscription": spec.type is AddressType.SUBSCRIPTION,
             "forwarders with direction in": any(part.direction is Direction.IN for part in spec.forwarders),
         }
         asked = [name for name, given in fields.items() if given]

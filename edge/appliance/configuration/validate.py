@@ -28,7 +28,7 @@ from edge.appliance.configuration.resources import (
     error_at,
 )
 from edge.broker.addresses import AddressType
-from edge.broker.configuration import Direction, Durability, WhenFull
+from edge.broker.configuration import Authentication, Direction, Durability, WhenFull
 from edge.broker.limits import Limits
 from edge.broker.topics import is_filter
 
@@ -38,6 +38,8 @@ NAME_BYTES_MAX: Final = 65_535
 """A topic name or filter (MQTT 5 section 4.7.3)."""
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""
+
+NO_TLS: Final = "the link has no TLS yet, and would connect in the clear; only amqp:// (through a tunnel, if need be)"
 
 Errors = Iterator[ConfigurationError]
 S = TypeVar("S")
@@ -55,6 +57,7 @@ def validate(resources: Sequence[Resource]) -> list[ConfigurationError]:
         _forwarders,
         _users,
         _devices,
+        _insecure,
     )
     return sorted({error for check in checks for error in check(resources)})
 
@@ -89,6 +92,28 @@ def filter_fault(pattern: str) -> str:
     if any("+" in level and level != "+" for level in levels):
         return f'"{pattern}": + stands alone in its level'
     return ""
+
+
+def _insecure(resources: Sequence[Resource]) -> Errors:
+    """What asks for protection that this version has not: refused, where other things not there yet are only noted.
+
+    A password sent in the clear, or everybody let in where authentication was asked for, would be found out too late.
+    """
+    for resource, spec in of_kind(resources, AddressSpaceSpec):
+        service = spec.authentication_service
+        if service is not None and service.name is not Authentication.NONE:
+            message = (
+                f"{service.name.value} authentication is not there yet, and every client would be let in; only none"
+            )
+            yield error_at(resource, ("spec", "authenticationService", "name"), message)
+        for i, connector in enumerate(spec.connectors):
+            for field, given in (("tls", connector.tls), ("credentials", connector.credentials)):
+                if given is not None:
+                    message = f"connectors have no {field} yet, and would connect in the clear"
+                    yield error_at(resource, ("spec", "connectors", i, field), message)
+    for resource, gateway in of_kind(resources, GatewaySpec):
+        if gateway.hub is not None and gateway.hub.url.startswith("amqps:"):
+            yield error_at(resource, ("spec", "hub", "url"), NO_TLS)
 
 
 def _duplicates(resources: Sequence[Resource]) -> Errors:

@@ -130,17 +130,16 @@ class MqttSession:
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         reason = REASONS[why]
-        version = self._connect.version if self._connect is not None else 0
-        if version < 5:
-            # 3.1.1 has no way to refuse: no acknowledgement, and the client may send again on its next connection.
-            # Nobody there to take an anycast message is no reason to close; a store that cannot write is.
-            if why is not Refusal.NO_CONSUMER:
-                log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
-                self.connection.disconnect(reason)
-        elif tokens[0] < QOS2_TOKEN:
+        if tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens, reason)
-        else:
+        else:  # frees the packet identifiers, which were kept with the messages that could not be
             self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens], reason)
+            self._clients.save_incoming(self._attached)
+        # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
+        # to take an anycast message is no reason to close; a store that cannot write is.
+        if self._connect is not None and self._connect.version < 5 and why is not Refusal.NO_CONSUMER:
+            log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
+            self.connection.disconnect(reason)
         self._driver.flush_soon()
 
     # --- control packets --------------------------------------------------------------------------------------

@@ -105,10 +105,6 @@ class AnycastGroup:
         for origin, tokens in refused.items():
             origin.refused(tokens, Refusal.NO_CONSUMER)
 
-    def forget(self, origin: Origin) -> None:
-        """The origin is gone: nobody is left to hear the outcome of what it sent."""
-        self._origins = {position: sent for position, sent in self._origins.items() if sent[0] is not origin}
-
     @property
     def credit(self) -> int:
         """Messages consumers could take now beyond what is waiting already."""

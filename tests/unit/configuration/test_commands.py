@@ -25,7 +25,13 @@ spec:
   connectors:
   - name: broker
     endpointHosts: [{host: b}]
-    credentials: {username: u, password: first-secret}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {name: default.alice}
+spec:
+  username: alice
+  authentication: {type: password, password: Zmlyc3Qtc2VjcmV0}
 ---
 apiVersion: waypost/v1
 kind: Address
@@ -60,10 +66,14 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
     assert out.splitlines() == [
         "Gateway/gw1 created",
         "AddressSpace/default created",
+        "MessagingUser/default.alice created",
         "Address/load created",
         "configuration version 1",
     ]
-    assert err == "note: Address load: messageTtl: kept, not acted on yet\n"
+    assert err.splitlines() == [
+        "note: MessagingUser default.alice: users are kept, authorization is not enforced yet",
+        "note: Address load: messageTtl: kept, not acted on yet",
+    ]
     assert run([*arguments, "--json"]) == 0
     assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}
 
@@ -77,7 +87,7 @@ def test_errors_are_one_line_each_and_nothing_is_applied(
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == f'error: {file}:5: spec.listners: unknown field "listners"; did you mean "listeners"?'
-    assert lines[1].startswith(f'{file}:23: spec.messageTtl.maximum: "7 days" is no duration')
+    assert lines[1].startswith(f'{file}:29: spec.messageTtl.maximum: "7 days" is no duration')
     assert lines[2:] == ["  2 problems; nothing was applied"]
     assert not (tmp_path / "data").exists()
 
@@ -99,22 +109,26 @@ def test_get_prints_tables_json_and_yaml_that_can_be_applied(
         ["default", "standard", "topic", "broker"],
         ["ADDRESS", "ADDRESS", "TYPE", "FORWARDERS"],
         ["load", "load/#", "topic", "out", "hub"],
+        ["MESSAGINGUSER", "USERNAME", "AUTHENTICATION"],
+        ["default.alice", "alice", "password"],
     ]
     assert run(["get", "addresses", "load", "--json", "--data", str(data)]) == 0
     [document] = json.loads(capsys.readouterr().out)
     assert document["spec"]["address"] == "load/#"
     assert run(["get", "-o", "yaml", "--data", str(data)]) == 0
     exported = capsys.readouterr().out
-    assert list(yaml.safe_load_all(exported)) == list(yaml.safe_load_all(GOOD))
+    exported_kinds = [document["kind"] for document in yaml.safe_load_all(exported)]
+    assert exported_kinds == ["Gateway", "AddressSpace", "Address", "MessagingUser"]
+    assert sorted(map(str, yaml.safe_load_all(exported))) == sorted(map(str, yaml.safe_load_all(GOOD)))
     (tmp_path / "export.yaml").write_text(exported)
     assert run(["apply", "-f", str(tmp_path / "export.yaml"), "--data", str(data)]) == 0
     assert "configuration version 1" in capsys.readouterr().out
 
 
 def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["describe", "as", "default", "--data", str(data)]) == 0
+    assert run(["describe", "mu", "default.alice", "--data", str(data)]) == 0
     out = capsys.readouterr().out
-    assert "first-secret" not in out
+    assert "Zmlyc3Qtc2VjcmV0" not in out
     assert "********" in out
     assert run(["describe", "addr", "load", "--json", "--data", str(data)]) == 0
     described = json.loads(capsys.readouterr().out)
@@ -125,13 +139,14 @@ def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest
     arguments = ["diff", "-f", str(file), "--data", str(data), "--exit-code"]
     assert run(arguments) == 0
     assert capsys.readouterr().out == ""
-    file.write_text(GOOD.replace("7d", "8d").replace("first-secret", "second-secret"))
+    file.write_text(GOOD.replace("7d", "8d").replace("Zmlyc3Qtc2VjcmV0", "c2Vjb25k"))
     assert run(arguments) == 1
     out = capsys.readouterr().out
-    assert "AddressSpace/default: only a password changes" in out
+    assert "MessagingUser/default.alice: only a password changes" in out
     assert "-    maximum: 7d" in out
     assert "+    maximum: 8d" in out
-    assert "secret" not in out
+    assert "c2Vjb25k" not in out
+    assert "Zmlyc3Qtc2VjcmV0" not in out
     assert run(["get", "addr", "-o", "json", "--data", str(data)]) == 0
     assert "7d" in capsys.readouterr().out
 

@@ -129,6 +129,8 @@ def test_short_form_of_a_hub() -> None:
     ]
     with pytest.raises(ValueError, match="# stands alone"):
         with_hub(development(), "amqp://h", "gw1", ["a/#/b"])
+    with pytest.raises(ValueError, match="no TLS yet"):
+        with_hub(development(), "amqps://h", "gw1", ["a"])
     with pytest.raises(ValueError, match="is no hub"):
         with_hub(development(), "http://h", "gw1", [])
 
@@ -139,6 +141,7 @@ def test_passwords_do_not_show() -> None:
 
 def test_what_is_not_acted_on_is_said() -> None:
     said = notices(parse.parse(WHOLE, "a.yaml"))
-    assert any("authenticationService standard" in note for note in said)
+    assert any("AddressSpace plant: idleTimeout" in note for note in said)
+    assert any("Address s: type subscription" in note for note in said)
     assert any("Address jobs: " in note and "messageTtl" in note and "direction in" in note for note in said)
     assert not any("Address dead" in note for note in said)

@@ -52,7 +52,7 @@ def user(password: str, name: str = "u1") -> str:
         address("address: s, type: subscription, topic: plant/#"),
         gateway("{listeners: {mqtt: 'h:1', amqp: 'h:2'}, limits: {connectionsMax: 5, handshakeS: 2.5}}"),
         gateway("{listeners: {mqtt: 'h:0', amqp: 'h:0'}}"),
-        gateway("{hub: {url: 'amqps://hub', tls: {caCert: a, clientCert: b, clientKey: c}}}"),
+        space("{authenticationService: {name: none}}"),
         user("aHVudGVyMg=="),
         device("{}", "d1") + device("{via: [d1]}", "d2"),
     ],
@@ -74,7 +74,13 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is no hub'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
-        (gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}}"), "clientCert and clientKey go together"),
+        (gateway("{hub: {url: 'amqps://h'}}"), "spec.hub.url: the link has no TLS yet, and would connect in the clear"),
+        (
+            space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p}}]}"),
+            "spec.connectors[0].credentials: connectors have no credentials yet, and would connect in the clear",
+        ),
+        (space("{connectors: [{name: c, endpointHosts: [{host: b}], tls: {}}]}"), "connectors have no tls yet"),
+        (space("{authenticationService: {name: standard}}"), "every client would be let in"),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}]}, {name: c, endpointHosts: [{host: b}]}]}"),
             'spec.connectors[1].name: a connector called "c" is there already',
@@ -142,3 +148,11 @@ def test_bad_wholes(text: str, expected: str) -> None:
     [error] = validate(parse.parse(text, "a.yaml"))
     assert expected in str(error)
     assert error.line > 0
+
+
+def test_several_errors_are_all_found() -> None:
+    errors = validate(parse.parse(gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}}"), "a.yaml"))
+    assert [error.message.split(",")[0] for error in errors] == [
+        "clientCert and clientKey go together",
+        "the link has no TLS yet",
+    ]
