@@ -86,4 +86,4 @@ class Timeline:
     def of(cls, seconds: float) -> Timeline:
         """The timeline of so many seconds of traffic; 60 gives 20 s of outage, from second 12 to 32."""
         unit = seconds / 60
-        return cls(cut=12 * unit, kill=20 * unit, restart=24 * unit, restore=32 * unit, stop=seconds)
+        return cls(cut=12 * unit, kill=25 * unit, restart=28 * unit, restore=32 * unit, stop=seconds)

@@ -110,7 +110,7 @@ class PlainView:
             self._print()
             if time.monotonic() >= self._sums_due:
                 self._sums_due = time.monotonic() + self.SUMS_S
-                if self._board.devices:
+                if self._board.devices and PHASES[self._board.phase] != "done":
                     self._line(time.time(), sums(self._board))
             await asyncio.sleep(REFRESH_S)
 
@@ -135,7 +135,7 @@ def sums(board: Board) -> str:
     backlogs = ", ".join(
         f"{g.name} {g.uplink} backlog {g.backlog if g.backlog is not None else '-'}" for g in board.gateways.values()
     )
-    if PHASES[board.phase] in ("analyse", "done"):
+    if PHASES[board.phase] == "analyse":
         return f"[{board.doing}]"
     doing = f"{PHASES[board.phase]}{': ' + board.doing if board.doing else ''}"
     return f"[{doing}] acknowledged {board.acknowledged}, in the lake {board.landed.rows}; {backlogs}"

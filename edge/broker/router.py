@@ -8,18 +8,19 @@ The router never blocks, never looks at a socket and never asks for the time oth
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
-from bridge.message import CLOCK_GOOD, RETAIN, Run
+from bridge.message import CLOCK_GOOD, Run
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.contract import Consumer, Origin, Refusal, Subscription
+from edge.broker.contract import Consumer, Origin, Refusal
 from edge.broker.durable import Declaration, DurableSubscription
-from edge.broker.limits import RETAINED_MAX, ROUTES_CACHED_MAX, SENDER_CREDIT
+from edge.broker.limits import ROUTES_CACHED_MAX, SENDER_CREDIT
+from edge.broker.retained import RetainedMessages
 from edge.broker.routes import AnycastRoute, MulticastRoute, QueueRoute, Route, TopicRoute
 from edge.broker.store.contract import Committed, Store, StoreFull
 from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription, WaitingPool
+from edge.broker.subscriptions.pattern import Joinable, PatternSubscription
 from edge.broker.topics import FilterTree, is_filter, matches
 
 QUEUE_CURSOR = "queue"
@@ -54,47 +55,12 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     qos0_only: bool = False
 
 
-class Joinable(Subscription, Protocol):
-    """A subscription as the router hands it out."""
-
-    def join(self, consumer: Consumer) -> None: ...
-
-    def leave(self, consumer: Consumer, *, keep: bool) -> None: ...
-
-
-class PatternSubscription:
-    """A consumer of every queue (or anycast address) a filter matches, those to come included."""
-
-    __slots__ = ("_parts", "pattern")
-
-    def __init__(self, pattern: str, parts: Callable[[], Iterator[Joinable]]) -> None:
-        self.pattern = pattern
-        self._parts = parts
-
-    def join(self, consumer: Consumer) -> None:
-        for part in self._parts():
-            part.join(consumer)
-
-    def leave(self, consumer: Consumer, *, keep: bool) -> None:
-        for part in self._parts():
-            part.leave(consumer, keep=keep)
-
-    def pump(self) -> None:
-        for part in self._parts():
-            part.pump()
-
-    def settle(self, consumer: Consumer, first: int, last: int, outcome: object) -> None:
-        """Deliveries carry the queue they came from; settle there."""
-        raise TypeError("settle on the subscription a delivery was made for")
-
-
 class Figures(msgspec.Struct):
     """Messages since start."""
 
     received: int = 0
     acknowledged: int = 0
     refused: int = 0
-    retained_refused: int = 0
 
 
 class Router:
@@ -128,7 +94,7 @@ class Router:
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         self._credit_watchers: dict[str, dict[Origin, None]] = {}
         self._pool = WaitingPool()
-        self._retained: dict[str, Run] = {}
+        self.retained = RetainedMessages(store)
         self._gathered: list[tuple[Origin, Sequence[int]]] = []
         self._committing: list[tuple[Origin, Sequence[int]]] = []
         self._unanswered: dict[Origin, int] = {}
@@ -153,6 +119,10 @@ class Router:
         """Append to a log; `tokens` are answered when that is on disk."""
         self._store.append(log, run)
         self.done_on_disk(origin, tokens)
+
+    def retain(self, run: Run) -> bool:
+        """Make it the retained message of its address; True when that has to reach the disk before the answer."""
+        return self.retained.put(run)
 
     def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Answer `tokens` when the open group is on disk."""
@@ -210,35 +180,6 @@ class Router:
             else:
                 self.figures.refused += len(tokens)
                 origin.refused(tokens, Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED)
-
-    # --- retained messages ------------------------------------------------------------------------------------
-
-    def retain(self, run: Run) -> bool:
-        """Keep the last message of the run as the retained one of its address; an empty body clears it.
-
-        MQTT 5 section 3.3.1.3. Returns True when the store has to commit for it.
-        """
-        address = run.address
-        body = run.bodies[-1]
-        if not body:
-            if self._retained.pop(address, None) is None:
-                return False
-            self._store.delete("retained", address)
-            return True
-        if address not in self._retained and len(self._retained) >= RETAINED_MAX:
-            self.figures.retained_refused += 1
-            return False
-        kept = Run(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at)
-        self._retained[address] = kept
-        self._store.put("retained", address, msgspec.msgpack.encode(kept))
-        return True
-
-    def retained(self, pattern: str) -> list[Run]:
-        """Retained messages of every address the filter matches."""
-        if not is_filter(pattern):
-            kept = self._retained.get(pattern)
-            return [] if kept is None else [kept]
-        return [run for address, run in self._retained.items() if matches(pattern, address)]
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 
@@ -350,10 +291,6 @@ class Router:
     def durable_subscriptions(self) -> dict[str, DurableSubscription]:
         """Durable subscriptions by name (to be read only)."""
         return self._durable
-
-    @property
-    def retained_count(self) -> int:
-        return len(self._retained)
 
     # --- inside: routes ---------------------------------------------------------------------------------------
 
@@ -518,12 +455,10 @@ class Router:
                         changed(address)
 
     def _restore(self) -> None:
-        """Bring back queues, durable subscriptions and retained messages as the store kept them."""
+        """Bring back queues and durable subscriptions as the store kept them."""
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")
             self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0)
         for _, value in self._store.items("subscription"):
             self._open(msgspec.msgpack.decode(value, type=Declaration))
-        for address, value in self._store.items("retained"):
-            self._retained[address] = msgspec.msgpack.decode(value, type=Run)

@@ -21,8 +21,9 @@ from bridge.uplink import Outcomes, Uplink
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.contract import Outcome
 from edge.broker.durable import DurableSubscription
-from edge.broker.router import Joinable, Router, SubscribeOptions
+from edge.broker.router import Router, SubscribeOptions
 from edge.broker.subscriptions import LogSubscription
+from edge.broker.subscriptions.pattern import Joinable
 
 log = logging.getLogger(__name__)
 

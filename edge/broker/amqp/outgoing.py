@@ -9,7 +9,8 @@ from bridge.message import Stored
 from edge.broker.amqp.incoming import Flusher
 from edge.broker.amqp.translate import amqp_messages
 from edge.broker.contract import Outcome, Subscription
-from edge.broker.router import Joinable, Router
+from edge.broker.router import Router
+from edge.broker.subscriptions.pattern import Joinable
 
 DRAIN_POLL_S = 0.02
 """A drain that meets a backlog waits for the store; it is looked at again this much later."""

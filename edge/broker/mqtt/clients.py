@@ -20,8 +20,9 @@ from edge.broker.limits import SESSIONS_MAX
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.state import SessionState
-from edge.broker.router import AddressError, Joinable, Router, SubscribeOptions
+from edge.broker.router import AddressError, Router, SubscribeOptions
 from edge.broker.store.contract import Store
+from edge.broker.subscriptions.pattern import Joinable
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (MQTT 5 section 3.1.2.11.2)."""

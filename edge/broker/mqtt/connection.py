@@ -27,11 +27,11 @@ from edge.broker.mqtt.acknowledgements import (
     read_packet_ids,
 )
 from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
-from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS, SERVER_DISCONNECT_REASONS
+from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import SHARE, check_topic_filter
-from edge.broker.mqtt.opening import decode_connect, encode_refusal, encode_violation
+from edge.broker.mqtt.opening import decode_connect, encode_farewell, encode_refusal, encode_violation
 from edge.broker.mqtt.outbound import Outbound
 from edge.broker.mqtt.properties import NONE, Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
@@ -479,13 +479,7 @@ class Connection:
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
         if self._version == 5 and self._connect is not None:
-            told = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
-            limit = self._connect.maximum_packet_size
-            for block in (Properties(reason_string=text), NONE):
-                encoded = packets.Disconnect(told, block).encode(5)
-                if len(encoded) <= limit:
-                    self._out.append(encoded)
-                    break
+            self._out.append(encode_farewell(reason, text, self._connect.maximum_packet_size))
         self._end(text)
 
     def _end(self, text: str) -> None:

@@ -7,10 +7,17 @@ from typing import Final
 from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.mqtt import events
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
-from edge.broker.mqtt.handshake import CONNACK_REASONS, ConnAck, Connect, WillMessage
+from edge.broker.mqtt.handshake import (
+    CONNACK_REASONS,
+    SERVER_DISCONNECT_REASONS,
+    ConnAck,
+    Connect,
+    Disconnect,
+    WillMessage,
+)
 from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_topic_name
-from edge.broker.mqtt.properties import Properties, encode_run
+from edge.broker.mqtt.properties import NONE, Properties, encode_run
 from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
 from edge.broker.mqtt.wire import PacketType, Reader, read_fixed_header
 
@@ -72,6 +79,16 @@ def encode_refusal(reason: ReasonCode, version: int, text: str = "") -> bytes:
         told = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
         return ConnAck(reason=told, properties=Properties(reason_string=text or None)).encode(5)
     return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
+
+
+def encode_farewell(reason: ReasonCode, text: str, bytes_max: int) -> bytes:
+    """DISCONNECT of an MQTT 5 server: without the words, or nothing at all, where the client takes no more bytes."""
+    told = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
+    for block in (Properties(reason_string=text), NONE):
+        encoded = Disconnect(told, block).encode(5)
+        if len(encoded) <= bytes_max:
+            return encoded
+    return b""
 
 
 def encode_violation(error: RemoteError, data: bytes) -> bytes:

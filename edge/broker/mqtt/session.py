@@ -207,7 +207,9 @@ class MqttSession:
         self.connection.subscribed(event.packet_id, codes)
         for subscriber, subscription in feeds:
             if subscription is not None:
-                client.feed_retained(subscriber, subscription, self._router.retained(subscriber.request.filter))
+                client.feed_retained(
+                    subscriber, subscription, self._router.retained.matching(subscriber.request.filter)
+                )
         client.pump()
 
     def _leave(self, event: Disconnected) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def test_behaves_like_a_set(steps: list[tuple[str, tuple[int, int]]], window: tu
     kept = list(ranges)
     assert {value for first, last in kept for value in range(first, last + 1)} == model
     assert all(first <= last for first, last in kept)
-    assert all(a[1] + 1 < b[0] for a, b in zip(kept, kept[1:], strict=False)), "disjoint and not adjacent"
+    assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(kept)), "disjoint and not adjacent"
     assert ranges.count == len(model)
     assert bool(ranges) == bool(model)
     assert all((value in ranges) == (value in model) for value in range(80))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run, Stored
-from edge.broker import addresses, limits, router
+from edge.broker import addresses, limits, retained, router
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.router import Router, SubscribeOptions
@@ -71,16 +71,16 @@ def rig() -> Rig:
 
 
 def test_retained_messages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "RETAINED_MAX", 2)
+    monkeypatch.setattr(retained, "RETAINED_MAX", 2)
     for name in ("a", "b", "c", "a"):
         rig.publish(f"t/{name}", name.encode(), flags=1 | RETAIN)
     rig.settle()
-    assert [run.address for run in rig.router.retained("t/+")] == ["t/a", "t/b"]
-    assert rig.router.figures.retained_refused == 1
+    assert [run.address for run in rig.router.retained.matching("t/+")] == ["t/a", "t/b"]
+    assert rig.router.retained.refused == 1
     assert rig.device.answers == ["accepted"] * 4, "it is a message all the same"
     rig.publish("t/a", b"", flags=1 | RETAIN)
     rig.publish("t/c", b"c", flags=1 | RETAIN)
-    assert [run.address for run in rig.router.retained("t/+")] == ["t/b", "t/c"]
+    assert [run.address for run in rig.router.retained.matching("t/+")] == ["t/b", "t/c"]
 
 
 def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
