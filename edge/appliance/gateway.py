@@ -130,7 +130,7 @@ class Gateway:
             "addresses": [*topics, *queues],  # type: ignore[list-item]  # built to the shape of AddressStatus
             "store": {"messages": info.messages, "bytes": info.bytes, "file_bytes": info.file_bytes},
             "uplink": self._uplink_status(),
-            "problems": [],
+            "problems": [broker.store_problem] if broker.store_problem is not None else [],
         }
 
     def _uplink_status(self) -> Uplink:

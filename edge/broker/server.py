@@ -7,7 +7,6 @@ the store has too much under way, and the housekeeping tick. It knows no file an
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,8 +27,6 @@ from edge.broker.mqtt.session import MqttSession, publish_will
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
 
-log = logging.getLogger(__name__)
-
 STORE_BUSY = "the store has too much under way"
 
 
@@ -42,6 +39,8 @@ class Broker:
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
+        self.store_problem: str | None = None
+        """Why the last commit failed; None when it did not."""
         self._flush_scheduled = False
         self._paused = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -103,8 +102,7 @@ class Broker:
                 driver.pause_reading(STORE_BUSY)
 
     def _committed(self, commit: Committed) -> None:
-        if commit.error is not None:
-            log.error("commit failed, nothing of it was acknowledged: %s", commit.error)
+        self.store_problem = None if commit.error is None else str(commit.error)
         self.router.committed(commit)
         if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False
