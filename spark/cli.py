@@ -63,7 +63,7 @@ def run(
     """Bring every derived table up to date with what has landed.
 
     \b
-    Jobs, in order:
+    Jobs:
       readings    one row per value of each message; unreadable ones to reject
       rollups     count, min, max, sum, mean, last per metric and minute, hour
       freshness   last data and lag of each gateway and device
@@ -102,9 +102,11 @@ def run(
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
-    if failures:
-        click.echo(f"error: {steps[-1].job}: {steps[-1].error} (Spark's log: {lake / runner.LOG})", err=True)
-        sys.exit(INTEGRITY if steps[-1].integrity else FAILED)
+    broken = [step for step in steps if step.state == "failed"]
+    for step in broken:
+        click.echo(f"error: {step.job}: {step.error} (Spark's log: {lake / runner.LOG})", err=True)
+    if broken:
+        sys.exit(INTEGRITY if any(step.integrity for step in broken) else FAILED)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

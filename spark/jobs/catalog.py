@@ -1,9 +1,10 @@
-"""Every job, in the order in which one pass runs them: a job comes after those whose tables it reads."""
+"""Every job, as chains: a job comes after those of its chain whose tables it reads; chains share no table they write."""
 
 from __future__ import annotations
 
 from spark.jobs import freshness, gaps, readings, rollups, throughput
 from spark.jobs.outcome import Job
 
-JOBS: tuple[Job, ...] = (readings.JOB, rollups.JOB, freshness.JOB, gaps.JOB, throughput.JOB)
+CHAINS: tuple[tuple[Job, ...], ...] = ((readings.JOB, rollups.JOB), (freshness.JOB, gaps.JOB, throughput.JOB))
+JOBS: tuple[Job, ...] = tuple(job for chain in CHAINS for job in chain)
 NAMES: tuple[str, ...] = tuple(job.name for job in JOBS)

@@ -1,4 +1,4 @@
-"""Passes: every job once, in order, in one session; again and again when following.
+"""Passes: every job once in one session; again and again when following.
 
 The runner owns the session and reports progress through a callback; it prints nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import deltalake
 import pyarrow as pa
 
 from spark import session
-from spark.jobs.catalog import JOBS
+from spark.jobs.catalog import CHAINS, JOBS
 from spark.jobs.outcome import Job
 from spark.tables import Lake, SchemaMismatch
 
@@ -69,9 +70,26 @@ def is_small(root: Path) -> bool:
 
 
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
-    """Run `jobs` in order; a job that fails ends the pass, as later ones read what it writes."""
+    """Run `jobs`, chain beside chain: most of a small pass is one thread of the driver planning.
+
+    A job that fails ends its chain, as later ones read what it writes. `report` is called from the chains' threads.
+    """
+    chains = [[job for job in chain if job in jobs] for chain in CHAINS]
+    with ThreadPoolExecutor(len(chains), thread_name_prefix="chain") as pool:
+        running = [pool.submit(_run_chain, lake, chain, report) for chain in chains if chain]
+        try:
+            return [step for future in running for step in future.result()]
+        except BaseException:
+            # Interrupted: the threads end when Spark gives up what they wait for, which every job can stand.
+            for query in lake.session.streams.active:
+                query.stop()
+            lake.session.sparkContext.cancelAllJobs()
+            raise
+
+
+def _run_chain(lake: Lake, chain: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
     steps = []
-    for job in jobs:
+    for job in chain:
         report(Step(job.name, "running"))
         step = _run(lake, job)
         steps.append(step)

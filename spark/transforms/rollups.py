@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark import schemas
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _SERIES = ("tenant", "gateway", "device", "address", "metric")
 
@@ -23,7 +23,6 @@ def by_minute(readings: DataFrame) -> DataFrame:
 
     `last` is the reading of the latest event time, and of those the one of the highest sequence.
     """
-    latest = F.struct("event_time", "sequence")
     rolled = (
         readings.where(F.col("value").isNotNull())
         .withColumn("window_start", F.date_trunc("minute", "event_time"))
@@ -33,13 +32,24 @@ def by_minute(readings: DataFrame) -> DataFrame:
             F.min("value").alias("min"),
             F.max("value").alias("max"),
             F.sum("value").alias("sum"),
-            F.max_by("value", latest).alias("last"),
+            F.max_by("value", _order()).alias("last"),
             F.max("event_time").alias("last_at"),
             F.count_if("suspect").alias("suspect"),
             F.max("ingested_at").alias("revised_at"),
         )
     )
     return _finished(rolled)
+
+
+def _order() -> Column:
+    """Event time and then sequence as one number.
+
+    A struct of the two would say the same, but makes Spark sort where it could hash: 0.3 instead of 0.5 million
+    readings a second were seen. Microseconds take 18 digits, a sequence 19: together they fit a decimal's 38.
+    """
+    digits = F.lit("10000000000000000000").cast("decimal(20,0)")
+    at = F.unix_micros("event_time").cast("decimal(19,0)")
+    return at * digits + F.col("sequence").cast("decimal(19,0)")
 
 
 def by_hour(minutes: DataFrame) -> DataFrame:

@@ -82,7 +82,7 @@ class TestRollups:
             "readings",
             reading(0, 0, 4.0),
             reading(1, 59, 1.0, suspect=True),
-            reading(2, 59, 3.0),
+            reading(2_000_000_000, 59, 3.0),
             reading(3, 60, 9.0),
             reading(4, 61, None, text="on"),
             reading(5, 3600, 5.0),
