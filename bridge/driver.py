@@ -16,6 +16,9 @@ from bridge.connection import Connection
 
 log = logging.getLogger(__name__)
 
+LINGER_S = 1.0
+"""How long a peer may take to read our last words and close; a slow link's round trip, and short enough to be cheap."""
+
 
 class Owner(Protocol):
     """Who a driver belongs to: a protocol session."""
@@ -53,6 +56,7 @@ class Driver(asyncio.Protocol):
         self._write_bytes_max = write_bytes_max
         self._loop = asyncio.get_running_loop()
         self._flush_scheduled = False
+        self._lingering = False
         self._timer: asyncio.TimerHandle | None = None
         self._paused_for: set[str] = set()
 
@@ -137,9 +141,24 @@ class Driver(asyncio.Protocol):
         if data:
             transport.write(data)
         if connection.closed:
-            transport.close()
+            self._end(transport)
         else:
             self._arm()
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was
+        written last: the peer would never read why. So only our half is closed first, and the peer's bytes are read
+        (the machine ignores them) until it closes too, or for `LINGER_S`."""
+        if self._lingering:
+            return
+        self._lingering = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+            self._timer = self._loop.call_later(LINGER_S, transport.abort)
+        else:
+            transport.close()
 
     def _arm(self) -> None:
         deadline = self.connection.deadline

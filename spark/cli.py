@@ -91,14 +91,18 @@ def run(
         with display, runner.opened(lake, options) as opened:
             display.session_ready()
             while True:
+                begun = time.monotonic()
                 steps = runner.one_pass(opened, jobs, display.show)
-                display.pass_done(steps)
+                display.pass_done(steps, time.monotonic() - begun)
                 failures = failures + 1 if _failed(steps) else 0
                 if not follow or failures == FAILURES_MAX:
                     break
                 time.sleep(FOLLOW_SECONDS)
     except KeyboardInterrupt:
-        sys.exit(0 if follow else FAILED)
+        if follow:
+            sys.exit(0)
+        click.echo("interrupted: nothing is half done, the next run goes on from here", err=True)
+        sys.exit(FAILED)
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(USAGE)
@@ -168,8 +172,8 @@ class _Display:
                 f"{step.job:<11} {step.state:<7} {step.rows_in:>12,} in {step.rows_out:>12,} out {step.seconds:>7.1f} s"
             )
 
-    def pass_done(self, steps: Sequence[Step]) -> None:
-        """Every job of a pass has ended."""
+    def pass_done(self, steps: Sequence[Step], seconds: float) -> None:
+        """Every job of a pass has ended, `seconds` after the pass began."""
         if self._as_json:
             jobs = [
                 {
@@ -182,7 +186,7 @@ class _Display:
                 }
                 for step in steps
             ]
-            click.echo(json.dumps({"jobs": jobs, "seconds": round(sum(step.seconds for step in steps), 3)}))
+            click.echo(json.dumps({"jobs": jobs, "seconds": round(seconds, 3)}))
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:

@@ -24,6 +24,7 @@ from edge.broker.durable import DurableSubscription
 from edge.broker.router import Router, SubscribeOptions
 from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.pattern import Joinable
+from edge.broker.topics import matches
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,13 @@ IDLE_TIMEOUT_S: Final = 30.0
 """A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
 
 
+LEDGER_RANGES: Final = 500
+"""Ranges of one ledger document: some 50 KiB of JSON."""
+
+BEFORE_FORWARDER = "before forwarder"
+"""Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
+
+
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
@@ -46,7 +54,9 @@ class ConnectorUplink:
         self.reports = Reports()
         self.uplink = Uplink(f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases)
         self._router = router
+        self._epoch = hop.epoch
         self._subscriptions: dict[str, Joinable] = {}
+        self._filters: dict[str, str] = {}
         self.dialer = Dialer(
             [Endpoint(endpoint.host, endpoint.port) for endpoint in connector.endpoints],
             lambda endpoint: self._connection(hop.gateway),
@@ -65,7 +75,20 @@ class ConnectorUplink:
                 options = SubscribeOptions(durable_name=name, all_qos=True)
                 subscription = self._router.subscribe(self.uplink, forwarder.filter, options)
                 self._subscriptions[forwarder.name] = subscription
+                self._filters[forwarder.name] = forwarder.filter
                 self.uplink.add(subscription)
+
+    def explain(self) -> None:
+        """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
+        patterns = list(self._filters.values())
+        ranges = [
+            {"epoch": self._epoch, "address": address, "first_sequence": 0, "last_sequence": base - 1}
+            for address, base in self._router.bases.items()
+            if any(matches(pattern, address) for pattern in patterns)
+        ]
+        for start in range(0, len(ranges), LEDGER_RANGES):
+            part = [{**entry, "reason": BEFORE_FORWARDER} for entry in ranges[start : start + LEDGER_RANGES]]
+            self.reports.ledger({"ranges": part}, lambda _kept: None)
 
     def release(self) -> None:
         """Bind nothing any more."""
@@ -73,6 +96,7 @@ class ConnectorUplink:
 
     def _unbind(self, name: str) -> None:
         subscription = self._subscriptions.pop(name)
+        del self._filters[name]
         for part in (subscription, *parts_of(subscription)):
             self.uplink.remove(part)
         self._router.unsubscribe(self.uplink, subscription, forget=False)
@@ -134,6 +158,7 @@ class Uplinks:
                 if forwarder.connector == connector.name and forwarder.direction is Direction.OUT
             ]
             uplink.forward(sorted(mine, key=lambda forwarder: -forwarder.priority))
+            uplink.explain()
             if self._dialling:
                 uplink.dialer.start()
         return gone

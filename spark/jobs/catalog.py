@@ -1,4 +1,4 @@
-"""Every job, as chains: a job comes after those of its chain whose tables it reads; chains share no table they write."""
+"""Every job, as chains: a job comes after those whose tables it reads; no two chains write one table."""
 
 from __future__ import annotations
 

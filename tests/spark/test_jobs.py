@@ -112,7 +112,7 @@ def test_a_crash_between_two_outputs_and_a_replayed_batch(lake: Lake, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(Lake, "append", dies_before_the_second)
-        steps = runner.one_pass(lake, runner.chosen(()), lambda _: None)
+        steps = runner.one_pass(lake, runner.chosen(("readings", "rollups")), lambda _: None)
         assert [step.state for step in steps] == ["failed"]
         assert "power cut" in (steps[0].error or "")
     assert len(table(lake, "readings")) == 2  # the first output was written before the crash

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.addresses import AddressType
 from edge.broker.contract import Outcome, Subscription
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.mqtt.connection import Connection
@@ -70,10 +71,14 @@ class _Token(NamedTuple):
 class Subscriber:
     """One subscription of a client: the router's consumer for it."""
 
-    __slots__ = ("client", "durable", "identifiers", "live", "name", "request")
+    __slots__ = ("client", "competes", "durable", "identifiers", "kept", "live", "name", "request")
 
-    def __init__(self, client: Client, request: SubscriptionRequest, identifier: int) -> None:
+    def __init__(self, client: Client, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
+        """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
         self.name = client.client_id
+        self.kept = kept
+        self.competes = False
+        """Others take what this one leaves: a queue, or a shared subscription."""
         self.client = client
         self.request = request
         self.identifiers = (identifier,) if identifier else ()
@@ -130,6 +135,8 @@ class Client:
         self.translate = translate
         self.state = SessionState()
         self.expiry_s = 0
+        self.recorded = False
+        """There is a record of it on disk."""
         self.subscribers: dict[str, Subscriber] = {}
         self.attachment: Attachment | None = None
         self.expires_at: float | None = None
@@ -179,6 +186,13 @@ class Client:
         self._send_retained()
         for subscriber in list(self.subscribers.values()):
             subscriber.pump()
+
+    def give_back(self) -> None:
+        """Forget in-flight messages that others may have instead, before they are given to them."""
+        outgoing = self.state.outgoing
+        for packet_id, (delivery, _) in list(outgoing.items()):
+            if isinstance(delivery.token, _Token) and delivery.token.subscriber.competes:
+                del outgoing[packet_id]
 
     def feed_retained(self, subscriber: Subscriber, subscription: Subscription, runs: Iterable[Run]) -> None:
         """Send retained messages as the window allows."""
@@ -265,10 +279,10 @@ class Clients:
             return
         if client.expiry_s != NEVER_EXPIRES:
             client.expires_at = now + client.expiry_s
+        client.give_back()
         for subscriber in client.subscribers.values():
             if subscriber.durable is not None:
-                shared = subscriber.request.filter.startswith(SHARE_PREFIX)
-                subscriber.durable.leave(subscriber, keep=not shared)
+                subscriber.durable.leave(subscriber, keep=not subscriber.competes)
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False)
                 subscriber.live = None
@@ -282,7 +296,7 @@ class Clients:
             old.identifiers = (identifier,) if identifier else ()
             self._save(client)
             return old, False
-        subscriber = Subscriber(client, request, identifier)
+        subscriber = Subscriber(client, request, identifier, kept=client.durable and request.qos > 0)
         if old is not None:
             self._leave(old, forget=request.qos == 0)
         try:
@@ -306,13 +320,15 @@ class Clients:
 
     def save_incoming(self, client: Client) -> None:
         """Keep the QoS 2 packet ids under way, in the group that keeps their messages."""
-        if client.durable:
+        if client.recorded:
             ids = array.array("H", sorted(client.state.incoming))
             self._store.put("incoming", client.client_id, ids.tobytes())
 
     def tick(self, now: float, publish_will: Callable[[Client, Will], None]) -> None:
         """Publish delayed wills that are due, end sessions that expired."""
         for client in list(self._clients.values()):
+            if client.attachment is None and client.expires_at is None and client.expiry_s != NEVER_EXPIRES:
+                client.expires_at = now + client.expiry_s  # restored: its time away counts from our start
             ended = client.expires_at is not None and client.expires_at <= now
             if client.will_due is not None and (ended or client.will_due[0] <= now):
                 will, client.will_due = client.will_due[1], None
@@ -326,16 +342,16 @@ class Clients:
         client = self._clients[client_id] = Client(client_id, self._translate)
         client.expiry_s = record.expiry_s
         for request, identifier in record.subscriptions:
-            client.subscribers[request.filter] = Subscriber(client, request, identifier)
+            client.subscribers[request.filter] = Subscriber(client, request, identifier, kept=request.qos > 0)
+        client.recorded = True
 
     def _join(self, subscriber: Subscriber) -> None:
-        """Join what the request asks for: a durable subscription when the session is durable and QoS is above 0, and a
-        live one for the rest."""
+        """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
         client, request = subscriber.client, subscriber.request
         pattern, share = request.filter, None
         if pattern.startswith(SHARE_PREFIX):
             share, pattern = pattern[len(SHARE_PREFIX) :].split("/", 1)
-        durable = client.durable and request.qos > 0
+        durable = subscriber.kept
         options = SubscribeOptions(qos=request.qos, no_local=request.no_local)
         if durable:
             name = f"share/{share}/{pattern}" if share else f"mqtt/{client.client_id}/{pattern}"
@@ -344,11 +360,13 @@ class Clients:
             options = msgspec.structs.replace(options, share_name=f"{share}/{pattern}")
         joined = self._router.subscribe(subscriber, pattern, options)
         subscriber.durable = subscriber.live = None
+        is_topic = self._router.address_type(pattern) is AddressType.TOPIC
+        subscriber.competes = share is not None or not is_topic
         if not durable:
             subscriber.live = joined
             return
         subscriber.durable = joined
-        if share is None and self._router.address_type(pattern).value == "topic":
+        if share is None and is_topic:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
             subscriber.live = self._router.subscribe(subscriber, pattern, live)
 
@@ -356,7 +374,7 @@ class Clients:
         for joined in (subscriber.durable, subscriber.live):
             if joined is not None:
                 self._router.unsubscribe(subscriber, joined, forget=forget)
-        if forget and subscriber.durable is None and subscriber.client.durable and subscriber.request.qos > 0:
+        if forget and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
             pattern = subscriber.request.filter
             if not pattern.startswith(SHARE_PREFIX):
@@ -369,12 +387,13 @@ class Clients:
         client.subscribers.clear()
         if self._clients.get(client.client_id) is client:
             del self._clients[client.client_id]
-        if client.durable:
+        if client.recorded:
             self._store.delete("session", client.client_id)
             self._store.delete("incoming", client.client_id)
 
     def _save(self, client: Client) -> None:
-        if client.durable:
+        if client.durable or client.recorded:
+            client.recorded = True
             requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in client.subscribers.values()]
             record = Record(client.expiry_s, requests)
             self._store.put("session", client.client_id, msgspec.msgpack.encode(record))
