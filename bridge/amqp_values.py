@@ -36,6 +36,10 @@ class Ubyte(int):
     """Written as `ubyte` (section 1.6.3)."""
 
 
+class Int(int):
+    """Written as `int` (section 1.6.9)."""
+
+
 class Uint(int):
     """Written as `uint` (section 1.6.5)."""
 
@@ -64,6 +68,11 @@ def _same(value: Any) -> Any:
     return value
 
 
+def _character(code: int) -> str:
+    """A char; what is no Unicode scalar value (a surrogate, beyond the last plane) is replaced: it cannot be sent."""
+    return chr(code) if code < 0xD800 or 0xE000 <= code <= 0x10FFFF else "\N{REPLACEMENT CHARACTER}"
+
+
 _CONSTANTS: Mapping[int, Any] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _FIXED: Mapping[int, tuple[struct.Struct, Callable[[Any], Any]]] = {
     0x50: (struct.Struct(">B"), _same),
@@ -78,7 +87,7 @@ _FIXED: Mapping[int, tuple[struct.Struct, Callable[[Any], Any]]] = {
     0x70: (struct.Struct(">I"), _same),
     0x71: (struct.Struct(">i"), _same),
     0x72: (struct.Struct(">f"), _same),
-    0x73: (struct.Struct(">I"), lambda code: chr(code) if code <= 0x10FFFF else "\N{REPLACEMENT CHARACTER}"),
+    0x73: (struct.Struct(">I"), _character),
     0x74: (struct.Struct(">4s"), _same),  # decimals stay as their IEEE 754 bytes
     0x80: (struct.Struct(">Q"), _same),
     0x81: (struct.Struct(">q"), _same),
@@ -94,6 +103,7 @@ _TEXT: Mapping[int, Callable[[bytes], Any]] = {
     0x3: lambda raw: Symbol(raw.decode("ascii", "replace")),
 }
 _UINT32 = struct.Struct(">I")
+_LONG_MAX = (1 << 63) - 1
 
 
 def decode(data: bytes, offset: int = 0) -> tuple[Any, int]:
@@ -228,6 +238,8 @@ def _encode_variable(short: int, raw: bytes) -> bytes:
 
 
 def _encode_long(value: int) -> bytes:
+    if value > _LONG_MAX:  # a peer's ulong, sent back
+        return struct.pack(">BQ", 0x80, value)
     return struct.pack(">Bb", 0x55, value) if -128 <= value < 128 else struct.pack(">Bq", 0x81, value)
 
 
@@ -259,8 +271,8 @@ def _encode_map(items: Mapping[Any, Any]) -> bytes:
 
 def _encode_symbols(names: Symbols) -> bytes:
     if len(names) == 1:
-        return _encode_variable(0xA3, names[0].encode("ascii"))
-    raw = [name.encode("ascii") for name in names]
+        return _encode_variable(0xA3, names[0].encode("ascii", "replace"))
+    raw = [name.encode("ascii", "replace") for name in names]
     if all(len(name) < 256 for name in raw):
         return _encode_compound(0xE0, len(raw), b"\xa3" + b"".join(bytes((len(name),)) + name for name in raw))
     return _encode_compound(0xE0, len(raw), b"\xb3" + b"".join(_UINT32.pack(len(name)) + name for name in raw))
@@ -272,10 +284,12 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Timestamp: lambda value: struct.pack(">Bq", 0x83, value),
     Ubyte: lambda value: bytes((0x50, value)),
     Uint: _encode_uint,
+    Int: lambda value: struct.pack(">Bi", 0x71, value),
     Ulong: _encode_ulong,
     int: _encode_long,
     float: lambda value: struct.pack(">Bd", 0x82, value),
-    Symbol: lambda value: _encode_variable(0xA3, value.encode("ascii")),
+    # a peer's symbol that was none, and was read with replacements, is sent back with "?"
+    Symbol: lambda value: _encode_variable(0xA3, value.encode("ascii", "replace")),
     str: lambda value: _encode_variable(0xA1, value.encode("utf-8")),
     bytes: lambda value: _encode_variable(0xA0, value),
     UUID: lambda value: b"\x98" + value.bytes,

@@ -82,13 +82,14 @@ class Dialer:
         *,
         backoff: Backoff,
         bind: Callable[[Callable[[], None]], None],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         connect_timeout_s: float = 10.0,
         write_bytes_max: int = 1 << 20,
         changed: Callable[[LinkState], None] | None = None,
     ) -> None:
         """`connect` makes the machine for an attempt; `bind` is given what the machines call to get their bytes out.
 
+        `tls` makes the context for an attempt at an amqps endpoint, and may raise OSError.
         `connect_timeout_s`: from the attempt to the socket, and again from the socket to `LinkUp`. `changed` is told
         every new state.
         """
@@ -186,7 +187,7 @@ class Dialer:
                     lambda: attempt.driver(self._bind, self._write_bytes_max),
                     endpoint.host,
                     endpoint.port,
-                    ssl=self._tls if endpoint.tls else None,
+                    ssl=self._tls() if endpoint.tls and self._tls is not None else None,
                 )
             await attempt.gone
         except TimeoutError:

@@ -50,6 +50,8 @@ class Driver(asyncio.Protocol):
         self.connection = connection
         self.congested = False
         self.transport: asyncio.Transport | None = None
+        self.identity: str | None = None
+        """Name in the peer's verified TLS certificate; set before the owner is made."""
         self._make_owner = owner
         self._owner: Owner | None = None
         self._gone = gone

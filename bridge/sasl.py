@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Ubyte, Ulong, decode, encode
+from bridge.scram import MECHANISM as SCRAM
+from bridge.scram import ScramClient, ScramError, ScramServer, Verifier
 
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -17,8 +20,11 @@ AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 FRAME_BYTES_MAX = 8192
 """Largest SASL frame taken. The standard's MIN-MAX-FRAME-SIZE is 512; bearer tokens in the field are larger."""
 
+EARLY_BYTES_MAX = 65_536
+"""Bytes taken from a client while its secret is looked at: an AMQP header and an open fit in many times over."""
+
 _MECHANISMS, _INIT, _CHALLENGE, _RESPONSE, _OUTCOME = 0x40, 0x41, 0x42, 0x43, 0x44
-_OK, _AUTH = 0, 1
+_OK, _AUTH, _TEMPORARY = 0, 1, 4
 _SASL_FRAME = 1
 
 ANONYMOUS = "anonymous"
@@ -26,6 +32,26 @@ ANONYMOUS = "anonymous"
 
 Authenticate = Callable[[str, str, bytes], str | None]
 """(mechanism, claimed identity, secret) -> the identity, or None when the claim is not believed."""
+
+
+class Answer(Protocol):
+    """How a `Credentials` tells its verdict."""
+
+    def __call__(self, identity: str | None, *, temporary: bool = False) -> None:
+        """`identity` None: refused; `temporary`: not for what was claimed, it may be tried again."""
+        ...
+
+
+class Credentials(Protocol):
+    """Who a server asks about secrets, where looking at one takes time."""
+
+    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        """Call `answer` once, now or later; then the connection has to be given a turn (`receive_data(b"")`)."""
+        ...
+
+    def scram(self, username: str) -> Verifier:
+        """What is kept of the user; for a user that does not exist one that looks alike, and has no keys."""
+        ...
 
 
 class _Layer:
@@ -37,6 +63,8 @@ class _Layer:
         self.failure: str | None = None
         """Why the layer failed: the connection closes once `take` has been written."""
         self.identity: str | None = None
+        self.deciding = False
+        """Somebody is looking at a secret; what the peer sends meanwhile waits."""
         self.rest = b""
         self._input = b""
         self._output = b""
@@ -55,10 +83,13 @@ class _Layer:
         try:
             if not self._header_seen:
                 self._header_seen = self._read_header()
-            while self._header_seen and not self.done and self.failure is None and self._read_frame():
-                pass
+            while self._header_seen and not self.done and self.failure is None and not self.deciding:
+                if not self._read_frame():
+                    break
         except DecodeError as error:
             self._fail(f"bad SASL frame: {error}")
+        if self.deciding and len(self._input) > EARLY_BYTES_MAX:
+            self._fail(f"more than {EARLY_BYTES_MAX} bytes before the outcome")
         if self.done:
             self.rest, self._input = self._input, b""
 
@@ -95,22 +126,41 @@ class _Layer:
 
 
 class SaslServer(_Layer):
-    """The accepting side. ANONYMOUS and PLAIN are asked of `authenticate`, EXTERNAL is what TLS has proven.
+    """The accepting side: ANONYMOUS, PLAIN and SCRAM-SHA-256 as far as there is somebody to ask, and EXTERNAL.
 
-    `anonymous`   the identity of an ANONYMOUS client and of one that skips the layer; None: neither is let in.
-    `external`    the identity the transport layer has established; None: EXTERNAL is not offered.
+    `authenticate`  is asked about PLAIN, and answers at once.
+    `credentials`   is asked about PLAIN and SCRAM-SHA-256 in its place, and may take its time.
+    `anonymous`     the identity of an ANONYMOUS client and of one that skips the layer; None: neither is let in.
+    `external`      the identity the transport layer has established (may be set until the peer's header has come);
+                    None: EXTERNAL is not offered.
     """
 
     def __init__(
-        self, authenticate: Authenticate | None = None, *, anonymous: str | None = None, external: str | None = None
+        self,
+        authenticate: Authenticate | None = None,
+        *,
+        credentials: Credentials | None = None,
+        anonymous: str | None = None,
+        external: str | None = None,
     ) -> None:
         super().__init__()
+        self.external = external
         self._authenticate = authenticate
+        self._credentials = credentials
         self._anonymous = anonymous
-        self._external = external
-        offered = [("EXTERNAL", external is not None), ("PLAIN", authenticate is not None)]
-        offered.append(("ANONYMOUS", anonymous is not None))
-        self.mechanisms = tuple(name for name, possible in offered if possible)
+        self._mechanism = ""
+        self._scram: ScramServer | None = None
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """What is offered, the strongest first."""
+        offered = [
+            ("EXTERNAL", self.external is not None),
+            (SCRAM, self._credentials is not None),
+            ("PLAIN", self._authenticate is not None or self._credentials is not None),
+            ("ANONYMOUS", self._anonymous is not None),
+        ]
+        return tuple(name for name, possible in offered if possible)
 
     def _read_header(self) -> bool:
         head = self._input[:8]
@@ -127,46 +177,94 @@ class SaslServer(_Layer):
         return False
 
     def _on_frame(self, code: int, fields: Sequence[object]) -> None:
-        if code != _INIT:
-            self._fail(f"SASL performative 0x{code:02x} in place of sasl-init")
-            return
-        mechanism = fields[0] if fields else None
-        response = fields[1] if len(fields) > 1 and isinstance(fields[1], bytes) else b""
-        identity = self._check(str(mechanism), response) if mechanism in self.mechanisms else None
-        self._send(_OUTCOME, [Ubyte(_AUTH if identity is None else _OK)])
-        if identity is None:
-            self._fail(f"authentication failed ({mechanism})")
+        expected = _INIT if self._scram is None else _RESPONSE
+        if code != expected:
+            name = "sasl-init" if expected == _INIT else "sasl-response"
+            self._fail(f"SASL performative 0x{code:02x} in place of {name}")
+        elif self._scram is not None:
+            response = fields[0] if fields and isinstance(fields[0], bytes) else b""
+            self._finish_scram(self._scram, response)
         else:
-            self.identity, self.done = identity, True
+            self._mechanism = str(fields[0]) if fields else ""
+            response = fields[1] if len(fields) > 1 and isinstance(fields[1], bytes) else b""
+            if self._mechanism in self.mechanisms:
+                self._begin(response)
+            else:
+                self._decided(None)
 
-    def _check(self, mechanism: str, response: bytes) -> str | None:
-        if mechanism == "EXTERNAL":
-            return self._external
-        if mechanism == "ANONYMOUS":
-            return self._anonymous
+    def _begin(self, response: bytes) -> None:
+        """sasl-init of a mechanism we offer."""
+        if self._mechanism == "EXTERNAL":
+            self._decided(self.external)
+        elif self._mechanism == "ANONYMOUS":
+            self._decided(self._anonymous)
+        elif self._mechanism == "PLAIN":
+            self._plain(response)
+        elif self._credentials is not None:
+            self._begin_scram(self._credentials, response)
+
+    def _plain(self, response: bytes) -> None:
         parts = response.split(b"\x00")  # RFC 4616: authorization identity, identity, password
-        if len(parts) != 3 or self._authenticate is None:
-            return None
         try:
-            return self._authenticate(mechanism, parts[1].decode("utf-8"), parts[2])
+            username = parts[1].decode("utf-8") if len(parts) == 3 else ""
         except UnicodeDecodeError:
-            return None
+            username = ""
+        if not username:
+            self._decided(None)
+        elif self._credentials is not None:
+            self.deciding = True
+            self._credentials.plain(username, parts[2], self._decided)
+        elif self._authenticate is not None:
+            self._decided(self._authenticate("PLAIN", username, parts[2]))
+
+    def _begin_scram(self, credentials: Credentials, response: bytes) -> None:
+        scram = ScramServer()
+        try:
+            scram.first(response)
+        except ScramError:
+            self._decided(None)
+            return
+        self._scram = scram
+        self._send(_CHALLENGE, [scram.challenge(credentials.scram(scram.username))])
+
+    def _finish_scram(self, scram: ScramServer, response: bytes) -> None:
+        try:
+            final = scram.finish(response)
+        except ScramError:
+            self._decided(None)
+        else:
+            self._decided(scram.username, additional=final)
+
+    def _decided(self, identity: str | None, *, temporary: bool = False, additional: bytes | None = None) -> None:
+        """Send the outcome (section 5.3.3.6). Nothing happens when the layer has failed meanwhile."""
+        self.deciding = False
+        if self.failure is not None:
+            return
+        if identity is None:
+            self._send(_OUTCOME, [Ubyte(_TEMPORARY if temporary else _AUTH)])
+            why = "busy" if temporary else "authentication failed"
+            self._fail(f"{why} ({self._mechanism[:20]})")
+            return
+        self._send(_OUTCOME, [Ubyte(_OK)] if additional is None else [Ubyte(_OK), additional])
+        self.identity, self.done = identity, True
 
 
 class SaslClient(_Layer):
-    """The connecting side: the strongest of EXTERNAL, PLAIN, ANONYMOUS that both sides can.
+    """The connecting side: the strongest of EXTERNAL, SCRAM-SHA-256, PLAIN, ANONYMOUS that both sides can.
 
-    EXTERNAL is tried when `external`, PLAIN when there is a `username`, ANONYMOUS when there is neither.
+    EXTERNAL is tried when `external`, SCRAM-SHA-256 and PLAIN when there is a `username`, ANONYMOUS when there is
+    neither.
     """
 
     def __init__(self, username: str | None = None, password: str = "", *, external: bool = False) -> None:
         super().__init__()
         self._username = username
         self._password = password
-        self._wanted = [
-            name for name, possible in (("EXTERNAL", external), ("PLAIN", username is not None)) if possible
-        ]
-        self._wanted = self._wanted or ["ANONYMOUS"]
+        self._scram: ScramClient | None = None
+        self._proven = False
+        known = username is not None
+        possible = (("EXTERNAL", external), (SCRAM, known), ("PLAIN", known))
+        self._wanted = [name for name, can in possible if can] or ["ANONYMOUS"]
         self._output = SASL_HEADER
 
     def _read_header(self) -> bool:
@@ -179,14 +277,34 @@ class SaslClient(_Layer):
         return False
 
     def _on_frame(self, code: int, fields: Sequence[object]) -> None:
-        if code == _MECHANISMS:
-            self._choose(fields[0] if fields else None)
-        elif code == _OUTCOME and fields and fields[0] == _OK:
-            self.identity, self.done = self._username, True
-        elif code == _OUTCOME:
-            self._fail(f"the peer refused our credentials (SASL outcome {fields[0] if fields else 'missing'})")
+        try:
+            if code == _MECHANISMS:
+                self._choose(fields[0] if fields else None)
+            elif code == _CHALLENGE and self._scram is not None:
+                self._challenged(self._scram, fields[0] if fields else None)
+            elif code == _OUTCOME:
+                self._ended(fields)
+            else:
+                self._fail(f"unexpected SASL performative 0x{code:02x}")
+        except ScramError as error:
+            self._fail(str(error))
+
+    def _challenged(self, scram: ScramClient, challenge: object) -> None:
+        data = challenge if isinstance(challenge, bytes) else b""
+        if data.startswith(b"v="):  # some servers say the last word as a challenge, and not with the outcome
+            scram.check(data)
+            self._proven = True
+            self._send(_RESPONSE, [b""])
         else:
-            self._fail(f"unexpected SASL performative 0x{code:02x}")
+            self._send(_RESPONSE, [scram.answer(data)])
+
+    def _ended(self, fields: Sequence[object]) -> None:
+        if not fields or fields[0] != _OK:
+            self._fail(f"the peer refused our credentials (SASL outcome {fields[0] if fields else 'missing'})")
+            return
+        if self._scram is not None and not self._proven:
+            self._scram.check(fields[1] if len(fields) > 1 and isinstance(fields[1], bytes) else b"")
+        self.identity, self.done = self._username, True
 
     def _choose(self, offered: object) -> None:
         names = [str(name) for name in offered] if isinstance(offered, list) else [str(offered)]
@@ -195,7 +313,10 @@ class SaslClient(_Layer):
             self._fail(f"the peer offers {', '.join(names)}, we can {', '.join(self._wanted)}")
             return
         response = b""
-        if mechanism == "PLAIN":
+        if mechanism == SCRAM:
+            self._scram = ScramClient(self._username or "", self._password)
+            response = self._scram.first()
+        elif mechanism == "PLAIN":
             response = b"\x00" + (self._username or "").encode() + b"\x00" + self._password.encode()
         elif mechanism == "ANONYMOUS":
             response = b"anonymous"

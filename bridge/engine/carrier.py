@@ -11,7 +11,7 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.amqp_values import Symbols
+from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
 from bridge.engine.events import Closed, Condition, Event, Link, Opened, symbols
 from bridge.engine.proton import (
     SCRATCH_BYTES,
@@ -29,6 +29,9 @@ from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 
 CLOSE_WAIT_S = 2.0
 """How long the peer's answer to our close is waited for before the socket goes."""
+
+_CLOSE, _ERROR = 0x18, 0x1D
+"""Descriptors of the close performative and of an error (sections 2.7.9, 2.8.14)."""
 
 
 class Carrier:
@@ -130,6 +133,9 @@ class Carrier:
             # Proton stops listening to a frame it cannot read, and says nothing
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
             self.close(condition)
+            if not self._opened:  # Proton keeps its close back until the peer's open has come, and it never will
+                self._pull(self._output)
+                self._output.append(_close_frame(condition))
             events += self._abandon(condition)
         return events
 
@@ -273,3 +279,10 @@ class Carrier:
         lib.pn_decref(self._transport)
         lib.pn_collector_free(self._collector)
         self._connection = self._transport = self._collector = ffi.NULL
+
+
+def _close_frame(condition: Condition) -> bytes:
+    """A close (section 2.7.9) of its own, with an error of two fields."""
+    error = Described(Ulong(_ERROR), [Symbol(condition.name), condition.description])
+    body = encode(Described(Ulong(_CLOSE), [error]))
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\0\0\0" + body

@@ -39,7 +39,7 @@ def hub() -> None:
 @hub.command()
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="Directory of the registry and the lake.")
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (YAML).")
-@click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`, no TLS.")
+@click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`.")
 @click.option("--amqp", metavar="HOST:PORT", help=f"Where gateways connect; {AMQP_DEFAULT} unless given.")
 @click.option("--http", metavar="HOST:PORT", help=f"Where console, API and metrics are; {HTTP_DEFAULT} unless given.")
 def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None) -> None:
@@ -48,9 +48,12 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqp=HOST:PORT http=HOST:PORT`.
     SIGTERM lands what has been gathered, acknowledges it, and ends with 0.
     """
+    import msgspec
+
     from cloud.hub.configuration import ConfigurationError, Settings, load
     from cloud.hub.server import Endpoint, HubConfiguration, HubError
     from cloud.hub.server import run as serve
+    from edge.broker.configuration import TlsListener
 
     try:
         settings = load(config_path) if config_path is not None else Settings()
@@ -65,7 +68,11 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
             raise UsageProblem(f"--dev lets anybody in, so it listens on loopback only, and {endpoint} is not")
     _log_to_stderr()
     try:
-        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry), _ready)
+        tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
+        serve(
+            HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry, tls),
+            _ready,
+        )
     except HubError as error:
         raise UsageProblem(str(error)) from error
 

@@ -7,6 +7,7 @@
     spec:
       amqp: 127.0.0.1:5673
       http: 127.0.0.1:8081
+      tls: {certificate: hub.pem, key: hub.key, clientCa: gateways.pem}
       gatherMilliseconds: 500
       registry: postgresql+psycopg://waypost@db/waypost
 """
@@ -29,12 +30,24 @@ class ConfigurationError(Exception):
     """``FILE:LINE: PATH: what is wrong``."""
 
 
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Paths of PEM files for the AMQP listener; read again when they change."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+    """Authority of the gateways' certificates."""
+    client_required: bool = False
+    """Gateways without a certificate are not let in."""
+
+
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What the file may say; the command line goes before it."""
 
     amqp: str | None = None
     http: str | None = None
     gather_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)] = GATHER_MS_DEFAULT
+    tls: Tls | None = None
     registry: str | None = None
     """A SQLAlchemy URL; without it the registry is a SQLite file in the data directory."""
 

@@ -36,7 +36,10 @@ from cloud.lake.contract import contract
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from cloud.lake.tables import LakeError
+from edge.broker.configuration import TlsListener
+from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.tcp import ListenError, TcpListener
+from edge.broker.listeners.tls import Certificates, TlsError
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +99,8 @@ class HubConfiguration:
     dev: bool
     gather_ms: int = GATHER_MS_DEFAULT
     registry_url: str | None = None
+    tls: TlsListener | None = None
+    """Certificate of the AMQP listener; None: gateways connect in the clear."""
 
 
 @contextlib.contextmanager
@@ -142,14 +147,15 @@ class Hub:
         app = application(fleet, committer, metrics, started_at_us=time.time_ns() // 1_000, dev=configuration.dev)
         try:
             async with serve_http(app, configuration.http) as http:
-                host, port = await self._listener.start(configuration.amqp.host, configuration.amqp.port)
+                certificates = Certificates(configuration.tls) if configuration.tls is not None else None
+                host, port = await self._listener.start(configuration.amqp.host, configuration.amqp.port, certificates)
                 ready(Endpoint(host, port), http)
-                await stop.wait()
+                await _until(stop, certificates)
                 log.info("stopping: what has been gathered is landed first")
                 self._stopping = True
                 for driver in self._listener.drivers:
                     driver.pause_reading(STOPPING)
-        except ListenError as error:
+        except (ListenError, TlsError) as error:
             raise HubError(str(error)) from error
         finally:
             await self._finish(committer)
@@ -172,14 +178,14 @@ class Hub:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+    def _driver(self, gone: Callable[[Driver], None], identity: str | None) -> Driver | None:
         if self._stopping or len(self._listener.drivers) >= CONNECTIONS_MAX:
             return None
         engine = Engine(
             container_id=CONTAINER_ID,
             server=True,
             # Development mode: whoever comes is who its container-id says, whatever credentials it has.
-            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS),
+            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS, external=identity),
             idle_timeout_s=IDLE_TIMEOUT_S,
             now=asyncio.get_running_loop().time(),
         )
@@ -199,6 +205,16 @@ class Hub:
                 driver.pause_reading(LANDING_BEHIND)
             else:
                 driver.resume_reading(LANDING_BEHIND)
+
+
+async def _until(stop: asyncio.Event, certificates: Certificates | None) -> None:
+    """Wait for `stop`; meanwhile a renewed certificate is taken up."""
+    while certificates is not None and not stop.is_set():
+        certificates.check()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CERTIFICATES_CHECK_S):
+                await stop.wait()
+    await stop.wait()
 
 
 def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:

@@ -43,6 +43,8 @@ def edge() -> None:
 @click.option("--mqtt", metavar="HOST:PORT", help="Listen for MQTT here; port 0 picks a free one.")
 @click.option("--amqp", metavar="HOST:PORT", help="Listen for AMQP 1.0 here.")
 @click.option("--http", metavar="HOST:PORT", help="Serve the console and the status here.")
+@click.option("--mqtt-ws", metavar="HOST:PORT", help="Listen for MQTT over WebSocket here.")
+@click.option("--amqp-ws", metavar="HOST:PORT", help="Listen for AMQP 1.0 over WebSocket here.")
 @click.option("--hub", metavar="URL", help="Bridge to this hub: amqp://HOST:PORT. Needs --gateway and --forward.")
 @click.option("--gateway", metavar="NAME", help="Name of this gateway at the hub.")
 @click.option("--forward", "filters", metavar="FILTER", multiple=True, help="Forward what this filter matches.")
@@ -53,6 +55,8 @@ def run(
     mqtt: str | None,
     amqp: str | None,
     http: str | None,
+    mqtt_ws: str | None,
+    amqp_ws: str | None,
     hub: str | None,
     gateway: str | None,
     filters: tuple[str, ...],
@@ -76,6 +80,8 @@ def run(
         mqtt=mqtt,
         amqp=amqp,
         http=http,
+        mqtt_ws=mqtt_ws,
+        amqp_ws=amqp_ws,
         hub=hub,
         gateway=gateway,
         forward=filters,
@@ -104,6 +110,7 @@ def _set_up_logging() -> None:
 def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     import uvloop
 
+    from edge.broker.credentials import CredentialsError
     from edge.broker.listeners.tcp import ListenError
     from edge.broker.store.contract import StoreError
 
@@ -111,7 +118,7 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
         return int(uvloop.run(_run(configuration, options)))
     except ListenError as error:
         raise CommandError(str(error), code=Exit.USAGE) from None
-    except StoreError as error:
+    except (StoreError, CredentialsError) as error:
         raise CommandError(str(error)) from None
 
 
@@ -125,8 +132,10 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     gateway = Gateway(configuration, options.data)
     bound = await gateway.start()
     following = asyncio.create_task(_follow(gateway, options))
-    names = [f"{name}={_joined(*bound[name])}" for name in ("mqtt", "amqp", "http") if name in bound]
-    print("ready", *names, flush=True)  # the interface: one line on stdout
+    first = [name for name in ("mqtt", "amqp", "http") if name in bound]
+    names = [*first, *(name for name in bound if name not in first)]
+    places = (f"{name}={_joined(*bound[name])}" for name in names)
+    print("ready", *places, flush=True)  # the interface: one line on stdout
     await ended.wait()
     following.cancel()
     await gateway.stop()

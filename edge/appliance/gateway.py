@@ -12,10 +12,14 @@ from typing import Final
 
 from bridge.version import VERSION
 from edge.appliance.clock import ClockQuality
+from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.console.app import make_app
 from edge.appliance.console.server import WebServer
 from edge.appliance.console.status import Status, Uplink
+from edge.appliance.devices.credentials import LiveUsers
 from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.credentials import CredentialsError
+from edge.broker.http.api import DeviceApi
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo
@@ -35,12 +39,19 @@ class Gateway:
     """One gateway of one data directory. `open`, `start`, later `stop`; made inside a running loop."""
 
     def __init__(self, configuration: BrokerConfiguration, data: Path) -> None:
-        """Open the store. Raises `edge.broker.store.contract.StoreError`."""
+        """Open store and users. Raises `edge.broker.store.contract.StoreError`, or
+        `edge.broker.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
         self.configuration = configuration
         self.clock_good = ClockQuality()
         self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe)
         self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
+        try:
+            self.users = LiveUsers(data, self.broker.gate.update)
+        except CredentialsError:
+            self.store.close()
+            raise
+        self.devices = DeviceApi(self.broker.router, configuration.limits, self.broker.gate)
         self.uplinks = Uplinks(self.broker.router, self.store.epoch)
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
@@ -50,12 +61,14 @@ class Gateway:
         self._info_at = float("-inf")
 
     async def start(self) -> dict[str, tuple[str, int]]:
-        """Serve; returns what listens where, by name. Raises ListenError, with nothing left open."""
+        """Serve; returns what listens where, by name. Raises ListenError or CredentialsError, with nothing
+        left open."""
         try:
+            await self.users.start(self.configuration.users)
             bound = await self.broker.start()
             if self.configuration.http is not None:
                 bound["http"] = await self._start_console(self.configuration.http)
-        except ListenError:
+        except (ListenError, CredentialsError):
             await self.stop()
             raise
         self.uplinks.start()
@@ -68,6 +81,7 @@ class Gateway:
             self._reporter.cancel()
         await self.uplinks.stop()
         await self.broker.stop()
+        await self.users.stop()
         if self._web is not None:
             await self._web.stop()
         self.store.close()
@@ -75,10 +89,14 @@ class Gateway:
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause; what only a start can change is said in the log."""
         before, self.configuration = self.configuration, configuration
+        try:
+            await self.users.configure(configuration.users)
+        except CredentialsError as error:
+            log.warning("users stay as they are: %s", error)
         self.broker.reconfigure(configuration)
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
-        for name in ("space", "gateway", "mqtt", "amqp", "http", "limits"):
+        for name in ("space", "gateway", *LISTENERS, "tls", "limits"):
             if getattr(before, name) != getattr(configuration, name):
                 log.warning("%s changed: takes effect when the gateway is started again", name)
         log.info("configuration taken over")
@@ -97,7 +115,7 @@ class Gateway:
 
     def status(self) -> Status:
         """What the console shows."""
-        broker, info = self.broker, self._store_info()
+        broker, devices, info = self.broker, self.devices, self._store_info()
         router = broker.router
         topics = [
             {
@@ -122,7 +140,7 @@ class Gateway:
             "epoch": self.store.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
-            "clients": {"mqtt": broker.clients.connected, "amqp": len(broker.amqp.drivers), "http": 0},
+            "clients": {"mqtt": broker.clients.connected, "amqp": broker.amqp_connections, "http": devices.polling},
             "messages": {
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,
@@ -180,7 +198,7 @@ class Gateway:
         except OSError as error:
             sock.close()
             raise ListenError(f"http: cannot listen on {endpoint}: {error.strerror}") from error
-        self._web = WebServer(make_app(self.status, self), sock)
+        self._web = WebServer(make_app(self.status, self, self.devices.routes), sock)
         await self._web.start()
         bound = sock.getsockname()
         return str(bound[0]), int(bound[1])

@@ -13,7 +13,7 @@ from edge.appliance.configuration.effective import development, effective, with_
 from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.configuration.resources import ConfigurationRejected
-from edge.appliance.configuration.validate import validate
+from edge.appliance.configuration.validate import LISTENERS, validate
 from edge.broker.configuration import BrokerConfiguration, Endpoint
 
 
@@ -34,6 +34,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: str | None = None
     amqp: str | None = None
     http: str | None = None
+    mqtt_ws: str | None = None
+    amqp_ws: str | None = None
     hub: str | None = None
     gateway: str | None = None
     forward: Sequence[str] = ()
@@ -46,10 +48,10 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
     """
     configuration = _base(options)
     endpoints = {}
-    for name in ("mqtt", "amqp", "http"):
+    for name in ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws"):
         text = getattr(options, name)
         if text is not None:
-            endpoints[name] = _endpoint(name, text)
+            endpoints[name] = _endpoint(name.replace("_", "-"), text)
     configuration = msgspec.structs.replace(configuration, **endpoints)
     if options.hub is not None:
         configuration = _with_hub(configuration, options)
@@ -57,15 +59,16 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
         raise OptionsRefused("--forward needs a hub to forward to", "give --hub amqp://HOST:PORT and --gateway NAME")
     elif options.gateway is not None:
         configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
-    if all(endpoint is None for endpoint in (configuration.mqtt, configuration.amqp, configuration.http)):
+    listening = [endpoint for name in LISTENERS if (endpoint := getattr(configuration, name)) is not None]
+    if not listening:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
             f"apply resources (waypost apply --data {options.data} -f gateway.yaml), or try it out with --dev",
         )
     if not options.dev:
         return configuration
-    for endpoint in (configuration.mqtt, configuration.amqp, configuration.http):
-        if endpoint is not None and not _is_loopback(endpoint.host):
+    for endpoint in listening:
+        if not _is_loopback(endpoint.host):
             raise OptionsRefused(
                 f"--dev lets everybody in, so it serves this machine only: {endpoint.host} is not a loopback address",
                 "listen on 127.0.0.1, or configure the gateway with resources and run it without --dev",

@@ -13,6 +13,7 @@ import msgspec
 
 from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.limits import Limits
+from edge.broker.policy import Rule
 
 
 class WhenFull(enum.Enum):
@@ -119,12 +120,36 @@ class Credentials(msgspec.Struct, frozen=True):
         return f"Credentials(username={self.username!r}, password=...)"
 
 
+class ConfiguredUser(msgspec.Struct, frozen=True):
+    """A user the configuration describes. Without a password only TLS can say that somebody is this user."""
+
+    name: str
+    password: str | None = None
+    rules: tuple[Rule, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"ConfiguredUser(name={self.name!r}, rules={self.rules!r}, ...)"
+
+
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of PEM files for TLS towards a remote peer; without `ca` the system's authorities count."""
 
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+
+
+class TlsListener(msgspec.Struct, frozen=True, kw_only=True):
+    """Paths of PEM files for the listeners with TLS: our certificate chain, its key, and who signs clients."""
+
+    certificate: str
+    key: str
+    client_ca: str | None = None
+    """Authority of client certificates; None: clients are not asked for one."""
+    client_required: bool = False
+    """A client without a certificate is not let in."""
+    minimum: str = "1.2"
+    """Lowest TLS version, ``1.2`` or ``1.3``."""
 
 
 class Connector(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,12 +191,22 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str = ""
     """Name of this node towards others; empty: nobody gave it one."""
     authentication: Authentication = Authentication.NONE
+    users: tuple[ConfiguredUser, ...] = ()
+    """Users described by the configuration; others may have been made by hand."""
     default_type: AddressType = AddressType.TOPIC
     """Type of every name no rule matches."""
     addresses: tuple[AddressConfiguration, ...] = ()
     mqtt: Endpoint | None = None
     amqp: Endpoint | None = None
     http: Endpoint | None = None
+    mqtts: Endpoint | None = None
+    amqps: Endpoint | None = None
+    mqtt_ws: Endpoint | None = None
+    amqp_ws: Endpoint | None = None
+    mqtt_wss: Endpoint | None = None
+    amqp_wss: Endpoint | None = None
+    tls: TlsListener | None = None
+    """Of the listeners whose name ends with s."""
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()
@@ -180,6 +215,15 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     def rules(self) -> list[AddressRule]:
         """The rule of every address, for `addresses.AddressTable`."""
         return [address.rule for address in self.addresses]
+
+    @property
+    def policies(self) -> dict[str, AddressPolicy]:
+        """The policy of every address that has one, by its rule's pattern; of a subscription by ``topic::name``."""
+        return {
+            f"{address.topic}::{address.rule.pattern}" if address.topic else address.rule.pattern: address.policy
+            for address in self.addresses
+            if address.policy != AddressPolicy()
+        }
 
     @property
     def default_rule(self) -> AddressRule:

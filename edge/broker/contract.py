@@ -11,6 +11,8 @@ import enum
 from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
 from bridge.message import Stored
 
 
@@ -24,6 +26,34 @@ class Refusal(enum.Enum):
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
     REJECTED = "rejected by the consumer"
+
+
+class AddressError(Exception):
+    """An address cannot be used as asked."""
+
+    def __init__(self, refusal: Refusal, text: str) -> None:
+        super().__init__(text)
+        self.refusal = refusal
+
+
+class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a consumer wants to receive.
+
+    `durable_name`  the subscription outlives its consumers, under this name; None: it ends with the consumer.
+    `share_name`    consumers that give the same name take turns (a shared subscription that is not durable).
+    `shared`        several consumers may hold the durable subscription at once.
+    `all_qos`       a durable subscription keeps QoS 0 messages as well.
+    `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
+    """
+
+    qos: int = 1
+    durable_name: str | None = None
+    share_name: str | None = None
+    shared: bool = False
+    browse: bool = False
+    no_local: bool = False
+    all_qos: bool = False
+    qos0_only: bool = False
 
 
 class Outcome(enum.Enum):
@@ -73,6 +103,9 @@ class Consumer(Protocol):
 class Subscription(Protocol):
     """A consumer group's place in what an address delivers: what a session holds to settle and to pull."""
 
+    attempts: int
+    """Failed deliveries of the messages being delivered; to be read within `Consumer.deliver`."""
+
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """The consumer's answer for positions ``first <= p <= last``, all delivered to it."""
         ...
@@ -80,3 +113,18 @@ class Subscription(Protocol):
     def pump(self) -> None:
         """The consumer has credit again: deliver what is waiting."""
         ...
+
+    @property
+    def idle_now(self) -> bool:
+        """Nothing more comes, whatever the credit, before somebody sends or gives something back: what a drain waits
+        for (AMQP 1.0 section 2.6.7). False while the store is being read; `Consumer.exhausted`, where it has that
+        method, is called when the reading has come to the end."""
+        ...
+
+
+class Figures(msgspec.Struct):
+    """Messages since start."""
+
+    received: int = 0
+    acknowledged: int = 0
+    refused: int = 0

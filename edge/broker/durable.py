@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from bridge.message import Run
@@ -28,6 +30,7 @@ class DurableSubscription:
     """The parts of one durable subscription, one a log, joined and left together."""
 
     __slots__ = ("declaration", "parts")
+    attempts = 0
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -50,6 +53,15 @@ class DurableSubscription:
         for part in self.parts:
             part.pump()
 
+    @property
+    def idle_now(self) -> bool:
+        return all(part.idle_now for part in self.parts)
+
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the part they came from; settle there."""
         raise TypeError("settle on the subscription a delivery was made for")
+
+
+def consumers_of(subscriptions: Iterable[DurableSubscription]) -> int:
+    """How many consumers they have together."""
+    return sum(len(subscription.consumers) for subscription in subscriptions)

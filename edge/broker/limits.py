@@ -36,6 +36,20 @@ TRANSIENT_BUFFER_BYTES_MAX: Final = 16 * MIB
 TRANSIENT_POOL_BYTES_MAX: Final = 64 * MIB
 """Message bytes waiting for all such subscribers together; above it each is held to the minimum."""
 
+LIVE_BEHIND_BYTES_MAX: Final = 2 * MIB
+"""Message bytes waiting for one live subscriber above which those who publish to it are held back. Every publisher may
+have one read (256 KiB) under way then, so 50 of them stay below `TRANSIENT_BUFFER_BYTES_MAX`."""
+
+LIVE_BEHIND_BYTES_LOW: Final = 256 * KIB
+"""They go on below this; also what one may have waiting when half of the pool is used up."""
+
+LIVE_HOLD_S_MAX: Final = 2.0
+"""How long a subscriber may be behind before nobody is held back for it any more; longer than a pause of a loaded
+reader, shorter than the patience of a publisher."""
+
+LIVE_PUMP_BYTES_MAX: Final = 256 * KIB
+"""Message bytes handed to a live subscriber's connection in one go; then it is seen whether the socket takes them."""
+
 READ_BYTES_MAX: Final = 512 * KIB
 """Message bytes of one read from the store: large enough to be sequential, small enough to keep the loop alive."""
 
@@ -51,8 +65,107 @@ SESSIONS_MAX: Final = 20_000
 SUBSCRIPTIONS_PER_SESSION_MAX: Final = 1_000
 """Filters one session may hold: a device needs a handful, a hostile one would make every route long."""
 
+ATTEMPTS_TRACKED_MAX: Final = 100_000
+"""Messages of one subscription whose failed deliveries are counted, about 150 bytes each; only messages that were
+delivered and failed are, so a consumer has to fail on purpose to get there."""
+
+GIVING_UP_MAX: Final = 10_000
+"""Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
+they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""
+
+LOST_RECORDS_MAX: Final = 10_000
+"""Records of messages given up, about 300 bytes each; beyond it a new range extends the last one of its address."""
+
+SELECTOR_LENGTH_MAX: Final = 4_096
+"""Characters of a receiver's selector: it is evaluated for every message."""
+
+SELECTOR_TERMS_MAX: Final = 512
+"""Names, values and operators of a selector."""
+
+SELECTOR_DEPTH_MAX: Final = 32
+"""Parentheses within parentheses of a selector: a peer's nesting must not exhaust our stack."""
+
+SERVICE_CREDIT: Final = 50
+"""Requests to $management or $cbs a peer may have under way on one link: each is answered in the turn it comes in."""
+
+MANAGEMENT_RESULTS_MAX: Final = 1_000
+"""Entities in one answer of $management; a client asks for more with an offset."""
+
+WILL_BYTES_MAX: Final = 65_535
+"""Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""
+
 SENDER_CREDIT: Final = 1_000
 """AMQP messages a sender may have under way to a stored address: enough to fill a commit, little enough to hold."""
+
+
+HTTP_BODY_BYTES_MAX: Final = 4 * MIB
+"""One request's body; `packet_bytes_max` counts too where it is less. A batch of 10 000 readings is some 2 MiB."""
+
+HTTP_BODIES_BYTES_MAX: Final = 32 * MIB
+"""Bodies of all requests under way together; beyond it devices are told to come again."""
+
+HTTP_BATCH_MAX: Final = 10_000
+"""Messages of one batch: some 20 ms of the loop's time."""
+
+HTTP_REQUESTS_MAX: Final = 256
+"""Requests that publish, under way at once; each waits for one commit, some milliseconds."""
+
+HTTP_POLLS_MAX: Final = 1_000
+"""Requests waiting for a message; each holds a socket and about 20 KiB."""
+
+HTTP_BODY_S_MAX: Final = 30.0
+"""From a request's head to the end of its body: 4 MiB in 30 s is a poor cellular link."""
+
+HTTP_ANSWER_S_MAX: Final = 30.0
+"""How long a request waits for its answer: of the disk, or of the consumer of an anycast address."""
+
+HTTP_WAIT_S_MAX: Final = 300.0
+"""Longest wait a device may ask for: below what proxies and cellular NATs cut."""
+
+HTTP_WAIT_S_MIN: Final = 0.25
+"""Shortest wait: a message has to be read from the disk before it can be given."""
+
+TLS_HANDSHAKES_MAX: Final = 256
+"""TLS handshakes under way on one listener; each holds a socket and some 100 KiB. Connections beyond it wait in the
+kernel's queue: a fleet that returns at once is served in turns instead of filling the memory."""
+
+TLS_SHUTDOWN_S: Final = 2.0
+"""How long a peer may take to answer our TLS close; a slow link's round trip."""
+
+CERTIFICATES_CHECK_S: Final = 2.0
+"""How often certificate files are looked at for changes: three stat(2)."""
+
+GRANT_VERDICTS_MAX: Final = 256
+"""Verdicts on addresses kept for one connection, each direction; beyond it they are made anew, at some 2 us a rule."""
+
+GRANT_ADDRESS_CHARACTERS_MAX: Final = 512
+"""Longer addresses are judged every time: a client must not make us keep 256 topics of 64 KiB."""
+
+USERS_MAX: Final = 20_000
+"""Users of one gateway, about 1 KiB each: as many as there may be sessions."""
+
+SECRETS_PER_USER_MAX: Final = 4
+"""Secrets of one user that are valid or will be: the old one, the new one, and two for a rotation gone wrong. A wrong
+password costs as many verifications."""
+
+RULES_PER_USER_MAX: Final = 100
+"""Rules of one user, and addresses of one rule: a device needs a handful."""
+
+PASSWORD_BYTES_MAX: Final = 1024
+"""A password; bearer tokens are longer, and are not hashed."""
+
+USERNAME_CHARACTERS_MAX: Final = 255
+"""A user's name."""
+
+VERIFICATIONS_MAX: Final = 64
+"""Passwords waiting to be verified, at some 30 ms each: with one thread the last waits 2 s, well within `handshake_s`.
+Beyond it clients are told that we are busy."""
+
+VERIFICATIONS_PER_USER_MAX: Final = 4
+"""The same for one user, and for all names that are no user's together: who guesses passwords delays others by 4."""
+
+VERDICT_KEPT_S: Final = 60.0
+"""How long a password that was right needs no verification again: a device that reconnects, not one that was stolen."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +179,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """QoS 1 and 2 deliveries un-acknowledged towards one MQTT client."""
     receive_maximum: int = 1_000
     """QoS 1 and 2 messages one MQTT 5 client may have under way to us."""
+    keep_alive_s_max: int = 60
+    """Keep Alive of MQTT 5 clients, and of those that ask for none: a device that fell silent is noticed, and its Will
+    Message published, within one and a half of it. Older clients cannot be told, and get what they ask for."""
+    session_expiry_s_max: int = 365 * 86_400
+    """How long an MQTT session is kept for a client that is away: a device switched off for a season finds its own."""
     handshake_s: float = 10.0
     """From accept to CONNECT or AMQP open."""
     idle_timeout_s: float = 60.0

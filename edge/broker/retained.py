@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 import msgspec
 
-from bridge.message import RETAIN, Run
+from bridge.message import AMQP, RETAIN, Run
+from edge.broker.amqp.translate import is_empty
 from edge.broker.limits import RETAINED_MAX
 from edge.broker.store.contract import Store
-from edge.broker.topics import is_filter, matches
+from edge.broker.topics import is_filter
 
 KIND = "retained"
 """Kind of the store's small state they are kept under, by address."""
+
+
+class _Level:
+    """One level of the topic names that have a retained message."""
+
+    __slots__ = ("levels", "run")
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.levels: dict[str, _Level] | None = None
+        """None instead of an empty one: most levels are leaves, and an empty dict costs 64 bytes."""
 
 
 class RetainedMessages:
@@ -20,10 +35,13 @@ class RetainedMessages:
         self.refused = 0
         """Messages not retained because there are `limits.RETAINED_MAX` addresses with one."""
         self._store = store
-        self._runs = {address: msgspec.msgpack.decode(value, type=Run) for address, value in store.items(KIND)}
+        self._root = _Level()
+        self._count = 0
+        for address, value in store.items(KIND):
+            self._set(address, msgspec.msgpack.decode(value, type=Run))
 
     def __len__(self) -> int:
-        return len(self._runs)
+        return self._count
 
     def put(self, run: Run) -> bool:
         """Replace the message of the run's address by its last one; an empty body clears it.
@@ -31,22 +49,90 @@ class RetainedMessages:
         Returns True when the store has to commit for it.
         """
         address, body = run.address, run.bodies[-1]
-        if not body:
-            if self._runs.pop(address, None) is None:
-                return False
-            self._store.delete(KIND, address)
-            return True
-        if address not in self._runs and len(self._runs) >= RETAINED_MAX:
+        if not body or (run.flags & AMQP and is_empty(body)):
+            return self.discard(address)
+        if self._count >= RETAINED_MAX and self._find(address) is None:
             self.refused += 1
             return False
         kept = Run(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at)
-        self._runs[address] = kept
+        self._set(address, kept)
         self._store.put(KIND, address, msgspec.msgpack.encode(kept))
         return True
 
     def matching(self, pattern: str) -> list[Run]:
         """Those of every address the filter matches."""
         if not is_filter(pattern):
-            kept = self._runs.get(pattern)
+            kept = self._find(pattern)
             return [] if kept is None else [kept]
-        return [run for address, run in self._runs.items() if matches(pattern, address)]
+        found: list[Run] = []
+        self._collect(self._root, pattern.split("/"), 0, found)
+        return found
+
+    def discard(self, address: str) -> bool:
+        """Forget the message of an address; False when there is none."""
+        path = [self._root]
+        names = address.split("/")
+        for name in names:
+            level = path[-1].levels.get(name) if path[-1].levels is not None else None
+            if level is None:
+                return False
+            path.append(level)
+        if path[-1].run is None:
+            return False
+        path[-1].run = None
+        self._count -= 1
+        for i in range(len(names), 0, -1):  # take away what is empty now
+            above = path[i - 1].levels
+            if path[i].run is not None or path[i].levels or above is None:
+                break
+            del above[names[i - 1]]
+        self._store.delete(KIND, address)
+        return True
+
+    def _set(self, address: str, run: Run) -> None:
+        level = self._root
+        for name in address.split("/"):
+            if level.levels is None:
+                level.levels = {}
+            level = level.levels.setdefault(sys.intern(name), _Level())
+        if level.run is None:
+            self._count += 1
+        level.run = run
+
+    def _find(self, address: str) -> Run | None:
+        level = self._root
+        for name in address.split("/"):
+            below = level.levels.get(name) if level.levels is not None else None
+            if below is None:
+                return None
+            level = below
+        return level.run
+
+    def _collect(self, level: _Level, names: Sequence[str], i: int, found: list[Run]) -> None:
+        """What the filter's levels from `i` on match below `level`; as deep as names have levels (bounded there)."""
+        if i == len(names):
+            if level.run is not None:
+                found.append(level.run)
+            return
+        name, below = names[i], level.levels or {}
+        if name == "#":
+            _all(level, found, top=i == 0)
+        elif name == "+":
+            for key, each in below.items():
+                if i or not key.startswith("$"):  # [MQTT-4.7.2-1]
+                    self._collect(each, names, i + 1, found)
+        elif name in below:
+            self._collect(below[name], names, i + 1, found)
+
+
+def _all(level: _Level, found: list[Run], *, top: bool) -> None:
+    """Everything at a level and below, names that begin with ``$`` left out at the `top`."""
+    stack = [level]
+    while stack:
+        each = stack.pop()
+        if each.run is not None:
+            found.append(each.run)
+        if each.levels is not None:
+            stack.extend(
+                below for name, below in each.levels.items() if not (top and each is level and name.startswith("$"))
+            )

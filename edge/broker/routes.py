@@ -7,7 +7,31 @@ from typing import Protocol
 
 from bridge.message import RETAIN, Run, Stored
 from edge.broker.contract import Origin, Refusal
-from edge.broker.subscriptions import AnycastGroup, LogSubscription, TransientSubscription
+from edge.broker.subscriptions import AnycastGroup, LogSubscription
+
+
+class Taker(Protocol):
+    """A live subscription, or several of one client."""
+
+    def offer(self, run: Run) -> None:
+        """Deliver a run now, or keep it for when there is credit."""
+        ...
+
+
+class Witness(Protocol):
+    """Who writes small state in the commits of others, and waits for it to be on disk."""
+
+    def prepare(self) -> None:
+        """A group may be sealed now: last moment to put something into it."""
+        ...
+
+    def sealed(self) -> None:
+        """The group with what was prepared is being committed."""
+        ...
+
+    def committed(self, *, kept: bool) -> None:
+        """The commit is over; when it was not kept, small state joins the next group by itself."""
+        ...
 
 
 class Keeper(Protocol):
@@ -64,7 +88,7 @@ class TopicRoute:
     __slots__ = ("_keeps_qos0", "durable", "live", "log")
 
     def __init__(
-        self, log: int, durable: Sequence[LogSubscription], live: Sequence[TransientSubscription], *, keeps_qos0: bool
+        self, log: int, durable: Sequence[LogSubscription], live: Sequence[Taker], *, keeps_qos0: bool
     ) -> None:
         """`keeps_qos0`: some durable subscription wants QoS 0 messages too (a forwarder does)."""
         self.log = log
@@ -110,7 +134,7 @@ class MulticastRoute:
 
     __slots__ = ("live",)
 
-    def __init__(self, live: Sequence[TransientSubscription]) -> None:
+    def __init__(self, live: Sequence[Taker]) -> None:
         self.live = live
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
@@ -123,3 +147,14 @@ class MulticastRoute:
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
         """Nothing of a multicast address is ever committed."""
+
+
+class ReservedRoute:
+    """Names that are the broker's own: nobody publishes there."""
+
+    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if tokens:
+            origin.refused(tokens, Refusal.NOT_AUTHORIZED)
+
+    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
+        """Nothing of the broker's own is ever committed."""

@@ -8,26 +8,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import msgspec
 
+from bridge import websocket
+from bridge.connection import Connection
 from bridge.driver import Driver
 from bridge.engine import Engine
+from bridge.sasl import ANONYMOUS, SaslServer
 from edge.broker.addresses import AddressTable
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.amqp.translate import mqtt_runs
-from edge.broker.configuration import BrokerConfiguration
-from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, TICK_S, WRITE_BUFFER_BYTES_MAX
-from edge.broker.listeners.tcp import TcpListener
-from edge.broker.mqtt.clients import Client, Clients
+from edge.broker.configuration import Authentication, BrokerConfiguration, Endpoint
+from edge.broker.identity import Gate, SaslCredentials, Threads
+from edge.broker.limits import (
+    CERTIFICATES_CHECK_S,
+    PENDING_BYTES_LOW,
+    PENDING_BYTES_MAX,
+    TICK_S,
+    WRITE_BUFFER_BYTES_MAX,
+)
+from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
+from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.mqtt.client import Client
+from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.events import Will
+from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.session import MqttSession, publish_will
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
 
 STORE_BUSY = "the store has too much under way"
+
+SECURE = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
+"""Listeners with TLS."""
 
 
 class Broker:
@@ -50,20 +67,42 @@ class Broker:
             clock_ns=time.time_ns,
             clock_good=clock_good,
             flush_soon=self._flush_soon,
+            policies=configuration.policies,
+            monotonic_s=self._loop.time,
         )
         store.on_commit = self._committed
-        self.clients = Clients(self.router, store, mqtt_runs)
+        self.clients = Clients(self.router, store, mqtt_runs, clock_ns=time.time_ns, clock_good=clock_good)
+        self._threads = Threads()
+        self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.mqtt = TcpListener("mqtt", self._mqtt_driver)
         self.amqp = TcpListener("amqp", self._amqp_driver)
+        mqtt_in_frames = partial(self._mqtt_driver, in_frames=True)
+        amqp_in_frames = partial(self._amqp_driver, in_frames=True)
+        self.listeners = (
+            self.mqtt,
+            self.amqp,
+            TcpListener("mqtts", self._mqtt_driver),
+            TcpListener("amqps", self._amqp_driver),
+            TcpListener("mqtt-ws", mqtt_in_frames),
+            TcpListener("amqp-ws", amqp_in_frames),
+            TcpListener("mqtt-wss", mqtt_in_frames),
+            TcpListener("amqp-wss", amqp_in_frames),
+        )
+        self._certificates: Certificates | None = None
+        self._certificates_checked_at = 0.0
 
     # --- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
         bound = {}
-        for listener, endpoint in ((self.mqtt, self.configuration.mqtt), (self.amqp, self.configuration.amqp)):
+        for listener in self.listeners:
+            endpoint: Endpoint | None = getattr(self.configuration, listener.name.replace("-", "_"))
             if endpoint is not None:
-                bound[listener.name] = await listener.start(endpoint.host, endpoint.port)
+                certificates = self._read_certificates(listener.name) if listener.name in SECURE else None
+                bound[listener.name] = await listener.start(
+                    endpoint.host, endpoint.port, certificates, handshake_s=self.configuration.limits.handshake_s
+                )
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         return bound
 
@@ -71,20 +110,37 @@ class Broker:
         """Close the listeners and every connection; what was acknowledged is on disk already."""
         if self._ticker is not None:
             self._ticker.cancel()
-        await self.mqtt.stop()
-        await self.amqp.stop()
+        for session in self.clients.attached():
+            session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
+            session.flush_soon()
+        await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
+        for listener in self.listeners:
+            await listener.stop()
+        self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Follow the addresses of a new configuration; its listeners and limits count from the next start."""
+        """Follow addresses and authentication of a new configuration; the rest of it counts from the next start."""
         self.configuration = msgspec.structs.replace(
-            self.configuration, addresses=configuration.addresses, default_type=configuration.default_type
+            self.configuration,
+            addresses=configuration.addresses,
+            default_type=configuration.default_type,
+            authentication=configuration.authentication,
         )
-        self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule))
+        if self.gate.mode is not configuration.authentication:
+            self.gate.mode = configuration.authentication
+            for driver in list(self._drivers()):
+                driver.abort()  # who came in by the old rules comes again by the new ones
+        self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
 
     @property
     def connections(self) -> int:
         """Open sockets of devices."""
-        return len(self.mqtt.drivers) + len(self.amqp.drivers)
+        return sum(len(listener.drivers) for listener in self.listeners)
+
+    @property
+    def amqp_connections(self) -> int:
+        """Open sockets of AMQP clients, over every listener."""
+        return sum(len(listener.drivers) for listener in self.listeners if listener.name.startswith("amqp"))
 
     # --- commits and pressure ---------------------------------------------------------------------------------
 
@@ -110,46 +166,84 @@ class Broker:
                 driver.resume_reading(STORE_BUSY)
 
     def _drivers(self) -> Iterator[Driver]:
-        yield from self.mqtt.drivers
-        yield from self.amqp.drivers
+        for listener in self.listeners:
+            yield from listener.drivers
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.clients.tick(self._loop.time(), self._publish_will)
         self.router.tick()
+        now = self._loop.time()
+        if self._certificates is not None and now - self._certificates_checked_at >= CERTIFICATES_CHECK_S:
+            self._certificates_checked_at = now
+            self._certificates.check()
 
     def _publish_will(self, client: Client, will: Will) -> None:
         publish_will(self.router, client.client_id, will)
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def _mqtt_driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+    def _read_certificates(self, name: str) -> Certificates:
+        """The files of the listeners with TLS, read once for all of them. Raises ListenError."""
+        if self.configuration.tls is None:
+            raise ListenError(f"{name}: no certificate is configured")
+        if self._certificates is None:
+            try:
+                self._certificates = Certificates(self.configuration.tls)
+            except TlsError as error:
+                raise ListenError(f"{name}: {error}") from error
+        return self._certificates
+
+    def _in_frames(self, inner: Connection, subprotocols: Sequence[str]) -> Connection:
+        """`inner` over WebSocket. Where nobody has to say who he is, pages of other sites may not connect."""
+        return websocket.WebSocketConnection(
+            inner,
+            subprotocols,
+            message_bytes_max=self.configuration.limits.packet_bytes_max,
+            any_origin=self.configuration.authentication is not Authentication.NONE,
+        )
+
+    def _mqtt_driver(self, gone: Gone, identity: str | None, *, in_frames: bool = False) -> Driver | None:
         limits = self.configuration.limits
         if self.connections >= limits.connections_max:
             return None
         connection = MqttConnection(limits, self._loop.time())
         return Driver(
-            connection,
-            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._loop.time),
+            self._in_frames(connection, websocket.MQTT) if in_frames else connection,
+            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._loop.time, self.gate),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
         )
 
-    def _amqp_driver(self, gone: Callable[[Driver], None]) -> Driver | None:
+    def _amqp_driver(self, gone: Gone, identity: str | None, *, in_frames: bool = False) -> Driver | None:
         limits = self.configuration.limits
         if self.connections >= limits.connections_max:
             return None
+        anonymous = ANONYMOUS if self.gate.open else None
+        credentials = SaslCredentials(self.gate) if self.gate.passwords else None
         engine = Engine(
             container_id=self.configuration.gateway or "waypost",
             server=True,
+            sasl=SaslServer(credentials=credentials, anonymous=anonymous, external=identity),
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
             max_message_size=limits.packet_bytes_max,
             now=self._loop.time(),
         )
         return Driver(
-            engine,
-            lambda driver: AmqpSession(driver, engine, self.router),
+            self._in_frames(engine, websocket.AMQP) if in_frames else engine,
+            partial(self._amqp_session, engine, credentials),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
         )
+
+    def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
+        session = AmqpSession(driver, engine, self.router, gate=self.gate)
+
+        def wake() -> None:
+            session.handle(engine.receive_data(b"", self._loop.time()))
+            driver.flush_soon()
+
+        if credentials is not None:
+            credentials.wake = wake
+        return session

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from bridge.backoff import Backoff, BackoffPolicy
@@ -17,10 +18,12 @@ from bridge.engine import Engine
 from bridge.gateway_link import GatewayLink, bind_wake
 from bridge.plain import Hop
 from bridge.reports import Reports
+from bridge.sasl import SaslClient
 from bridge.uplink import Outcomes, Uplink
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.contract import Outcome
 from edge.broker.durable import DurableSubscription
+from edge.broker.peer_tls import peer_context
 from edge.broker.router import Router, SubscribeOptions
 from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.pattern import Joinable
@@ -41,6 +44,9 @@ IDLE_TIMEOUT_S: Final = 30.0
 LEDGER_RANGES: Final = 500
 """Ranges of one ledger document: some 50 KiB of JSON."""
 
+FRAME_BYTES_MAX: Final = 65_536
+"""AMQP max-frame-size we announce, unless the connector says otherwise."""
+
 BEFORE_FORWARDER = "before forwarder"
 """Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
 
@@ -58,10 +64,11 @@ class ConnectorUplink:
         self._subscriptions: dict[str, Joinable] = {}
         self._filters: dict[str, str] = {}
         self.dialer = Dialer(
-            [Endpoint(endpoint.host, endpoint.port) for endpoint in connector.endpoints],
-            lambda endpoint: self._connection(hop.gateway),
+            [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
+            lambda endpoint: self._connection(hop.gateway, endpoint.host),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
             bind=self._bind,
+            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
@@ -113,12 +120,27 @@ class ConnectorUplink:
         """The forwarders' places in the logs of the store."""
         return [part for subscription in self._subscriptions.values() for part in parts_of(subscription)]
 
-    def _connection(self, container: str) -> DialedConnection:
-        engine = Engine(container_id=container, server=False, idle_timeout_s=IDLE_TIMEOUT_S)
+    def _connection(self, container: str, host: str) -> DialedConnection:
+        engine = Engine(
+            container_id=container,
+            server=False,
+            hostname=host,
+            sasl=credentials_of(self.connector),
+            idle_timeout_s=self.connector.idle_timeout_s or IDLE_TIMEOUT_S,
+            max_frame_size=self.connector.frame_bytes_max or FRAME_BYTES_MAX,
+        )
         return GatewayLink(engine, self.uplink, self.reports)
 
     def _bind(self, wake: Callable[[], None]) -> None:
         bind_wake(self.uplink, self.reports, wake)
+
+
+def credentials_of(connector: Connector) -> SaslClient | None:
+    """What we say of ourselves to the peer: our certificate, a password, or nothing."""
+    certified = connector.tls is not None and connector.tls.certificate is not None
+    if connector.credentials is not None:
+        return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
+    return SaslClient(external=True) if certified else None
 
 
 def parts_of(subscription: Joinable) -> list[LogSubscription]:

@@ -5,66 +5,100 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from tests.bench.brokers import BrokerMissing, say
-from tests.bench.cases import CASES, ROUNDS, Result, run
+from tests.bench.cases import CASES, ROUNDS, Case, Result, run
 from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.plot import svg
+
+WIDTH = 80
+"""Columns of the table."""
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME…]")
-@click.option("--rounds", default=ROUNDS, show_default=True, help="Counted rounds of each, after one to warm up.")
+@click.option("--rounds", default=ROUNDS, show_default=True, help="Counted rounds of each, after those to warm up.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 @click.option("--list", "listing", is_flag=True, help="Name the benchmarks and stop.")
-def bench(names: tuple[str, ...], rounds: int, as_json: bool, listing: bool) -> None:
-    """Run the benchmarks named, or all. Exits 1 when a goal is missed, 3 when a peer is not installed."""
+def bench(names: tuple[str, ...], rounds: int, as_json: bool, plot: Path | None, listing: bool) -> None:
+    """Run the benchmarks named, or all of them.
+
+    Exits 1 when a goal is missed, 3 when a peer of a benchmark that was named is not installed.
+    """
     if listing:
         for case in CASES.values():
-            click.echo(f"{case.name:14} {case.about}")
+            click.echo(f"{case.name:22} {case.about}")
         return
     unknown = [name for name in names if name not in CASES]
     if unknown:
         raise click.UsageError(f"no benchmark called {', '.join(unknown)}; there are {', '.join(CASES)}")
     Path("build").mkdir(exist_ok=True)
-    results = []
-    with tempfile.TemporaryDirectory(prefix="waypost-load-") as folder:
-        load = LoadGenerators(Path(folder))
-        try:
-            results.extend(run(CASES[name], load, rounds) for name in names or CASES)
-        except BrokerMissing as missing:
-            say(f"error: {missing}")
-            sys.exit(3)
-        except LoadFailed as failed:
-            say(f"error: {failed}")
-            sys.exit(1)
+    results, failed = measure([CASES[name] for name in names or CASES], rounds, named=bool(names))
     if as_json:
         click.echo(json.dumps([result._asdict() for result in results], indent=2))
     else:
         show(results)
-    sys.exit(0 if all(result.met for result in results) else 1)
+    if plot is not None:
+        plot.write_text(svg(results))
+    sys.exit(1 if failed or any(result.met is False for result in results) else 0)
+
+
+def measure(cases: list[Case], rounds: int, *, named: bool) -> tuple[list[Result], bool]:
+    """The results, and whether a load did not come through. A peer that is missing is passed over unless `named`."""
+    minutes = sum(case.seconds for case in cases) * (rounds + 1) / (ROUNDS + 1) / 60
+    say(f"{len(cases)} benchmarks, about {max(1, round(minutes))} min; keep the machine quiet meanwhile")
+    results: list[Result] = []
+    failed = False
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="waypost-load-") as folder:
+        load = LoadGenerators(Path(folder))
+        for number, case in enumerate(cases, start=1):
+            say(f"[{number}/{len(cases)}, {time.monotonic() - begin:.0f} s] {case.name}: {case.about}")
+            try:
+                results.append(run(case, load, rounds))
+            except BrokerMissing as missing:
+                if named:
+                    say(f"error: {missing}")
+                    sys.exit(3)
+                say(f"  skipped: {missing}")
+            except LoadFailed as error:
+                say(f"error: {case.name}: {error}")
+                failed = True
+    return results, failed
 
 
 def show(results: list[Result]) -> None:
-    """A table that fits a terminal."""
-    table = Table(title="messages a second, medians", title_justify="left")
-    for heading in ("benchmark", "waypost", "peer", "ratio", "goal", "RSS MiB", ""):
-        table.add_column(heading, justify="left" if heading in ("benchmark", "goal") else "right")
+    """A table that fits a terminal of 80 columns."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title="medians of the rounds; ratios are medians of each round's own",
+        title_justify="left",
+    )
+    for heading in ("benchmark", "waypost", "peer", "ratio", "goal", "MiB", ""):
+        left = heading in ("benchmark", "goal", "")
+        table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    words = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
     for result in results:
+        peer_memory = "" if result.peer_resident_mib is None else f"\n{result.peer_resident_mib:,.0f}"
         table.add_row(
-            result.name,
-            f"{result.rate:,.0f}",
-            "-" if result.peer_rate is None else f"{result.peer_rate:,.0f}",
+            f"{result.name}\n[dim]{result.unit}[/]",
+            f"{result.value:,.0f}",
+            "-" if result.peer_value is None else f"{result.peer_value:,.0f}\n[dim]{result.peer}[/]",
             "-" if result.ratio is None else f"{result.ratio:.2f}",
-            result.goal,
-            f"{result.resident_mib:.0f}",
-            "[green]met[/]" if result.met else "[red]missed[/]",
+            result.goal.replace(", ", "\n"),
+            f"{result.resident_mib:.0f}{peer_memory}",
+            words[result.met],
         )
-    Console().print(table)
+    Console(width=WIDTH).print(table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The brokers that are compared, started fresh for a benchmark on free loopback ports and stopped after it."""
+"""The brokers that are compared, started fresh for a benchmark on free loopback ports and stopped after it.
+
+Those with a runtime of their own (RabbitMQ, ActiveMQ Artemis) are in `peers`.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,10 @@ class Broker(Protocol):
 
     def port(self, protocol: str) -> int: ...
 
+    def queue(self, number: int) -> str:
+        """AMQP address of a durable queue; another number, another queue."""
+        ...
+
     @property
     def resident_mib(self) -> float: ...
 
@@ -41,6 +48,12 @@ def resident_mib(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
+
+
+def listens(port: int) -> bool:
+    """Somebody accepts connections on this loopback port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class WaypostBroker:
@@ -63,6 +76,9 @@ class WaypostBroker:
     def port(self, protocol: str) -> int:
         return self._process.port(protocol)
 
+    def queue(self, number: int) -> str:
+        return f"queue/bench{number}"
+
     @property
     def resident_mib(self) -> float:
         return resident_mib(self._process.pid)
@@ -72,16 +88,18 @@ class Mosquitto:
     """Debian's Mosquitto, everything in memory, no bound on its queues."""
 
     name = "mosquitto"
+    _settings = "max_queued_messages 0\nmax_inflight_messages 0\n"
 
     def __init__(self) -> None:
         program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
         if program is None:
             raise BrokerMissing("mosquitto is not installed: apt-get install mosquitto")
         self._port = free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-")
+        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
         self._configuration = Path(self._folder.name) / "mosquitto.conf"
         self._configuration.write_text(
-            f"listener {self._port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 0\n"
+            f"listener {self._port} 127.0.0.1\nallow_anonymous true\n{self._settings}"
+            f"persistence_location {self._folder.name}/\n"
         )
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
@@ -90,27 +108,36 @@ class Mosquitto:
         self._process = subprocess.Popen(
             [self._program, "-c", str(self._configuration)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        wait_until(self._answers, timeout_s=10, what="mosquitto listens")
+        wait_until(lambda: listens(self._port), timeout_s=10, what="mosquitto listens")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(10)
+            self._process.wait(30)
         self._folder.cleanup()
-
-    def _answers(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
     def port(self, protocol: str) -> int:
         return self._port
+
+    def queue(self, number: int) -> str:
+        raise NotImplementedError("Mosquitto speaks MQTT only")
 
     @property
     def resident_mib(self) -> float:
         if self._process is None:
             raise ProcessLookupError("mosquitto is not running")
         return resident_mib(self._process.pid)
+
+
+class MosquittoPersistent(Mosquitto):
+    """The same with its persistence: its whole state written every 10 000 changes, never synced before an answer."""
+
+    name = "mosquitto-db"
+    _settings = (
+        "max_queued_messages 0\nmax_inflight_messages 0\n"
+        "persistence true\nautosave_on_changes true\nautosave_interval 10000\n"
+    )
 
 
 def say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,17 +17,26 @@ from edge.appliance.configuration.resources import (
     ForwarderPart,
     GatewaySpec,
     HubPart,
+    ListenerTlsPart,
     MessagingUserSpec,
     Resource,
     TlsPart,
 )
-from edge.appliance.configuration.validate import HUB_CONNECTOR, NO_TLS, filter_fault, limits_of, of_kind, remote_of
+from edge.appliance.configuration.validate import (
+    HUB_CONNECTOR,
+    LISTENERS,
+    filter_fault,
+    limits_of,
+    of_kind,
+    remote_of,
+)
 from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.configuration import (
     AddressConfiguration,
     AddressPolicy,
     Authentication,
     BrokerConfiguration,
+    ConfiguredUser,
     Connector,
     Credentials,
     Direction,
@@ -35,8 +45,10 @@ from edge.broker.configuration import (
     Forwarder,
     Redelivery,
     TlsFiles,
+    TlsListener,
     WhenFull,
 )
+from edge.broker.policy import EVERYTHING, Operation, Rule
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -58,8 +70,10 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
     for resource, gateway in of_kind(resources, GatewaySpec):
         configuration = _with_gateway(configuration, resource.name, gateway)
     addresses = list(of_kind(resources, AddressSpec))
+    users = tuple(_user(spec) for _, spec in of_kind(resources, MessagingUserSpec))
     return msgspec.structs.replace(
         configuration,
+        users=users,
         addresses=tuple(_address(spec) for _, spec in addresses),
         forwarders=tuple(
             _forwarder(resource.name, spec, part) for resource, spec in addresses for part in spec.forwarders
@@ -84,8 +98,7 @@ def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters
 
     A connector called `hub` that is there already is replaced. Raises `ValueError` for a URL or filter that is none.
     """
-    if values.scheme_and_endpoint(url)[0]:
-        raise ValueError(NO_TLS)
+    values.scheme_and_endpoint(url)
     for pattern in filters:
         fault = filter_fault(pattern)
         if fault:
@@ -108,19 +121,18 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
     A rule that is silently not enforced is worse than none, above all where it is about who may do what.
     """
-    return [f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource)]
+    found = [f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource)]
+    spaces = [spec.authentication_service for _, spec in of_kind(resources, AddressSpaceSpec)]
+    if any(service is None or service.name is Authentication.NONE for service in spaces):
+        for resource, _ in of_kind(resources, MessagingUserSpec):
+            found.append(f"{resource.kind} {resource.name}: nobody is asked who he is, authenticationService is none")
+    return found
 
 
 def _not_in_force(resource: Resource) -> Iterator[str]:
     spec = resource.spec
-    if isinstance(spec, MessagingUserSpec):
-        yield "users are kept, authorization is not enforced yet"
     if isinstance(spec, DeviceSpec):
         yield "devices are kept, their identity is not checked yet"
-    if isinstance(spec, AddressSpaceSpec) and any(
-        part.idle_timeout is not None or part.max_frame_size is not None for part in spec.connectors
-    ):
-        yield "idleTimeout and maxFrameSize of connectors: kept, not acted on yet"
     if isinstance(spec, AddressSpec):
         fields = {
             "messageTtl": spec.message_ttl is not None,
@@ -145,11 +157,31 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
     return msgspec.structs.replace(
         configuration,
         gateway=gateway,
-        mqtt=spec.listeners.mqtt,
-        amqp=spec.listeners.amqp,
-        http=spec.listeners.http,
+        **{name: getattr(spec.listeners, name) for name in LISTENERS},
+        tls=_listener_tls(spec.listeners.tls),
         limits=limits_of(spec),
         connectors=(*configuration.connectors, *hubs),
+    )
+
+
+def _user(spec: MessagingUserSpec) -> ConfiguredUser:
+    encoded = spec.authentication.password
+    rules = tuple(
+        Rule(tuple(part.addresses) or (EVERYTHING,), frozenset(Operation(word.value) for word in part.operations))
+        for part in spec.authorization
+    )
+    return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
+
+
+def _listener_tls(part: ListenerTlsPart | None) -> TlsListener | None:
+    if part is None:
+        return None
+    return TlsListener(
+        certificate=part.certificate,
+        key=part.key,
+        client_ca=part.client_ca,
+        client_required=part.client_required,
+        minimum=part.minimum.value,
     )
 
 

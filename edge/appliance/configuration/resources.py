@@ -208,12 +208,39 @@ class DeviceSpec(Part, frozen=True, kw_only=True):
 # --- Gateway ---------------------------------------------------------------------------------------------------------
 
 
+class TlsVersion(enum.Enum):
+    """Lowest version of TLS a listener speaks."""
+
+    TLS_1_2 = "1.2"
+    TLS_1_3 = "1.3"
+
+
+class ListenerTlsPart(Part, frozen=True, kw_only=True):
+    """Paths of PEM files for the listeners with TLS. They are read again when they change, without a restart."""
+
+    certificate: Annotated[str, msgspec.Meta(min_length=1)]
+    key: Annotated[str, msgspec.Meta(min_length=1)]
+    client_ca: str | None = None
+    client_required: bool = False
+    minimum: TlsVersion = TlsVersion.TLS_1_2
+
+
 class Listeners(Part, frozen=True, kw_only=True):
-    """Where the gateway listens. What is not named is not served."""
+    """Where the gateway listens. What is not named is not served.
+
+    `mqtts`, `amqps` are TLS; `mqttWs`, `amqpWs` WebSocket; `mqttWss`, `amqpWss` WebSocket over TLS.
+    """
 
     mqtt: HostPort | None = None
     amqp: HostPort | None = None
     http: HostPort | None = None
+    mqtts: HostPort | None = None
+    amqps: HostPort | None = None
+    mqtt_ws: HostPort | None = None
+    amqp_ws: HostPort | None = None
+    mqtt_wss: HostPort | None = None
+    amqp_wss: HostPort | None = None
+    tls: ListenerTlsPart | None = None
 
 
 class HubPart(Part, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
+from bridge.scram import ScramError, prepare
 from edge.appliance.configuration import schema, values
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
@@ -22,6 +23,7 @@ from edge.appliance.configuration.resources import (
     DeviceSpec,
     ForwarderPart,
     GatewaySpec,
+    Listeners,
     MessagingUserSpec,
     Resource,
     TlsPart,
@@ -29,7 +31,7 @@ from edge.appliance.configuration.resources import (
 )
 from edge.broker.addresses import AddressType
 from edge.broker.configuration import Authentication, Direction, Durability, WhenFull
-from edge.broker.limits import Limits
+from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX, Limits
 from edge.broker.topics import is_filter
 
 HUB_CONNECTOR: Final = "hub"
@@ -39,7 +41,17 @@ NAME_BYTES_MAX: Final = 65_535
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""
 
-NO_TLS: Final = "the link has no TLS yet, and would connect in the clear; only amqp:// (through a tunnel, if need be)"
+FRAME_BYTES_MIN: Final = 512
+"""MIN-MAX-FRAME-SIZE (AMQP 1.0 section 2.8.19)."""
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+"""Hosts a password may go to without TLS: it does not leave this machine."""
+
+SECURE: Final = ("mqtts", "amqps", "mqtt_wss", "amqp_wss")
+"""Listeners with TLS, by the field of `Listeners`."""
+LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
+_CAMEL: Final = {field.name: key for key, field in schema.field_names(Listeners).items()}
+"""What a listener is called in YAML."""
 
 Errors = Iterator[ConfigurationError]
 S = TypeVar("S")
@@ -101,19 +113,18 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
     """
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         service = spec.authentication_service
-        if service is not None and service.name is not Authentication.NONE:
-            message = (
-                f"{service.name.value} authentication is not there yet, and every client would be let in; only none"
-            )
+        asks = any(
+            gateway.listeners.tls is not None and gateway.listeners.tls.client_ca is not None
+            for _, gateway in of_kind(resources, GatewaySpec)
+        )
+        if service is not None and service.name is Authentication.EXTERNAL and not asks:
+            message = "external authentication is by client certificate: the Gateway needs listeners.tls.clientCa"
             yield error_at(resource, ("spec", "authenticationService", "name"), message)
         for i, connector in enumerate(spec.connectors):
-            for field, given in (("tls", connector.tls), ("credentials", connector.credentials)):
-                if given is not None:
-                    message = f"connectors have no {field} yet, and would connect in the clear"
-                    yield error_at(resource, ("spec", "connectors", i, field), message)
-    for resource, gateway in of_kind(resources, GatewaySpec):
-        if gateway.hub is not None and gateway.hub.url.startswith("amqps:"):
-            yield error_at(resource, ("spec", "hub", "url"), NO_TLS)
+            local = all(host.host in LOOPBACK for host in connector.endpoint_hosts)
+            if connector.credentials is not None and connector.tls is None and not local:
+                message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
+                yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
 
 
 def _duplicates(resources: Sequence[Resource]) -> Errors:
@@ -138,11 +149,18 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
     for resource, spec in of_kind(resources, GatewaySpec):
         yield from _limits(resource, spec.limits)
         taken: dict[str, str] = {}
-        for protocol in ("mqtt", "amqp", "http"):
-            endpoint = getattr(spec.listeners, protocol)
-            if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), protocol) != protocol:
+        for field in LISTENERS:
+            endpoint, name = getattr(spec.listeners, field), _CAMEL[field]
+            if endpoint is not None and endpoint.port and taken.setdefault(str(endpoint), name) != name:
                 message = f"{endpoint} is taken by {taken[str(endpoint)]}"
-                yield error_at(resource, ("spec", "listeners", protocol), message)
+                yield error_at(resource, ("spec", "listeners", name), message)
+            if endpoint is not None and field in SECURE and spec.listeners.tls is None:
+                message = "a listener with TLS needs listeners.tls: {certificate, key}"
+                yield error_at(resource, ("spec", "listeners", name), message)
+        tls = spec.listeners.tls
+        if tls is not None and tls.client_required and tls.client_ca is None:
+            message = "needs clientCa: nobody's certificate could be trusted"
+            yield error_at(resource, ("spec", "listeners", "tls", "clientRequired"), message)
         if spec.hub is not None:
             yield from _hub_url(resource, spec.hub.url, spec.hub.tls)
             yield from _tls(resource, ("spec", "hub", "tls"), spec.hub.tls)
@@ -195,6 +213,8 @@ def _connector(resource: Resource, path: schema.Path, connector: ConnectorPart) 
             values.host_name(host.host)
         except ValueError as why:
             yield error_at(resource, (*path, "endpointHosts", j, "host"), str(why))
+    if connector.max_frame_size is not None and connector.max_frame_size < FRAME_BYTES_MIN:
+        yield error_at(resource, (*path, "maxFrameSize"), f"AMQP asks for {FRAME_BYTES_MIN} bytes at least")
     yield from _tls(resource, (*path, "tls"), connector.tls)
 
 
@@ -313,14 +333,40 @@ def _remote(resource: Resource, path: schema.Path, address: str, remote: str) ->
 def _users(resources: Sequence[Resource]) -> Errors:
     seen: set[str] = set()
     for resource, spec in of_kind(resources, MessagingUserSpec):
+        if len(spec.username) > USERNAME_CHARACTERS_MAX or not spec.username.isprintable():
+            message = f"must be 1 to {USERNAME_CHARACTERS_MAX} printable characters"
+            yield error_at(resource, ("spec", "username"), message)
         if spec.username in seen:
             yield error_at(resource, ("spec", "username"), f'a user called "{spec.username}" is there already')
         seen.add(spec.username)
-        if spec.authentication.password is not None:
-            try:
-                base64.b64decode(spec.authentication.password, validate=True)
-            except (binascii.Error, ValueError):
-                yield error_at(resource, ("spec", "authentication", "password"), "must be Base64, as in EnMasse")
+        yield from _password(resource, spec)
+        if len(spec.authorization) > RULES_PER_USER_MAX:
+            yield error_at(resource, ("spec", "authorization"), f"more than {RULES_PER_USER_MAX} rules")
+        for i, part in enumerate(spec.authorization):
+            if len(part.addresses) > RULES_PER_USER_MAX:
+                message = f"more than {RULES_PER_USER_MAX} addresses"
+                yield error_at(resource, ("spec", "authorization", i, "addresses"), message)
+            for j, pattern in enumerate(part.addresses):
+                # EnMasse's trailing asterisk is a wildcard in no filter, and would silently allow nothing
+                fault = filter_fault(pattern) or ("wildcards are + and #" if pattern.endswith("*") else "")
+                if fault:
+                    yield error_at(resource, ("spec", "authorization", i, "addresses", j), fault)
+
+
+def _password(resource: Resource, spec: MessagingUserSpec) -> Errors:
+    if spec.authentication.password is None:
+        return
+    path = ("spec", "authentication", "password")
+    try:
+        password = base64.b64decode(spec.authentication.password, validate=True).decode("utf-8")
+        prepare(password)
+    except (UnicodeDecodeError, ScramError) as why:
+        yield error_at(resource, path, str(why) if isinstance(why, ScramError) else "must be Base64 of UTF-8")
+    except (binascii.Error, ValueError):
+        yield error_at(resource, path, "must be Base64, as in EnMasse")
+    else:
+        if not 0 < len(password.encode()) <= PASSWORD_BYTES_MAX:
+            yield error_at(resource, path, f"must be 1 to {PASSWORD_BYTES_MAX} bytes")
 
 
 def _devices(resources: Sequence[Resource]) -> Errors:

@@ -16,7 +16,7 @@ import contextlib
 import hashlib
 import ipaddress
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from importlib import resources
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -32,8 +32,10 @@ from edge.appliance.console.status import StatusSource, UplinkControl, status_of
 NEVER_CACHED = {"Cache-Control": "no-store"}
 
 
-def make_app(status: StatusSource, uplink_control: UplinkControl | None = None) -> Starlette:
-    """The console over a status source; without `uplink_control` pausing answers 404."""
+def make_app(
+    status: StatusSource, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()
+) -> Starlette:
+    """The console over a status source; without `uplink_control` pausing answers 404. `more` routes are served too."""
     console = _Console(status, uplink_control)
     routes = [
         Route("/", console.page),
@@ -43,6 +45,7 @@ def make_app(status: StatusSource, uplink_control: UplinkControl | None = None) 
         Route("/api/v1/uplink/resume", console.resume, methods=["POST"]),
         Route("/healthz", console.healthz),
         Route("/metrics", console.metrics),
+        *more,
     ]
     return Starlette(routes=routes, lifespan=console.lifespan)
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from edge.appliance.devices.credentials_cli import COMMANDS
 from edge.appliance.devices.device import Device, Settings
 from edge.appliance.devices.journal import Journal
 from edge.appliance.devices.outbox import Outbox
@@ -22,7 +23,11 @@ log = logging.getLogger(__name__)
 
 @click.group()
 def device() -> None:
-    """Devices: those that measure this machine for tests and demonstrations."""
+    """Devices: who may connect to a gateway, and devices made of this machine for tests and demonstrations."""
+
+
+for command in COMMANDS:
+    device.add_command(command)
 
 
 @device.command()

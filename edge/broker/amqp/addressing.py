@@ -14,6 +14,7 @@ import msgspec
 from bridge.amqp_values import Described
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.addresses import AddressType
+from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.contract import Refusal
 from edge.broker.router import SubscribeOptions
 from edge.broker.topics import is_filter
@@ -27,7 +28,11 @@ TEMPORARY_PREFIX: Final = "temp/"
 ADDRESS_BYTES_MAX: Final = 16_384
 """Our answer carries the address too, and has to fit into one frame of a peer that takes small ones."""
 
-_SERVICES: Final = ("$management", "$cbs")
+MANAGEMENT: Final = "$management"
+TOKENS: Final = "$cbs"
+SERVICES: Final = (MANAGEMENT, TOKENS)
+"""Names behind which no messages are kept: the broker itself answers."""
+_SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 
 KindOf = Callable[[str], AddressType]
@@ -59,6 +64,9 @@ class Reception(msgspec.Struct, frozen=True):
     options: SubscribeOptions
     source: Terminus
     """The source to answer with: what is really in place."""
+    selector: Selector | None = None
+    service: str = ""
+    """The service whose answers are received; `address` is where they are sent."""
 
     @property
     def durable(self) -> bool:
@@ -80,6 +88,8 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
         return _dynamic(target)
     if target.address is None:
         return None, target
+    if target.address in SERVICES:
+        return target.address, target
     _check(target.address)
     if is_filter(target.address) or SUBSCRIPTION_SEPARATOR in target.address:
         raise Unacceptable("amqp:invalid-field", f"{target.address!r} cannot be sent to")
@@ -104,19 +114,27 @@ def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
     if source.dynamic:
         address, answer = _dynamic(source)
         return Reception(address, SubscribeOptions(), answer)
+    if source.address in SERVICES:
+        return Reception(temporary_address(), SubscribeOptions(), source, service=source.address)
     whole = source.address or ""
     address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
     _check(address)
     kind = kind_of(address)
     if kind is AddressType.SUBSCRIPTION or (separator and (kind is not AddressType.TOPIC or not name)):
         raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
-    if source.distribution_mode == "copy" and kind.is_queue:
-        raise Unacceptable("amqp:not-implemented", "queues are not browsed")
-    filters = {key: value for key, value in source.filters.items() if _is_no_local(value)}
-    options = SubscribeOptions(no_local=bool(filters))
+    filters = {key: value for key, value in source.filters.items() if _described(value, _NO_LOCAL)}
+    options = SubscribeOptions(no_local=bool(filters), browse=kind.is_queue and source.distribution_mode == "copy")
+    if options.browse and is_filter(address):
+        raise Unacceptable("amqp:not-implemented", "one queue is browsed at a time")
+    selector = None
+    for key, value in source.filters.items():
+        if _described(value, _SELECTOR) and (kind is AddressType.TOPIC or options.browse):
+            selector, filters[key] = _selector(value.value), value
     if kind is AddressType.TOPIC:
         options = _topic_options(link, container_id, address, name, options)
-    return Reception(address, options, msgspec.structs.replace(source, filters=filters))
+        if selector is not None and (options.shared or options.share_name is not None):
+            raise Unacceptable("amqp:not-implemented", "a shared subscription takes no selector")
+    return Reception(address, options, msgspec.structs.replace(source, filters=filters), selector)
 
 
 def _topic_options(
@@ -145,12 +163,21 @@ def _check(address: str) -> None:
         raise Unacceptable("amqp:invalid-field", "an empty address")
     if "\0" in address or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
         raise Unacceptable("amqp:invalid-field", "the address is no topic name")
-    if address in _SERVICES:
-        raise Unacceptable("amqp:not-found", f"{address} is not served here")
+    if address in SERVICES:
+        raise Unacceptable("amqp:not-found", f"{address} is asked over a link of its own")
     levels = address.split("/")
     if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
         raise Unacceptable("amqp:invalid-field", f"{address!r} is no topic filter")
 
 
-def _is_no_local(value: object) -> bool:
-    return isinstance(value, Described) and value.descriptor in _NO_LOCAL
+def _described(value: object, descriptors: tuple[str, int]) -> bool:
+    return isinstance(value, Described) and value.descriptor in descriptors
+
+
+def _selector(text: object) -> Selector:
+    if not isinstance(text, str):
+        raise Unacceptable("amqp:invalid-field", "a selector that is no string")
+    try:
+        return Selector(text)
+    except SelectorError as error:
+        raise Unacceptable("amqp:invalid-field", f"selector: {error}") from error

@@ -10,16 +10,19 @@ from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
-from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, bare_message
-from edge.broker.amqp.translate import address_of, flags_of, read_header
+from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
+from edge.broker.amqp.translate import EXPIRY_FIELD, address_of, expiry_ms_of, flags_of, read_header, with_ttl
 from edge.broker.contract import Refusal
 from edge.broker.limits import SENDER_CREDIT
+from edge.broker.policy import Grant
 from edge.broker.router import Router
 
 _DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
 _ANNOTATIONS = b"\x00\x53\x72"
 
+_NS_IN_MS = 1_000_000
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
+_NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
 
 
@@ -53,18 +56,29 @@ class IncomingLink:
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
     def __init__(
-        self, engine: Engine, link: Link, router: Router, driver: Flusher, name: str, address: str | None
+        self,
+        engine: Engine,
+        link: Link,
+        router: Router,
+        driver: Flusher,
+        name: str,
+        address: str | None,
+        grant: Grant | None = None,
     ) -> None:
-        """`address` None: the anonymous relay, every message says its own."""
+        """`address` None: the anonymous relay, every message says its own, and is held against `grant` if there is
+        one; where there is an address the attach was."""
         self.name = name
         self.address = address
         self._engine = engine
         self._link = link
         self._router = router
         self._driver = driver
+        self._grant = grant if address is None else None
         self._direct = address is not None and router.address_type(address) in _DIRECT
         self._under_way = 0
         """Messages published and not answered yet."""
+        self._held = False
+        """No more credit for now: a subscriber of what comes in has to catch up."""
 
     # --- from the session -------------------------------------------------------------------------------------
 
@@ -83,7 +97,7 @@ class IncomingLink:
     def top_up(self) -> None:
         """Grant credit when half of what the address allows has been used up."""
         link = self._link
-        if link.closed:
+        if link.closed or self._held:
             return
         if self.address is None:
             window = SENDER_CREDIT - self._under_way
@@ -109,6 +123,15 @@ class IncomingLink:
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
         else:
             self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))
+
+    def hold_back(self) -> None:
+        """A subscriber of what comes in is behind: grant nothing more for now."""
+        self._held = True
+
+    def go_on(self) -> None:
+        """It has caught up, or is not waited for any more."""
+        self._held = False
+        self.top_up()
 
     def credit_changed(self, address: str) -> None:
         """Consumers of a direct address came, went, or took something."""
@@ -141,6 +164,8 @@ class IncomingLink:
             # the same header, then a section that is neither header, delivery nor message annotations
             if not message.startswith(header) or message[end : end + 2] != b"\x00\x53" or message[end + 2] < 0x73:
                 return None
+            if message[end + 2] == PROPERTIES and _says_when_it_expires(message, end + 3):
+                return None
             bodies.append(message[end:] if end else message)
         return header, bodies
 
@@ -159,11 +184,12 @@ class IncomingLink:
                 end, start = bare_message(message)
                 body = message[start:]
                 address = self.address if self.address is not None else check_to(address_of(body))
+                self._permit(address)
                 flags = AMQP | flags_of(body, settled=settled)
+                header = self._header(message[:end], body)
             except (DecodeError, Unacceptable) as error:
                 self._reject(token, error)
                 continue
-            header = message[:end]
             if gathering is None or (gathering.address, gathering.header, gathering.flags) != (address, header, flags):
                 self._publish_gathered(gathering)
                 gathering = _Gathering(address, header, flags)
@@ -172,11 +198,33 @@ class IncomingLink:
                 gathering.tokens.append(token)
         self._publish_gathered(gathering)
 
+    def _header(self, header: bytes, body: bytes) -> bytes:
+        """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one
+        place says how long a message lives, and the bare message stays as it is. Raises `DecodeError`."""
+        expiry_ms = expiry_ms_of(body)
+        if expiry_ms is None:
+            return header
+        return with_ttl(header, max(0, expiry_ms - self._router.now_ns() // _NS_IN_MS))
+
     def _publish_gathered(self, gathering: _Gathering | None) -> None:
         if gathering is not None:
             self._publish(gathering.address, gathering.header, gathering.flags, gathering.bodies, gathering.tokens)
 
+    def _permit(self, address: str) -> None:
+        """Raises `Unacceptable` for a message on the anonymous relay that must not be sent there."""
+        if self._grant is not None and not self._grant.may_send(address):
+            raise Unacceptable(_NOT_AUTHORIZED, f"{self.name} must not send to {address!r}")
+
     def _reject(self, token: int | None, error: Exception) -> None:
+        self._router.figures.refused += 1
         if token is not None:
             name = error.condition.name if isinstance(error, Unacceptable) else _DECODE_ERROR
             self._engine.settle(self._link, (token,), State.REJECTED, Condition(name, str(error)))
+
+
+def _says_when_it_expires(message: bytes, offset: int) -> bool:
+    """True when the list of properties at `offset` reaches to its ninth field, absolute-expiry-time."""
+    code = message[offset]
+    if code == 0xC0:
+        return message[offset + 2] > EXPIRY_FIELD
+    return code == 0xD0 and int.from_bytes(message[offset + 5 : offset + 9], "big") > EXPIRY_FIELD

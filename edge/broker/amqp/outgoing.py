@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 
-from bridge.engine import Dispositions, Engine, Link, State
-from bridge.message import Stored
+from bridge.amqp_values import DecodeError
+from bridge.engine import Condition, Dispositions, Engine, Link, State
+from bridge.message import Run, Stored
 from edge.broker.amqp.incoming import Flusher
-from edge.broker.amqp.translate import amqp_messages
+from edge.broker.amqp.selector import Selector
+from edge.broker.amqp.translate import amqp_messages, selectable
 from edge.broker.contract import Outcome, Subscription
 from edge.broker.router import Router
+from edge.broker.subscriptions.group import SETTLED
 from edge.broker.subscriptions.pattern import Joinable
-
-DRAIN_POLL_S = 0.02
-"""A drain that meets a backlog waits for the store; it is looked at again this much later."""
-DRAIN_POLLS_MAX = 100
-"""Then the credit is given back: a backlog may be of messages this consumer does not get."""
 
 _SETTLED, _UNSETTLED = 1, 0
 
@@ -43,9 +42,10 @@ class OutgoingLink:
         *,
         durable: bool,
         clock_ns: Callable[[], int],
-        later: Callable[[float, Callable[[], None]], object],
+        selector: Selector | None = None,
     ) -> None:
-        """`durable`: the subscription outlives the link unless it is closed; `later` calls a function after a delay."""
+        """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
+        for this receiver, and nobody else is there to get it (topics, browsing)."""
         self.name = name
         self.subscription: Joinable | None = None
         """Set once the router has given one."""
@@ -55,10 +55,10 @@ class OutgoingLink:
         self._driver = driver
         self._durable = durable
         self._clock_ns = clock_ns
-        self._later = later
+        self._selector = selector
+        self._retained: deque[Run] = deque()
         self._tag = 0
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
-        self._drain_polls = 0
 
     # --- from the router --------------------------------------------------------------------------------------
 
@@ -69,7 +69,10 @@ class OutgoingLink:
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         link, position = self._link, stored.position
-        messages = amqp_messages(stored.run, now_ns=self._clock_ns())
+        messages = amqp_messages(stored.run, now_ns=self._clock_ns(), attempts=subscription.attempts)
+        if self._selector is not None:
+            self._deliver_selected(self._selector, subscription, position, messages)
+            return
         settled = link.snd_settle_mode == _SETTLED or (position < 0 and link.snd_settle_mode != _UNSETTLED)
         limit = link.max_message_size
         if limit and max(map(len, messages)) > limit:
@@ -78,17 +81,38 @@ class OutgoingLink:
             self._send(subscription, position, messages, settled=settled)
         self._driver.flush_soon()
 
+    def exhausted(self) -> None:
+        """The store has been read to its end: a drain need not wait any longer."""
+        if self._link.draining:
+            self._drain()
+
+    def stolen(self) -> None:
+        """The same device attached again to what this link has (link stealing, section 2.6.1)."""
+        link, subscription = self._link, self.subscription
+        link.context = None
+        self._engine.detach(link, closed=False, condition=Condition("amqp:link:stolen", "attached again elsewhere"))
+        self._driver.flush_soon()
+        self.subscription = None
+        self._outstanding.clear()
+        if subscription is not None:
+            self._router.unsubscribe(self, subscription, forget=False)
+
     # --- from the session -------------------------------------------------------------------------------------
 
     def flow(self) -> None:
         """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
         if self.subscription is None or self._link.closed:
             return
+        while self._retained and self.credit > 0:
+            self.deliver(self.subscription, Stored(SETTLED, 0, self._retained.popleft()))
         if self._link.credit > 0:
             self.subscription.pump()
         if self._link.draining:
-            self._drain_polls = 0
             self._drain()
+
+    def feed(self, runs: Iterable[Run]) -> None:
+        """Retained messages, sent before anything else as the credit allows."""
+        self._retained.extend(runs)
 
     def settled(self, event: Dispositions) -> None:
         """Answer the router in ranges of positions."""
@@ -145,14 +169,33 @@ class OutgoingLink:
             elif at >= 0:
                 subscription.settle(self, at, at, Outcome.MODIFIED_UNDELIVERABLE)
 
+    def _deliver_selected(
+        self, selector: Selector, subscription: Subscription, position: int, messages: list[bytes]
+    ) -> None:
+        """One by one: what is not selected counts as done."""
+        link = self._link
+        settled = link.snd_settle_mode == _SETTLED or (position < 0 and link.snd_settle_mode != _UNSETTLED)
+        limit = link.max_message_size or max(map(len, messages))
+        for i, message in enumerate(messages):
+            at = position + i if position >= 0 else position
+            if _is_selected(selector, message):
+                self._deliver_fitting(subscription, at, [message], limit, settled=settled)
+            elif at >= 0:
+                subscription.settle(self, at, at, Outcome.ACCEPTED)
+        self._driver.flush_soon()
+
     def _drain(self) -> None:
+        """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here."""
         link = self._link
         if link.closed or not link.draining or self.subscription is None:
             return
-        waiting = link.credit > 0 and getattr(self.subscription, "backlog", 0) > 0
-        if waiting and self._drain_polls < DRAIN_POLLS_MAX:
-            self._drain_polls += 1
-            self._later(DRAIN_POLL_S, self._drain)
-            return
-        self._engine.drained(link)
-        self._driver.flush_soon()
+        if link.credit <= 0 or self.subscription.idle_now:
+            self._engine.drained(link)
+            self._driver.flush_soon()
+
+
+def _is_selected(selector: Selector, message: bytes) -> bool:
+    try:
+        return selector.matches(selectable(message))
+    except DecodeError:
+        return False

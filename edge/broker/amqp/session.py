@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 
@@ -21,15 +20,27 @@ from bridge.engine import (
     SessionEnded,
     Transfers,
 )
+from bridge.message import Run
 from bridge.sasl import ANONYMOUS
-from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, reception, sending_address
+from edge.broker.addresses import AddressType
+from edge.broker.amqp.addressing import (
+    CONDITIONS,
+    MANAGEMENT,
+    SERVICES,
+    Unacceptable,
+    reception,
+    sending_address,
+)
 from edge.broker.amqp.incoming import Flusher, IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.services import ServiceLink
+from edge.broker.amqp.will import WillOrigin, will_of
+from edge.broker.contract import Refusal
+from edge.broker.identity import Gate
+from edge.broker.policy import Grant, Operation
 from edge.broker.router import AddressError, Router
 
-
-def _call_later(delay_s: float, callback: Callable[[], None]) -> object:
-    return asyncio.get_running_loop().call_later(delay_s, callback)
+NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
 
 class AmqpSession:
@@ -42,10 +53,13 @@ class AmqpSession:
         router: Router,
         *,
         clock_ns: Callable[[], int] = time.time_ns,
-        later: Callable[[float, Callable[[], None]], object] = _call_later,
         on_closed: Callable[[Condition | None], None] | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once."""
+        """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
+
+        Without a gate everybody may do everything.
+        """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
         self.container_id = ""
@@ -53,9 +67,16 @@ class AmqpSession:
         self._engine = engine
         self._router = router
         self._clock_ns = clock_ns
-        self._later = later
         self._on_closed = on_closed
-        self._incoming: set[IncomingLink] = set()
+        self._gate = gate
+        self._grant: Grant | None = None
+        """What the user may do; None where everybody may do everything."""
+        self._cut = False
+        """The user is gone or has other rights now; what still comes before our close has been answered is dropped."""
+        self._will: Run | None = None
+        self._replies: dict[str, str] = {}
+        """Target addresses of receivers of a service's answers, and where the router finds them."""
+        self._incoming: set[IncomingLink | ServiceLink] = set()
         self._outgoing: set[OutgoingLink] = set()
 
     # --- Owner ------------------------------------------------------------------------------------------------
@@ -97,6 +118,39 @@ class AmqpSession:
         authenticated = event.identity is not None and event.identity != ANONYMOUS
         self.name = (event.identity if authenticated else event.container_id) or "-"
         self._engine.open()
+        gate = self._gate
+        if gate is not None and not gate.open:
+            self._grant = gate.grant(self.name, event.container_id, self._revoked) if authenticated else None
+            if self._grant is None:
+                self._revoked()
+        self._take_will(event)
+
+    def _take_will(self, event: Opened) -> None:
+        try:
+            will = will_of(event.properties, self.name)
+            if will is not None and self._grant is not None:
+                self._must(self._grant.may_send(will.address), "leave a will for", will.address)
+            self._will = None if self._cut else will
+        except Unacceptable as error:
+            self._cut = True
+            self._engine.close(error.condition)
+
+    def _revoked(self) -> None:
+        """The user is gone, or its rules have changed: it may come again and see."""
+        self._cut = True
+        self._will = None  # allowed by rules that are no more
+        self._engine.close(Condition(NOT_AUTHORIZED, "the user is unknown, or has changed"))
+        self._driver.flush_soon()
+
+    @property
+    def _subscriber(self) -> str:
+        """Whom durable subscriptions belong to: nobody gets at those of another user by taking its container id."""
+        return self.container_id if self._grant is None else f"{self._grant.user}/{self.container_id}"
+
+    def _must(self, allowed: bool, what: str, address: str) -> None:
+        """Raises `Unacceptable` unless it is allowed."""
+        if not allowed or self._cut:
+            raise Unacceptable(NOT_AUTHORIZED, f"{self.name} must not {what} {address!r}")
 
     def _attached(self, link: Link) -> None:
         try:
@@ -112,15 +166,45 @@ class AmqpSession:
     def _attach_sender(self, link: Link) -> None:
         """The peer sends: we are its target."""
         address, target = sending_address(link)
-        incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address)
+        if address in SERVICES:
+            self._attach_service(link, address)
+            return
+        grant = self._grant
+        if grant is not None and address is not None:
+            self._must(link.target.dynamic or grant.may_send(address), "send to", address)
+        incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant)
         link.context = incoming
         self._incoming.add(incoming)
         self._engine.accept(link, target=target)
         incoming.top_up()
 
+    def _attach_service(self, link: Link, service: str) -> None:
+        grant = self._grant
+        if grant is not None and service == MANAGEMENT:
+            self._must(grant.may(Operation.MANAGE, service), "manage over", service)
+        incoming = ServiceLink(
+            self._engine,
+            link,
+            self._router,
+            self._driver,
+            service,
+            name=self.name,
+            replies=self._replies,
+            grant=grant,
+        )
+        link.context = incoming
+        self._incoming.add(incoming)
+        self._engine.accept(link)
+        incoming.top_up()
+
     def _attach_receiver(self, link: Link) -> None:
         """The peer receives: we are its source."""
-        wanted = reception(link, self.container_id, self._router.address_type)
+        wanted = reception(link, self._subscriber, self._router.address_type)
+        grant = self._grant
+        if grant is not None:
+            viewing = wanted.options.browse and grant.may(Operation.VIEW, wanted.address)
+            allowed = link.source.dynamic or bool(wanted.service) or viewing or grant.may_receive(wanted.address)
+            self._must(allowed, "receive from", wanted.address)
         outgoing = OutgoingLink(
             self._engine,
             link,
@@ -129,25 +213,39 @@ class AmqpSession:
             self.name,
             durable=wanted.durable,
             clock_ns=self._clock_ns,
-            later=self._later,
+            selector=wanted.selector,
         )
+        options = wanted.options
+        resumed = options.durable_name is not None and options.durable_name in self._router.durable_subscriptions
         outgoing.subscription = self._router.subscribe(outgoing, wanted.address, wanted.options)
         link.context = outgoing
         self._outgoing.add(outgoing)
         self._engine.accept(link, source=wanted.source)
+        if wanted.service and link.target.address is not None:
+            self._replies[link.target.address] = wanted.address
+        elif not (resumed or options.shared or options.share_name is not None):
+            self._feed_retained(outgoing, wanted.address)
         outgoing.flow()
 
+    def _feed_retained(self, outgoing: OutgoingLink, address: str) -> None:
+        """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
+        router = self._router
+        if router.address_type(address) is AddressType.TOPIC:
+            runs = router.retained.matching(address)
+            outgoing.feed(run for run in runs if not router.deadletters.worthless(run, router.policy(run.address)))
+
     def _received(self, event: Transfers) -> None:
-        if isinstance(event.link.context, IncomingLink):
+        if isinstance(event.link.context, IncomingLink | ServiceLink) and not self._cut:
             event.link.context.received(event)
 
     def _detached(self, link: Link, *, closed: bool) -> None:
         owner, link.context = link.context, None
-        if isinstance(owner, IncomingLink):
+        if isinstance(owner, IncomingLink | ServiceLink):
             self._incoming.discard(owner)
             owner.ended()
         elif isinstance(owner, OutgoingLink):
             self._outgoing.discard(owner)
+            self._replies.pop(link.target.address or "", None)
             owner.ended(closed=closed)
 
     def _closed(self, condition: Condition | None) -> None:
@@ -157,5 +255,10 @@ class AmqpSession:
             outgoing.ended(closed=False)
         self._incoming.clear()
         self._outgoing.clear()
+        will, self._will = self._will, None
+        if will is not None and condition is not None:
+            self._router.publish(WillOrigin(self.name), will, ())
+        if self._grant is not None and self._gate is not None:
+            self._gate.release(self._grant)
         if self._on_closed is not None:
             self._on_closed(condition)

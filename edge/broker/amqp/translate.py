@@ -39,6 +39,16 @@ _PROPERTY_NAMES: Final = (
 )
 """Fields of the properties section in order (section 3.2.4)."""
 _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 2, 4, 5, 6
+EXPIRY_FIELD: Final = 8
+"""Where absolute-expiry-time is among them."""
+
+_JMS_FIELDS: Final = (
+    ("JMSMessageID", 0),
+    ("JMSType", 3),
+    ("JMSReplyTo", 4),
+    ("JMSCorrelationID", 5),
+    ("JMSTimestamp", 9),
+)
 
 _SINGLE: Final = (
     "payload_format_indicator",
@@ -61,6 +71,7 @@ class Header(NamedTuple):
 
     durable: bool = False
     ttl_ms: int | None = None
+    priority: int = 4
 
 
 class Outline(NamedTuple):
@@ -88,7 +99,8 @@ def read_header(header: bytes) -> Header:
     if not isinstance(fields, list):
         return Header()
     ttl = fields[2] if len(fields) > 2 else None
-    return Header(bool(fields) and fields[0] is True, ttl if type(ttl) is int else None)
+    priority = fields[1] if len(fields) > 1 and type(fields[1]) is int else 4
+    return Header(bool(fields) and fields[0] is True, ttl if type(ttl) is int else None, priority)
 
 
 def outline(message: bytes) -> Outline:
@@ -148,6 +160,31 @@ def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
     return content_type, properties, found.body
 
 
+def is_empty(bare_message: bytes) -> bool:
+    """True when its payload has no bytes: what clears a retained message in either protocol."""
+    plain = s.plain_data(bare_message)
+    if plain is not None:
+        return not plain
+    try:
+        return not outline(bare_message).body
+    except DecodeError:
+        return False
+
+
+def expiry_ms_of(bare_message: bytes) -> int | None:
+    """The absolute-expiry-time of its properties (section 3.2.4), in milliseconds since 1970. Raises `DecodeError`."""
+    for section in s.sections(bare_message):
+        if section.code == s.PROPERTIES:
+            properties, _ = decode(bare_message, section.value)
+            expiry = (
+                properties[EXPIRY_FIELD] if isinstance(properties, list) and len(properties) > EXPIRY_FIELD else None
+            )
+            return int(expiry) if isinstance(expiry, int) and expiry > 0 else None
+        if section.code > s.PROPERTIES:
+            break
+    return None
+
+
 def address_of(bare_message: bytes) -> str | None:
     """The `to` of its properties, where messages on an anonymous relay say their address. Raises `DecodeError`."""
     for section in s.sections(bare_message):
@@ -174,17 +211,34 @@ def flags_of(bare_message: bytes, *, settled: bool) -> int:
     return flags
 
 
+def selectable(message: bytes) -> dict[str, Any]:
+    """What a selector may name of a whole message: its application properties and JMS' header fields (Jakarta
+    Messaging 3.1 section 3.8.1.1 and the JMS mapping of AMQP). Raises `DecodeError` when it is none."""
+    found = outline(message)
+    first = s.section_at(message, 0)
+    header = read_header(message[: first.end]) if first.code == s.HEADER else Header()
+    fields = [*found.properties, *[None] * len(_PROPERTY_NAMES)]
+    values: dict[str, Any] = {str(name): value for name, value in found.application.items()}
+    values["JMSPriority"] = header.priority
+    values["JMSDeliveryMode"] = "PERSISTENT" if header.durable else "NON_PERSISTENT"
+    for name, i in _JMS_FIELDS:
+        if fields[i] is not None:
+            values[name] = int(fields[i]) if isinstance(fields[i], int) else str(_plain(fields[i]))
+    return values
+
+
 # --- to AMQP ----------------------------------------------------------------------------------------------------
 
 
-def amqp_messages(run: Run, *, now_ns: int = 0) -> list[bytes]:
-    """Every message of a run as it goes out on an AMQP link; `now_ns` (UTC) lets time to live run down."""
+def amqp_messages(run: Run, *, now_ns: int = 0, attempts: int = 0) -> list[bytes]:
+    """Every message of a run as it goes out on an AMQP link; `now_ns` (UTC) lets time to live run down, `attempts` is
+    the delivery-count of the header."""
     elapsed_ms = max(0, (now_ns - run.received_at) // _NS_IN_MS) if now_ns and run.received_at else 0
     if run.flags & AMQP:
-        header = _outgoing_header(run, elapsed_ms)
+        header = _outgoing_header(run, elapsed_ms, attempts)
         return [header + body for body in run.bodies] if header else run.bodies
     properties = _mqtt_properties(run)
-    prefix = _amqp_prefix(run, properties, elapsed_ms)
+    prefix = _amqp_prefix(run, properties, elapsed_ms, attempts)
     if properties.payload_format_indicator == 1:
         return [prefix + _text_section(body) for body in run.bodies]
     return [prefix + _data_section(body) for body in run.bodies]
@@ -195,8 +249,39 @@ def amqp_from_run(run: Run, i: int, *, now_ns: int = 0) -> bytes:
     return amqp_messages(run.part(i, i + 1), now_ns=now_ns)[0]
 
 
-def _outgoing_header(run: Run, elapsed_ms: int) -> bytes:
+def without_ttl(header: bytes) -> bytes:
+    """An encoded header section that lives for ever, with nothing of what is not the sender's to say."""
+    found = _header_fields(header)
+    if found is None or len(found) < 3:
+        return header
+    return _section(s.HEADER, [found[0] is True, Ubyte(found[1]) if type(found[1]) is int else None])
+
+
+def with_ttl(header: bytes, ttl_ms: int) -> bytes:
+    """An encoded header section (or none) with a time to live of at most `ttl_ms`."""
+    fields = [*(_header_fields(header) or ()), None, None, None][:3]
+    own = fields[2] if type(fields[2]) is int else ttl_ms
+    priority = Ubyte(fields[1]) if type(fields[1]) is int else None
+    return _section(s.HEADER, [fields[0] is True, priority, Uint(min(own, ttl_ms, _UINT32_MAX))])
+
+
+def _header_fields(header: bytes) -> list[Any] | None:
+    if not header:
+        return None
+    try:
+        fields, _ = decode(header, s.section_at(header, 0).value)
+    except DecodeError:
+        return None
+    return fields if isinstance(fields, list) else None
+
+
+def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
     """The stored header with what is left of the ttl; first-acquirer and delivery-count are not the sender's to say."""
+    if attempts:
+        durable, priority, ttl = [*(_header_fields(run.properties) or ()), None, None, None][:3]
+        left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
+        kept = Ubyte(priority) if type(priority) is int else None
+        return _section(s.HEADER, [durable is True, kept, left, False, Uint(attempts)])
     if not run.properties:
         return b""
     try:
@@ -211,12 +296,14 @@ def _outgoing_header(run: Run, elapsed_ms: int) -> bytes:
     return _section(s.HEADER, [durable is True, priority, left])
 
 
-def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int) -> bytes:
+def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> bytes:
     """The sections before the body, the same for every message of an MQTT run."""
     header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0]
     if mqtt.message_expiry_interval_s is not None:
         left_ms = max(0, mqtt.message_expiry_interval_s * _MS - elapsed_ms)
         header += [None, Uint(min(left_ms, _UINT32_MAX))]
+    if attempts:
+        header += [None] * (3 - len(header)) + [False, Uint(attempts)]
     annotations: dict[Symbol, Any] = {QOS_ANNOTATION: Ubyte(run.qos)}
     if run.flags & RETAIN:
         annotations[RETAIN_ANNOTATION] = True

@@ -1,4 +1,4 @@
-"""TCP listeners: accept, count, and put a driver around the protocol's connection."""
+"""TCP listeners, with TLS or without: accept, count, and put a driver around the protocol's connection."""
 
 from __future__ import annotations
 
@@ -9,11 +9,24 @@ import socket
 from collections.abc import Callable
 
 from bridge.driver import Driver
+from edge.broker.listeners.secure import SecureAcceptor, listening_socket
+from edge.broker.listeners.tls import Certificates
 
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 """Connections the kernel holds until we accept them: a fleet of devices that returns at once after a power cut."""
+
+
+HANDSHAKE_S = 10.0
+"""From accept to the end of the TLS handshake, unless said otherwise."""
+
+Gone = Callable[[Driver], None]
+"""Told of a connection's end."""
+
+MakeDriver = Callable[[Gone, str | None], Driver | None]
+"""(whom to tell of the connection's end, name in the verified client certificate if any) -> a driver; None when there
+is no room for one."""
 
 
 class ListenError(Exception):
@@ -23,40 +36,54 @@ class ListenError(Exception):
 class TcpListener:
     """One listening socket whose connections are made by `make_driver`."""
 
-    def __init__(self, name: str, make_driver: Callable[[Callable[[Driver], None]], Driver | None]) -> None:
-        """`make_driver` gets the callback to be told of the connection's end; None when there is no room for one."""
+    def __init__(self, name: str, make_driver: MakeDriver) -> None:
         self.name = name
         self.drivers: set[Driver] = set()
         self.refused = 0
         """Connections closed at once because there was no room."""
         self._make_driver = make_driver
         self._server: asyncio.Server | None = None
+        self._secure: SecureAcceptor | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address bound (a port of 0 is chosen by the kernel). Raises ListenError."""
+    async def start(
+        self, host: str, port: int, certificates: Certificates | None = None, *, handshake_s: float = HANDSHAKE_S
+    ) -> tuple[str, int]:
+        """Listen, with TLS where there are certificates; returns the address bound (a port of 0 is chosen by the
+        kernel). `handshake_s`: from accept to the end of the TLS handshake. Raises ListenError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, reuse_address=True)
+            if certificates is not None:
+                listening = await listening_socket(host, port, BACKLOG)
+                bound = listening.getsockname()
+                self._secure = SecureAcceptor(self.name, listening, certificates, self._admit, handshake_s=handshake_s)
+            else:
+                self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG, reuse_address=True)
+                bound = self._server.sockets[0].getsockname()
         except OSError as error:
             raise ListenError(f"{self.name}: cannot listen on {host}:{port}: {_reason(error)}") from error
-        bound = self._server.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
 
     async def stop(self) -> None:
         """Stop accepting and close every connection."""
         if self._server is not None:
             self._server.close()
+        if self._secure is not None:
+            await self._secure.stop()
         for driver in list(self.drivers):
             driver.abort()
         if self._server is not None:
             await self._server.wait_closed()
 
     def _accept(self) -> asyncio.Protocol:
-        driver = self._make_driver(self.drivers.discard)
+        return self._admit(None) or _Refusal()
+
+    def _admit(self, identity: str | None) -> Driver | None:
+        driver = self._make_driver(self.drivers.discard, identity)
         if driver is None:
             self.refused += 1
-            return _Refusal()
-        self.drivers.add(driver)
+        else:
+            driver.identity = identity
+            self.drivers.add(driver)
         return driver
 
 

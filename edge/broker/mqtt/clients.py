@@ -1,55 +1,36 @@
-"""Client sessions: what the broker remembers of an MQTT client between its connections (MQTT 5 section 4.1).
+"""All MQTT sessions of a broker: what is remembered of clients between their connections (MQTT 5 section 4.1).
 
-`Client` is one session: subscriptions, in-flight deliveries, QoS 2 packet ids. `Clients` is all of them: it restores
-sessions at start, hands a session to a new connection (taking it from an older one) and ends those that expired.
-Nothing here reads packets; `edge.broker.mqtt.session` does that for one connection at a time.
+`Clients` restores sessions at start, hands a session to a new connection (taking it from an older one), joins its
+subscriptions to the router's, keeps on disk what has to survive, and ends sessions that expired. Nothing here reads
+packets; `edge.broker.mqtt.session` does that for one connection at a time.
 """
 
 from __future__ import annotations
 
 import array
-from collections import deque
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from bridge.message import AMQP, RETAIN, Run, Stored
+from bridge.message import Run
 from edge.broker.addresses import AddressType
-from edge.broker.contract import Outcome, Subscription
 from edge.broker.limits import SESSIONS_MAX
-from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
-from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.client import Attachment, Client, Subscriber
+from edge.broker.mqtt.events import SubscriptionRequest, Will
+from edge.broker.mqtt.expiry import Lifetime
+from edge.broker.mqtt.figures import BrokerFigures
+from edge.broker.mqtt.overlap import merge_live
 from edge.broker.router import AddressError, Router, SubscribeOptions
-from edge.broker.store.contract import Store
-from edge.broker.subscriptions.pattern import Joinable
+from edge.broker.routes import Taker
+from edge.broker.store.contract import CursorRecord, Store
+from edge.broker.subscriptions import TransientSubscription
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (MQTT 5 section 3.1.2.11.2)."""
 
 SHARE_PREFIX = "$share/"
-UNLIMITED = 1 << 30
-"""Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
-
-
-class Attachment(Protocol):
-    """The connection a client has at the moment."""
-
-    connection: Connection
-
-    @property
-    def congested(self) -> bool:
-        """The peer does not read fast enough."""
-        ...
-
-    def flush_soon(self) -> None:
-        """Something is to be sent."""
-        ...
-
-    def taken_over(self) -> None:
-        """Another connection has the session now."""
-        ...
+GROUP_PREFIX = "share/"
+"""Start of the name of the durable subscription that the members of a shared subscription hold together."""
 
 
 class Record(msgspec.Struct):
@@ -58,177 +39,39 @@ class Record(msgspec.Struct):
     expiry_s: int
     subscriptions: list[tuple[SubscriptionRequest, int]]
     """Request and subscription identifier (0: none)."""
-
-
-class _Token(NamedTuple):
-    """How a delivery finds back to where it is settled."""
-
-    subscription: Subscription
-    position: int
-    subscriber: Subscriber
-
-
-class Subscriber:
-    """One subscription of a client: the router's consumer for it."""
-
-    __slots__ = ("client", "competes", "durable", "identifiers", "kept", "live", "name", "request")
-
-    def __init__(self, client: Client, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
-        """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
-        self.name = client.client_id
-        self.kept = kept
-        self.competes = False
-        """Others take what this one leaves: a queue, or a shared subscription."""
-        self.client = client
-        self.request = request
-        self.identifiers = (identifier,) if identifier else ()
-        self.durable: Joinable | None = None
-        self.live: Joinable | None = None
-
-    @property
-    def credit(self) -> int:
-        attachment = self.client.attachment
-        if attachment is None or attachment.congested:
-            return 0
-        if self.request.qos == 0:
-            return UNLIMITED
-        window = attachment.connection.window
-        if window <= 0:
-            self.client.starved[self] = None
-        return window
-
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        run = stored.run
-        self.send(subscription, stored, retain=self.request.retain_as_published and bool(run.flags & RETAIN))
-
-    def pump(self) -> None:
-        """Deliver what is waiting."""
-        for joined in (self.durable, self.live):
-            if joined is not None:
-                joined.pump()
-
-    def send(self, subscription: Subscription, stored: Stored, *, retain: bool) -> None:
-        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
-        attachment = self.client.attachment
-        if attachment is None:
-            raise LookupError(f"{self.name}: delivery without a connection")
-        position = stored.position
-        for run in self.client.translate(stored.run) if stored.run.flags & AMQP else (stored.run,):
-            qos = min(run.qos, self.request.qos)
-            token = _Token(subscription, position, self)
-            skipped = attachment.connection.deliver(Delivery(run, qos, retain, token, self.identifiers))
-            if position < 0:
-                continue
-            if qos == 0:
-                subscription.settle(self, position, position + len(run.bodies) - 1, Outcome.ACCEPTED)
-            for i in skipped if qos else ():  # above the client's maximum: as if delivered [MQTT-3.1.2-25]
-                subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
-            position += len(run.bodies)
-        attachment.flush_soon()
-
-
-class Client:
-    """One session."""
-
-    def __init__(self, client_id: str, translate: Callable[[Run], list[Run]]) -> None:
-        self.client_id = client_id
-        self.translate = translate
-        self.state = SessionState()
-        self.expiry_s = 0
-        self.recorded = False
-        """There is a record of it on disk."""
-        self.subscribers: dict[str, Subscriber] = {}
-        self.attachment: Attachment | None = None
-        self.expires_at: float | None = None
-        """When the session ends (monotonic seconds); None while connected, or when it never does."""
-        self.will_due: tuple[float, Will] | None = None
-        """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
-        self.starved: dict[Subscriber, None] = {}
-        """Subscribers the router wanted to serve while the in-flight window was full."""
-        self._retained: deque[tuple[Subscriber, Subscription, deque[Run]]] = deque()
-
-    @property
-    def durable(self) -> bool:
-        """The session outlives its connection."""
-        return self.expiry_s > 0
-
-    def acknowledged(self, messages: Iterable[tuple[Delivery, int]]) -> None:
-        """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
-        last_delivery: Delivery | None = None
-        first = last = -2
-        for delivery, i in messages:
-            if delivery is last_delivery and i == last + 1:
-                last = i
-                continue
-            if last_delivery is not None:
-                self._settle(last_delivery, first, last)
-            last_delivery, first, last = delivery, i, i
-        if last_delivery is not None:
-            self._settle(last_delivery, first, last)
-        self.pump_starved()
-
-    def _settle(self, delivery: Delivery, first: int, last: int) -> None:
-        token = delivery.token
-        if isinstance(token, _Token) and token.position >= 0:
-            position = token.position
-            token.subscription.settle(token.subscriber, position + first, position + last, Outcome.ACCEPTED)
-
-    def pump_starved(self) -> None:
-        """The window, or the socket, has room again."""
-        self._send_retained()
-        if self.starved:
-            starved, self.starved = self.starved, {}
-            for subscriber in starved:
-                subscriber.pump()
-
-    def pump(self) -> None:
-        """Serve every subscription (after a connect)."""
-        self._send_retained()
-        for subscriber in list(self.subscribers.values()):
-            subscriber.pump()
-
-    def give_back(self) -> None:
-        """Forget in-flight messages that others may have instead, before they are given to them."""
-        outgoing = self.state.outgoing
-        for packet_id, (delivery, _) in list(outgoing.items()):
-            if isinstance(delivery.token, _Token) and delivery.token.subscriber.competes:
-                del outgoing[packet_id]
-
-    def feed_retained(self, subscriber: Subscriber, subscription: Subscription, runs: Iterable[Run]) -> None:
-        """Send retained messages as the window allows."""
-        waiting = deque(runs)
-        if waiting:
-            self._retained.append((subscriber, subscription, waiting))
-            self._send_retained()
-
-    def drop_retained(self) -> None:
-        """The connection is gone; a new one gets retained messages for new subscriptions only."""
-        self._retained.clear()
-
-    def _send_retained(self) -> None:
-        while self._retained:
-            subscriber, subscription, waiting = self._retained[0]
-            while waiting:
-                if subscriber.credit <= 0:
-                    return
-                subscriber.send(subscription, Stored(-1, 0, waiting.popleft()), retain=True)
-            self._retained.popleft()
+    user: str = ""
+    """Whom the session belongs to; empty: to whoever names it."""
 
 
 class Clients:
     """All sessions of the broker, by client id."""
 
-    def __init__(self, router: Router, store: Store, translate: Callable[[Run], list[Run]]) -> None:
-        """`translate` makes MQTT runs of a run of AMQP messages."""
+    def __init__(
+        self,
+        router: Router,
+        store: Store,
+        translate: Callable[[Run], list[Run]],
+        *,
+        clock_ns: Callable[[], int],
+        clock_good: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`translate` makes MQTT runs of a run of AMQP messages; `clock_ns` and `clock_good` are the router's."""
+        self.figures = BrokerFigures(router, lambda: (self.connected, len(self)))
+        self.lifetime = Lifetime(clock_ns, clock_good)
+        self.now = 0.0
+        """Monotonic seconds at the last `tick`."""
         self._router = router
         self._store = store
         self._translate = translate
         self._clients: dict[str, Client] = {}
-        for client_id, value in store.items("session"):
-            self._restore(client_id, msgspec.msgpack.decode(value, type=Record))
-        for client_id, value in store.items("incoming"):
-            if client_id in self._clients:
-                self._clients[client_id].state.restore_incoming(array.array("H", value))
+        self._groups: dict[str, int] = {}
+        """Members of each shared subscription, connected or not, by the name of what they hold together."""
+        self._dirty: dict[Client, None] = {}
+        self._sealing: list[tuple[Client, list[int]]] = []
+        self._committing: list[tuple[Client, list[int]]] = []
+        self._restore_all()
+        router.merge_live = self._merge_live
+        router.witness = self
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -238,13 +81,22 @@ class Clients:
         """Clients with a connection."""
         return sum(1 for client in self._clients.values() if client.attachment is not None)
 
+    def attached(self) -> list[Attachment]:
+        """The connections clients have."""
+        return [client.attachment for client in self._clients.values() if client.attachment is not None]
+
     @property
     def full(self) -> bool:
         """No room for another session."""
         return len(self._clients) >= SESSIONS_MAX
 
+    def owner(self, client_id: str) -> str | None:
+        """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
+        client = self._clients.get(client_id)
+        return client.user if client is not None else None
+
     def attach(
-        self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int
+        self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int, user: str = ""
     ) -> tuple[Client, bool]:
         """Give the session of `client_id` to a connection; returns it and whether it was there before.
 
@@ -259,11 +111,12 @@ class Clients:
             client = None
         present = client is not None
         if client is None:
-            client = self._clients[client_id] = Client(client_id, self._translate)
+            client = self._make(client_id)
         client.attachment = attachment
         client.expires_at = None
         client.will_due = None
         client.expiry_s = expiry_s
+        client.user = user
         self._save(client)
         for subscriber in client.subscribers.values():
             self._join(subscriber)
@@ -279,10 +132,11 @@ class Clients:
             return
         if client.expiry_s != NEVER_EXPIRES:
             client.expires_at = now + client.expiry_s
-        client.give_back()
+        client.overlaps.clear_takers()
+        client.release_group(ended=False)
         for subscriber in client.subscribers.values():
             if subscriber.durable is not None:
-                subscriber.durable.leave(subscriber, keep=not subscriber.competes)
+                subscriber.durable.leave(subscriber, keep=True)
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False)
                 subscriber.live = None
@@ -294,18 +148,23 @@ class Clients:
             # the same but for how it is delivered: what is in flight stays in flight
             old.request = request
             old.identifiers = (identifier,) if identifier else ()
+            client.overlaps.changed(request.filter)
+            if old.overlaps:
+                self._router.reroute()
             self._save(client)
             return old, False
         subscriber = Subscriber(client, request, identifier, kept=client.durable and request.qos > 0)
         if old is not None:
-            self._leave(old, forget=request.qos == 0)
+            self._leave(old, forget=request.qos == 0 and not request.filter.startswith(SHARE_PREFIX))
         try:
             self._join(subscriber)
         except AddressError:
-            client.subscribers.pop(request.filter, None)
+            if client.subscribers.pop(request.filter, None) is not None:
+                client.overlaps.changed(request.filter)
             self._save(client)
             raise
         client.subscribers[request.filter] = subscriber
+        client.overlaps.changed(request.filter)
         self._save(client)
         return subscriber, old is None
 
@@ -314,6 +173,7 @@ class Clients:
         subscriber = client.subscribers.pop(pattern, None)
         if subscriber is None:
             return False
+        client.overlaps.changed(pattern)
         self._leave(subscriber, forget=True)
         self._save(client)
         return True
@@ -326,6 +186,8 @@ class Clients:
 
     def tick(self, now: float, publish_will: Callable[[Client, Will], None]) -> None:
         """Publish delayed wills that are due, end sessions that expired."""
+        self.now = now
+        self.figures.tick(now)
         for client in list(self._clients.values()):
             if client.attachment is None and client.expires_at is None and client.expiry_s != NEVER_EXPIRES:
                 client.expires_at = now + client.expiry_s  # restored: its time away counts from our start
@@ -338,50 +200,107 @@ class Clients:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _make(self, client_id: str) -> Client:
+        client = Client(client_id, self._translate, self.lifetime, self._unfinished_changed)
+        self._clients[client_id] = client
+        return client
+
+    def _restore_all(self) -> None:
+        """Bring back the sessions as the store kept them."""
+        for client_id, value in self._store.items("session"):
+            self._restore(client_id, msgspec.msgpack.decode(value, type=Record))
+        for client_id, value in self._store.items("incoming"):
+            if client_id in self._clients:
+                self._clients[client_id].state.restore_incoming(array.array("H", value))
+        unfinished = [(client_id, value) for client_id, value in self._store.items("outgoing") if value]
+        if unfinished:
+            cursors: dict[str, list[CursorRecord]] = {}
+            for record in self._store.cursors():
+                cursors.setdefault(record.name, []).append(record)
+            for client_id, value in unfinished:
+                client = self._clients.get(client_id)
+                if client is not None:
+                    client.unfinished.restore(value, _pending(client, cursors))
+        for name in [name for name in self._router.durable_subscriptions if name.startswith(GROUP_PREFIX)]:
+            if name not in self._groups:  # its members had no sessions that outlive the broker
+                self._router.forget(name)
+
     def _restore(self, client_id: str, record: Record) -> None:
-        client = self._clients[client_id] = Client(client_id, self._translate)
+        client = self._make(client_id)
         client.expiry_s = record.expiry_s
+        client.user = record.user
         for request, identifier in record.subscriptions:
-            client.subscribers[request.filter] = Subscriber(client, request, identifier, kept=request.qos > 0)
+            subscriber = Subscriber(client, request, identifier, kept=request.qos > 0)
+            client.subscribers[request.filter] = subscriber
+            self._enter_group(subscriber)
+            client.overlaps.changed(request.filter)
         client.recorded = True
 
     def _join(self, subscriber: Subscriber) -> None:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
         client, request = subscriber.client, subscriber.request
-        pattern, share = request.filter, None
-        if pattern.startswith(SHARE_PREFIX):
-            share, pattern = pattern[len(SHARE_PREFIX) :].split("/", 1)
-        durable = subscriber.kept
-        options = SubscribeOptions(qos=request.qos, no_local=request.no_local)
-        if durable:
-            name = f"share/{share}/{pattern}" if share else f"mqtt/{client.client_id}/{pattern}"
-            options = msgspec.structs.replace(options, durable_name=name, shared=share is not None)
-        elif share:
-            options = msgspec.structs.replace(options, share_name=f"{share}/{pattern}")
-        joined = self._router.subscribe(subscriber, pattern, options)
-        subscriber.durable = subscriber.live = None
+        share, pattern = _split_share(request.filter)
         is_topic = self._router.address_type(pattern) is AddressType.TOPIC
         subscriber.competes = share is not None or not is_topic
-        if not durable:
-            subscriber.live = joined
+        subscriber.durable = subscriber.live = None
+        if share is not None and is_topic:
+            self._join_group(subscriber, share, pattern)
             return
-        subscriber.durable = joined
-        if share is None and is_topic:
+        options = SubscribeOptions(qos=request.qos, no_local=request.no_local)
+        if not subscriber.kept:
+            subscriber.live = self._router.subscribe(subscriber, pattern, options)
+            return
+        options = msgspec.structs.replace(options, durable_name=f"mqtt/{client.client_id}/{pattern}")
+        subscriber.durable = self._router.subscribe(subscriber, pattern, options)
+        if is_topic:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
             subscriber.live = self._router.subscribe(subscriber, pattern, live)
 
+    def _join_group(self, subscriber: Subscriber, share: str, pattern: str) -> None:
+        """A shared subscription is one for all its members, whether their sessions are kept or not: what one leaves
+        un-acknowledged is on disk for the others (MQTT 5 section 4.8.2)."""
+        name = _group_name(share, pattern)
+        qos = subscriber.request.qos
+        options = SubscribeOptions(qos=qos, durable_name=name, shared=True, share_name=name)
+        subscriber.durable = self._router.subscribe(subscriber, pattern, options)
+        live = SubscribeOptions(qos=0, share_name=name, qos0_only=True)
+        subscriber.live = self._router.subscribe(subscriber, pattern, live)
+        if subscriber.client.subscribers.get(subscriber.request.filter) is not subscriber:
+            self._enter_group(subscriber)
+
+    def _enter_group(self, subscriber: Subscriber) -> None:
+        share, pattern = _split_share(subscriber.request.filter)
+        if share is not None:
+            name = _group_name(share, pattern)
+            self._groups[name] = self._groups.get(name, 0) + 1
+
+    def _leave_group(self, subscriber: Subscriber) -> bool:
+        """False when other members of the group remain, connected or not."""
+        share, pattern = _split_share(subscriber.request.filter)
+        if share is None:
+            return True
+        name = _group_name(share, pattern)
+        left = self._groups.pop(name, 1) - 1
+        if left:
+            self._groups[name] = left
+        return not left
+
     def _leave(self, subscriber: Subscriber, *, forget: bool) -> None:
+        last = self._leave_group(subscriber)
         for joined in (subscriber.durable, subscriber.live):
             if joined is not None:
-                self._router.unsubscribe(subscriber, joined, forget=forget)
-        if forget and subscriber.durable is None and subscriber.kept:
+                self._router.unsubscribe(subscriber, joined, forget=forget and last)
+        if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
-            pattern = subscriber.request.filter
-            if not pattern.startswith(SHARE_PREFIX):
-                self._router.forget(f"mqtt/{subscriber.client.client_id}/{pattern}")
+            share, pattern = _split_share(subscriber.request.filter)
+            client_id = subscriber.client.client_id
+            self._router.forget(_group_name(share, pattern) if share else f"mqtt/{client_id}/{pattern}")
 
     def _end(self, client: Client) -> None:
         """Forget the session and everything kept for it."""
+        client.release_group(ended=True)
+        client.overlaps.clear_takers()
+        self._dirty.pop(client, None)
         for subscriber in client.subscribers.values():
             self._leave(subscriber, forget=True)
         client.subscribers.clear()
@@ -390,10 +309,81 @@ class Clients:
         if client.recorded:
             self._store.delete("session", client.client_id)
             self._store.delete("incoming", client.client_id)
+            self._store.delete("outgoing", client.client_id)
 
     def _save(self, client: Client) -> None:
         if client.durable or client.recorded:
             client.recorded = True
             requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in client.subscribers.values()]
-            record = Record(client.expiry_s, requests)
+            record = Record(client.expiry_s, requests, client.user)
             self._store.put("session", client.client_id, msgspec.msgpack.encode(record))
+
+    def _merge_live(self, live: list[TransientSubscription]) -> Sequence[Taker]:
+        return merge_live(live, self._router.pool)
+
+    # --- what waits for a commit (`edge.broker.router.Witness`) -----------------------------------------------
+
+    def _unfinished_changed(self, client: Client) -> None:
+        self._dirty[client] = None
+        self._router.save_soon()
+
+    def prepare(self) -> None:
+        """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
+        dirty, self._dirty = self._dirty, {}
+        for client in dirty:
+            record = client.unfinished.encode(self.now)
+            if record:
+                self._store.put("outgoing", client.client_id, record)
+            else:
+                self._store.delete("outgoing", client.client_id)
+            fresh, client.unfinished.fresh = client.unfinished.fresh, []
+            if fresh:
+                self._sealing.append((client, fresh))
+
+    def sealed(self) -> None:
+        """What was prepared is part of the commit that starts now."""
+        self._committing, self._sealing = self._sealing, []
+
+    def committed(self, *, kept: bool) -> None:
+        """The commit is over. Small state of one that failed joins the next one by itself."""
+        waiting, self._committing = self._committing, []
+        if not kept:
+            self._sealing = waiting + self._sealing
+            return
+        for client, packet_ids in waiting:
+            holder = client.state.holder
+            if holder is not None:
+                holder.send_held(packet_ids)
+            for packet_id in packet_ids:
+                client.state.held.pop(packet_id, None)
+            if client.attachment is not None:
+                client.attachment.flush_soon()
+
+
+def _split_share(pattern: str) -> tuple[str | None, str]:
+    """Share name (None: not shared) and filter."""
+    if not pattern.startswith(SHARE_PREFIX):
+        return None, pattern
+    share, _, rest = pattern[len(SHARE_PREFIX) :].partition("/")
+    return share, rest
+
+
+def _group_name(share: str, pattern: str) -> str:
+    return f"{GROUP_PREFIX}{share}/{pattern}"
+
+
+def _pending(client: Client, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
+    """Whether one of the client's subscriptions has not settled (log, position)."""
+    records = [
+        record for pattern in client.subscribers for record in cursors.get(f"mqtt/{client.client_id}/{pattern}", ())
+    ]
+
+    def pending(log: int, position: int) -> bool:
+        return any(
+            record.log == log
+            and position >= record.position
+            and not any(first <= position <= last for first, last in record.acknowledged)
+            for record in records
+        )
+
+    return pending

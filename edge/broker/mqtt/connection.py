@@ -29,11 +29,11 @@ from edge.broker.mqtt.acknowledgements import (
 from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS
 from edge.broker.mqtt.inbound import Inbound
-from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
-from edge.broker.mqtt.names import SHARE, check_topic_filter
-from edge.broker.mqtt.opening import decode_connect, encode_farewell, encode_refusal, encode_violation
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.names import check_subscription, check_topic_filter
+from edge.broker.mqtt.opening import connack, decode_connect, encode_farewell, encode_refusal, encode_violation
 from edge.broker.mqtt.outbound import Outbound
-from edge.broker.mqtt.properties import NONE, Properties
+from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.wire import PacketType, read_fixed_header
@@ -43,6 +43,7 @@ Event = (
     | events.Published
     | events.Released
     | events.Acknowledged
+    | events.Received
     | events.Subscribe
     | events.Unsubscribe
     | events.Disconnected
@@ -70,7 +71,7 @@ class Connection:
 
     def __init__(self, limits: Limits, now: float) -> None:
         """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
-        self._limits = limits
+        self.limits = limits
         self._phase = Phase.CONNECTING
         self._now = now
         self._connect_deadline = now + limits.handshake_s
@@ -174,31 +175,22 @@ class Connection:
         if connect.will is not None:
             connect.will.run.device = client_id
         self._keep_alive_s = connect.keep_alive_s
-        block = NONE
-        if connect.version == 5:
-            if server_keep_alive_s is not None:
-                self._keep_alive_s = server_keep_alive_s
-            block = Properties(
-                session_expiry_interval_s=session_expiry_s,
-                assigned_client_identifier=assigned_client_id,
-                server_keep_alive_s=server_keep_alive_s,
-                response_information=response_information,
-                receive_maximum=self._limits.receive_maximum,
-                maximum_packet_size=self._limits.packet_bytes_max,
-                topic_alias_maximum=TOPIC_ALIAS_MAXIMUM,
-                wildcard_subscription_available=1,
-                subscription_identifier_available=1,
-                shared_subscription_available=1,
-            )
-        return self._open(connect, client_id, state, packets.ConnAck(session_present, properties=block))
+        if connect.version == 5 and server_keep_alive_s is not None:
+            self._keep_alive_s = server_keep_alive_s
+        told = Properties(
+            session_expiry_interval_s=session_expiry_s,
+            assigned_client_identifier=assigned_client_id,
+            server_keep_alive_s=server_keep_alive_s,
+            response_information=response_information,
+        )
+        return self._open(connect, client_id, state, connack(connect, self.limits, session_present, told))
 
     def refuse(self, reason: ReasonCode) -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does."""
-        if self._phase is Phase.CLOSED:
-            return
-        if self._phase is not Phase.DECIDING:
+        if self._phase in {Phase.CONNECTING, Phase.OPEN}:
             raise LocalError("refuse without a CONNECT")
-        self._refuse(reason, f"refused: {reason.words}")
+        if self._phase is Phase.DECIDING:
+            self._refuse(reason, f"refused: {reason.words}")
 
     # --- calls of the session on an open connection -----------------------------------------------------------
 
@@ -216,6 +208,16 @@ class Connection:
         self._must_have_opened()
         return self._outbound.deliver(delivery, send=self._phase is Phase.OPEN)
 
+    def send_held(self, packet_ids: Sequence[int]) -> None:
+        """What was held back for these packet identifiers is on disk: PUBLISH, or PUBREL (`state.Holder`)."""
+        if self._phase is Phase.OPEN:
+            self._outbound.send_held(packet_ids)
+
+    def send_again(self, packet_id: int) -> None:
+        """Send a message of the session that a connection before this one sent already."""
+        if self._phase is Phase.OPEN:
+            self._outbound.send_again(packet_id)
+
     def acknowledge(self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS) -> None:
         """The messages are safe, or refused for `reason`: PUBACK (QoS 1) or PUBREC (QoS 2) for each, in order.
 
@@ -224,16 +226,14 @@ class Connection:
         session now.
         """
         self._must_have_opened()
-        if not packet_ids:
-            return
-        if qos == 2:
+        if qos == 2 and packet_ids:
             self._state.pending.difference_update(packet_ids)
             if reason.failed:
                 self._state.incoming.difference_update(packet_ids)
             holder = self._state.holder
             if holder is not None:
                 holder.confirm(packet_ids, reason)
-        elif self._phase is Phase.OPEN:
+        elif self._phase is Phase.OPEN and packet_ids:
             self._inbound.answered(len(packet_ids))
             self._acknowledge(PUBACK, packet_ids, reason)
 
@@ -331,12 +331,11 @@ class Connection:
         body, length, shortest = header
         if not shortest and self._version == 5:
             raise MalformedPacket("remaining length longer than need be")
-        if body + length - pos > (CONNECT_BYTES_MAX if connecting else self._limits.packet_bytes_max):
+        if body + length - pos > (CONNECT_BYTES_MAX if connecting else self.limits.packet_bytes_max):
             raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
         return body, body + length
 
     def _held(self) -> Sequence[Event]:
-        """Bytes behind a CONNECT nobody has answered yet wait, up to a bound."""
         if self._chunk_bytes <= EARLY_BYTES_MAX:
             return ()
         self._refuse(ReasonCode.QUOTA_EXCEEDED, f"more than {EARLY_BYTES_MAX} bytes before CONNACK")
@@ -353,7 +352,7 @@ class Connection:
     def _open(
         self, connect: events.Connect, client_id: str, state: SessionState, connack: packets.ConnAck
     ) -> Sequence[Event]:
-        limits, version, out = self._limits, connect.version, self._out
+        limits, version, out = self.limits, connect.version, self._out
         self._state = state
         self._inbound = Inbound(
             version,
@@ -364,7 +363,9 @@ class Connection:
             length_max=limits.packet_bytes_max - 3,
         )
         inflight_max = min(connect.receive_maximum, limits.inflight_max)
-        self._outbound = Outbound(version, state, out, inflight_max, connect.maximum_packet_size)
+        self._outbound = Outbound(
+            version, state, out, inflight_max, connect.maximum_packet_size, connect.topic_alias_maximum
+        )
         self._phase = Phase.OPEN
         state.holder = self
         self._reply(connack)
@@ -379,6 +380,7 @@ class Connection:
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
         """A row of four byte acknowledgements of one kind."""
         done: list[InFlight] = []
+        received: list[int] = []
         zero = 0 in packet_ids
         if zero:
             del packet_ids[packet_ids.index(0) :]
@@ -386,7 +388,7 @@ class Connection:
             if first == PUBACK:
                 self._outbound.puback(packet_ids, done)
             elif first == PUBREC:
-                self._outbound.pubrec(packet_ids)
+                self._outbound.pubrec(packet_ids, received)
             elif first == PUBREL:
                 self._inbound.pubrel(packet_ids, found)
             else:
@@ -394,6 +396,8 @@ class Connection:
         finally:
             if done:
                 found.append(events.Acknowledged(done))
+            if received:
+                found.append(events.Received(received))
         if zero:
             raise ProtocolError("packet identifier 0")
 
@@ -426,12 +430,9 @@ class Connection:
 
     def _subscribe(self, packet: packets.Subscribe, found: list[Any]) -> None:
         for request in packet.requests:
-            check_topic_filter(request.filter, TOPIC_LEVELS_MAX)
-            if request.no_local and request.filter.startswith(SHARE):  # [MQTT-3.8.3-4]
-                raise ProtocolError("no local on a shared subscription")
-        identifiers = packet.properties.subscription_identifier
-        identifier = identifiers[0] if identifiers else 0
-        found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifier))
+            check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
+        identifiers = packet.properties.subscription_identifier or (0,)
+        found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifiers[0]))
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
         if packet.reason not in CLIENT_DISCONNECT_REASONS:
@@ -491,7 +492,6 @@ class Connection:
             self._state.holder = None
 
     def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:
-        """`Disconnected`, unless it has been given."""
         if self._phase is not Phase.CLOSED or self._reported:
             return ()
         self._reported = True

@@ -54,7 +54,7 @@ class Released(msgspec.Struct, frozen=True, gc=False):
     packet_ids: list[int]
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class Delivery(msgspec.Struct, frozen=True):  # the collector has to see it: its token leads back to who holds it
     """A run handed to `Connection.deliver`: sent as one PUBLISH a message.
 
     `qos` is the one granted (never above the run's own), `retain` the RETAIN flag to send, `identifiers` the
@@ -66,6 +66,14 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     retain: bool
     token: object
     identifiers: tuple[int, ...] = ()
+    kept: bool = False
+    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `Connection.send_held`."""
+
+
+class Received(msgspec.Struct, frozen=True, gc=False):
+    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `Connection.send_held`."""
+
+    packet_ids: list[int]
 
 
 class Acknowledged(msgspec.Struct, frozen=True, gc=False):

@@ -23,3 +23,16 @@ HEADS_CACHED_MAX: Final = 512
 
 HEAD_BYTES_MAX: Final = 256
 """Longest topic name or property block remembered: 512 of each are at most 256 KiB a connection."""
+
+ALIASES_SENT_MAX: Final = 64
+"""Topic aliases we set towards one client, however many it offers to take; each keeps a topic name."""
+
+ALIAS_TOPIC_BYTES_MIN: Final = 5
+"""Shortest topic name sent as an alias: the alias costs 3 bytes a message and up to one more in a length."""
+
+OVERLAP_CHECKED_MAX: Final = 100
+"""Subscriptions of a session that are compared with each other for overlaps; with more, all count as overlapping."""
+
+OVERLAP_RANGES_MAX: Final = 1_000
+"""Ranges of a log remembered as sent under another subscription, 100 bytes each; messages of those forgotten may come
+once a subscription."""

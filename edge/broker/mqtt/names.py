@@ -40,6 +40,13 @@ def check_topic_filter(topic_filter: str, levels_max: int) -> None:
         raise ProtocolError("wildcard out of place in a topic filter", ReasonCode.TOPIC_FILTER_INVALID)
 
 
+def check_subscription(topic_filter: str, levels_max: int, *, no_local: bool) -> None:
+    """As `check_topic_filter`; and ProtocolError (0x82) for No Local on a shared subscription [MQTT-3.8.3-4]."""
+    check_topic_filter(topic_filter, levels_max)
+    if no_local and topic_filter.startswith(SHARE):
+        raise ProtocolError("no local on a shared subscription")
+
+
 def _wildcards_stand_alone(topic_filter: str) -> bool:
     levels = topic_filter.split("/")
     if "#" in levels[:-1]:

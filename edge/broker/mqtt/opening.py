@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from bridge.message import DURABLE, RETAIN, Run
+from edge.broker.limits import Limits
 from edge.broker.mqtt import events
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.mqtt.handshake import (
@@ -15,7 +18,7 @@ from edge.broker.mqtt.handshake import (
     Disconnect,
     WillMessage,
 )
-from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.properties import NONE, Properties, encode_run
 from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
@@ -24,6 +27,8 @@ from edge.broker.mqtt.wire import PacketType, Reader, read_fixed_header
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (section 3.1.2.11.2)."""
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+KEEP_ALIVE_S_MAX: Final = 65_535
+"""The largest two byte integer."""
 PACKET_BYTES_UNLIMITED: Final = 268_435_460
 """The largest packet there can be: five bytes of fixed header, 268 435 455 behind it."""
 
@@ -55,6 +60,43 @@ def decode_connect(body: bytes, flags: int) -> events.Connect:
         request_response_information=block.request_response_information == 1,
         request_problem_information=block.request_problem_information != 0,
     )
+
+
+class Agreed(msgspec.Struct, frozen=True):
+    """What of a client's wishes is granted; None where it is what it asked for, so that nothing needs to be said."""
+
+    session_expiry_s: int
+    told_session_expiry_s: int | None
+    told_keep_alive_s: int | None
+
+
+def agree(connect: events.Connect, limits: Limits) -> Agreed:
+    """Hold session expiry and keep alive to our limits. MQTT 5 clients are told and have to follow [MQTT-3.1.2-21];
+    of older ones only the session's end is ours to decide."""
+    expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max)
+    if connect.version < 5:
+        return Agreed(expiry_s, None, None)
+    keep_alive_s = min(connect.keep_alive_s or KEEP_ALIVE_S_MAX, limits.keep_alive_s_max, KEEP_ALIVE_S_MAX)
+    return Agreed(
+        expiry_s,
+        expiry_s if expiry_s != connect.session_expiry_s else None,
+        keep_alive_s if keep_alive_s != connect.keep_alive_s else None,
+    )
+
+
+def connack(connect: events.Connect, limits: Limits, session_present: bool, told: Properties) -> ConnAck:
+    """CONNACK that accepts; MQTT 5 clients read what was `told` and what we support."""
+    if connect.version < 5:
+        return ConnAck(session_present)
+    supported = {
+        "receive_maximum": limits.receive_maximum,
+        "maximum_packet_size": limits.packet_bytes_max,
+        "topic_alias_maximum": TOPIC_ALIAS_MAXIMUM,
+        "wildcard_subscription_available": 1,
+        "subscription_identifier_available": 1,
+        "shared_subscription_available": 1,
+    }
+    return ConnAck(session_present, properties=msgspec.structs.replace(told, **supported))
 
 
 def _will(will: WillMessage, client_id: str) -> events.Will:

@@ -10,14 +10,18 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
+from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.errors import LocalError, ProtocolError
 from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
 from edge.broker.mqtt.properties import subscription_identifiers
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.wire import encode_string, encode_variable_byte_integer
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
+ALIAS_ROOM_BYTES = 4
+"""What a topic alias adds to a packet that has the topic name as well: the property, and a byte of its length."""
 
 
 def write_publishes(
@@ -37,14 +41,25 @@ def write_publishes(
         out += (head, middle, body)
 
 
+def _alias_property(alias: int) -> bytes:
+    return b"\x23" + alias.to_bytes(2, "big")
+
+
 class Outbound:
     """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
 
     def __init__(
-        self, version: int, state: SessionState, out: list[bytes], inflight_max: int, packet_bytes_max: int
+        self,
+        version: int,
+        state: SessionState,
+        out: list[bytes],
+        inflight_max: int,
+        packet_bytes_max: int,
+        topic_alias_maximum: int = 0,
     ) -> None:
-        """`inflight_max`: the smaller of the client's Receive Maximum and our own bound; `packet_bytes_max`: the
-        client's Maximum Packet Size."""
+        """`inflight_max`: the smaller of the client's Receive Maximum and our own bound; `packet_bytes_max` and
+        `topic_alias_maximum`: the client's Maximum Packet Size and Topic Alias Maximum."""
+        self._aliases = TopicAliases(topic_alias_maximum) if topic_alias_maximum else None
         self._version = version
         self._state = state
         self._out = out
@@ -74,15 +89,25 @@ class Outbound:
             indexes = [i for i in indexes if len(bodies[i]) <= room]
             bodies = [bodies[i] for i in indexes]
         if not delivery.qos:
+            if send and self._aliases is not None and bodies:
+                bodies, topic, block = self._aliased(first, topic, (b"",), block, delivery, bodies)
+                between = len(block)
             if send:
                 write_publishes(self._out, first, topic, middles=repeat(block), between=between, bodies=bodies)
             return skipped
+        send = send and not delivery.kept
         if send and len(indexes) > self.window:
             raise LocalError(f"{len(indexes)} messages delivered into a window of {self.window}")
         ids = self._state.reserve(len(indexes))
         self._state.outgoing.update(zip(ids, zip(repeat(delivery), indexes, strict=False), strict=False))
-        if send:
+        if delivery.kept:
+            self._state.held.update(dict.fromkeys(ids))
+        elif send:
             middles = encode_packet_ids(ids)
+            if self._aliases is not None and bodies:
+                count = len(bodies)
+                bodies, topic, block = self._aliased(first, topic, middles, block, delivery, bodies)
+                middles, between = middles[count - len(bodies) :], len(block) + 2
             if block:
                 middles = [middle + block for middle in middles]
             write_publishes(self._out, first, topic, middles=middles, between=between, bodies=bodies)
@@ -95,15 +120,35 @@ class Outbound:
         """
         state = self._state
         if state.released:
-            self._out.append(encode_acknowledgements(PUBREL, list(state.released)))
+            released = [packet_id for packet_id in state.released if packet_id not in state.held]
+            self._out.append(encode_acknowledgements(PUBREL, released))
         dropped: list[InFlight] = []
         for packet_id, (delivery, index) in list(state.outgoing.items()):
             _, topic, block = self._head(delivery)
             if len(delivery.run.bodies[index]) > self._room(len(topic) + len(block) + 2):
                 dropped.append(state.outgoing.pop(packet_id))
-        self._unsent = list(reversed(state.outgoing))
+        self._unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.held]
         self._send_again()
         return dropped
+
+    def send_held(self, packet_ids: Sequence[int]) -> None:
+        """The disk knows of these: send their PUBLISH for the first time, or their PUBREL."""
+        state = self._state
+        released: list[int] = []
+        for packet_id in packet_ids:
+            if packet_id not in state.held:
+                continue
+            del state.held[packet_id]
+            if packet_id in state.released:
+                released.append(packet_id)
+            else:
+                self._send_one(packet_id, 0)
+        if released:
+            self._out.append(encode_acknowledgements(PUBREL, released))
+
+    def send_again(self, packet_id: int) -> None:
+        """Send a message of the session once more."""
+        self._send_one(packet_id, _DUP_BIT)
 
     # --- what the client answers ------------------------------------------------------------------------------
 
@@ -120,8 +165,9 @@ class Outbound:
         if self._unsent:
             self._send_again()
 
-    def pubrec(self, packet_ids: Sequence[int]) -> None:
-        """PUBREC without an error for these: answer PUBREL."""
+    def pubrec(self, packet_ids: Sequence[int], received: list[int]) -> None:
+        """PUBREC without an error for these: answer PUBREL. For messages kept on disk that has to wait: they are
+        appended to `received`."""
         state = self._state
         known: list[int] = []
         unknown: list[int] = []
@@ -133,6 +179,11 @@ class Outbound:
                     violation = ProtocolError("PUBREC for a message of QoS 1")
                     break
                 state.released[packet_id] = state.outgoing.pop(packet_id)
+                if entry[0].kept:
+                    state.held[packet_id] = None
+                    received.append(packet_id)
+            if packet_id in state.held:
+                continue  # PUBREL follows when the disk knows of it
             if packet_id in state.released or self._version < 5:
                 known.append(packet_id)
             else:
@@ -147,6 +198,7 @@ class Outbound:
         """PUBREC with an error: the client is done with the message (MQTT 5 section 4.3.3)."""
         entry = self._state.outgoing.pop(packet_id, None)
         if entry is not None:
+            self._state.held.pop(packet_id, None)
             done.append(entry)
         if self._unsent:
             self._send_again()
@@ -157,6 +209,8 @@ class Outbound:
         for packet_id in packet_ids:
             entry = released.pop(packet_id, None)
             if entry is not None:
+                if entry[0].kept:
+                    self._state.held.pop(packet_id, None)
                 done.append(entry)
             elif packet_id in self._state.outgoing:
                 raise ProtocolError("PUBCOMP without PUBREC")
@@ -177,6 +231,30 @@ class Outbound:
         raw = subscription_identifiers(delivery.identifiers) + run.properties
         return first, topic, encode_variable_byte_integer(len(raw)) + raw
 
+    def _aliased(
+        self, first: int, topic: bytes, ids: Sequence[bytes], block: bytes, delivery: Delivery, bodies: Sequence[bytes]
+    ) -> tuple[Sequence[bytes], bytes, bytes]:
+        """Bodies, topic name and properties to go on with: under an alias where there is one.
+
+        A topic whose alias is new takes it to the client with the first of the messages, which is sent here; not when
+        that would make the packet larger than the client takes.
+        """
+        aliases = self._aliases
+        if aliases is None or len(topic) < ALIAS_TOPIC_BYTES_MIN + 2:
+            return bodies, topic, block
+        if len(bodies[0]) > self._room(len(topic) + len(block) + len(ids[0])) - ALIAS_ROOM_BYTES:
+            return bodies, topic, block
+        alias, new = aliases.find(delivery.run.address, len(bodies))
+        if not alias:
+            return bodies, topic, block
+        raw = _alias_property(alias) + subscription_identifiers(delivery.identifiers) + delivery.run.properties
+        block = encode_variable_byte_integer(len(raw)) + raw
+        if new:
+            middle = ids[0] + block
+            write_publishes(self._out, first, topic, middles=(middle,), between=len(middle), bodies=bodies[:1])
+            bodies = bodies[1:]
+        return bodies, b"\0\0", block
+
     def _room(self, fixed: int) -> int:
         """Largest payload of a packet whose variable header takes `fixed` bytes."""
         limit = self._packet_bytes_max
@@ -190,13 +268,17 @@ class Outbound:
         sent = state.in_flight - len(unsent)
         while unsent and sent < self._inflight_max:
             packet_id = unsent.pop()
-            entry = state.outgoing.get(packet_id)
-            if entry is not None:
-                delivery, index = entry
-                first, topic, block = self._head(delivery)
-                middle = packet_id.to_bytes(2, "big") + block
-                body = delivery.run.bodies[index]
-                write_publishes(
-                    self._out, first | _DUP_BIT, topic, middles=(middle,), between=len(middle), bodies=(body,)
-                )
+            if packet_id in state.outgoing:
+                self._send_one(packet_id, _DUP_BIT)
                 sent += 1
+
+    def _send_one(self, packet_id: int, dup: int) -> None:
+        """PUBLISH of one message in flight, under its full topic name."""
+        entry = self._state.outgoing.get(packet_id)
+        if entry is None:
+            return
+        delivery, index = entry
+        first, topic, block = self._head(delivery)
+        middle = packet_id.to_bytes(2, "big") + block
+        body = delivery.run.bodies[index]
+        write_publishes(self._out, first | dup, topic, middles=(middle,), between=len(middle), bodies=(body,))

@@ -9,28 +9,40 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from bridge.driver import Driver
 from bridge.message import Run
 from edge.broker.contract import Refusal
+from edge.broker.identity import Gate, Verdict
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
-from edge.broker.mqtt.clients import NEVER_EXPIRES, Client, Clients
+from edge.broker.mqtt.client import Client
+from edge.broker.mqtt.clients import NEVER_EXPIRES, Clients
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
     Acknowledged,
     Connect,
     Disconnected,
     Published,
+    Received,
     Released,
     Subscribe,
     Unsubscribe,
     Will,
 )
+from edge.broker.mqtt.figures import PREFIX
+from edge.broker.mqtt.opening import agree
 from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.policy import Grant
 from edge.broker.router import AddressError, Router
 
 log = logging.getLogger(__name__)
+
+SUBSCRIBER_BEHIND = "a subscriber has to catch up"
+
+REPLIES = "replies"
+"""Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
 
 QOS2_TOKEN = 1 << 16
 """Tokens are packet ids; those of QoS 2 messages carry this bit as well."""
@@ -70,8 +82,15 @@ class MqttSession:
     """Owner of one driver over one MQTT connection."""
 
     def __init__(
-        self, driver: Driver, connection: Connection, router: Router, clients: Clients, clock: Callable[[], float]
+        self,
+        driver: Driver,
+        connection: Connection,
+        router: Router,
+        clients: Clients,
+        clock: Callable[[], float],
+        gate: Gate | None = None,
     ) -> None:
+        """Without a gate everybody may do everything."""
         self.name = ""
         self.connection = connection
         self._driver = driver
@@ -82,6 +101,9 @@ class MqttSession:
         """Set by CONNECT for good; `_left` says whether it is still ours."""
         self._left = False
         self._connect: Connect | None = None
+        self._gate = gate
+        self._grant: Grant | None = None
+        """What the client may do; None where everybody may do everything."""
 
     # --- driver's owner ---------------------------------------------------------------------------------------
 
@@ -90,6 +112,9 @@ class MqttSession:
         for event in events:
             kind = type(event)
             if kind is Published:
+                grant = self._grant
+                if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
+                    continue
                 packet_ids = event.packet_ids
                 if event.run.qos == 2:
                     self._clients.save_incoming(self._attached)
@@ -142,6 +167,14 @@ class MqttSession:
             self.connection.disconnect(reason)
         self._driver.flush_soon()
 
+    def hold_back(self) -> None:
+        """A subscriber of what we publish is behind: read nothing more of the client for now."""
+        self._driver.pause_reading(SUBSCRIBER_BEHIND)
+
+    def go_on(self) -> None:
+        """It has caught up, or is not waited for any more."""
+        self._driver.resume_reading(SUBSCRIBER_BEHIND)
+
     # --- control packets --------------------------------------------------------------------------------------
 
     @property
@@ -164,6 +197,8 @@ class MqttSession:
                     for pattern in event.filters
                 ]
                 self.connection.unsubscribed(event.packet_id, codes)
+            case Received():
+                self._attached.unfinished.received(event.packet_ids)
             case Released():
                 self._clients.save_incoming(self._attached)
             case Disconnected():
@@ -172,18 +207,98 @@ class MqttSession:
                 raise TypeError(f"unknown event {event!r}")
 
     def _open(self, connect: Connect) -> None:
+        """Ask the gate; CONNACK waits for its verdict, and what the client sends meanwhile waits too."""
+        gate, identity = self._gate, self._driver.identity
+        if gate is None or gate.open:
+            self._admit(connect, None)
+        elif identity is not None and connect.username in (None, identity) and connect.password is None:
+            self._admit(connect, identity)  # TLS has proven it
+        else:
+            gate.check(connect.username, connect.password, partial(self._decided, connect))
+
+    def _decided(self, connect: Connect, verdict: Verdict) -> None:
+        if self.connection.closed:
+            return  # the client did not wait
+        if verdict is Verdict.ACCEPTED:
+            self._admit(connect, connect.username)
+        else:
+            busy = verdict is Verdict.BUSY
+            self.connection.refuse(ReasonCode.SERVER_BUSY if busy else ReasonCode.BAD_USER_NAME_OR_PASSWORD)
+        self._driver.flush_soon()
+
+    def _admit(self, connect: Connect, user: str | None) -> None:
+        """The client is who it says: give it its session. `user` None: nobody was asked."""
         if self._clients.full:
             self.connection.refuse(ReasonCode.SERVER_BUSY)
             return
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
+        if user is not None:
+            refusal = self._take_grant(user, connect)
+            if refusal is not None:
+                self.connection.refuse(refusal)
+                return
         self._connect = connect
+        agreed = agree(connect, self.connection.limits)
         self._client, present = self._clients.attach(
-            self.name, self, clean_start=connect.clean_start, expiry_s=connect.session_expiry_s
+            self.name, self, clean_start=connect.clean_start, expiry_s=agreed.session_expiry_s, user=user or ""
         )
-        events = self.connection.accept(self._client.state, present, assigned_client_id=assigned)
+        if self._grant is not None:
+            for pattern in [p for p in self._client.subscribers if not self._grant.may_receive(p)]:
+                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
+                self._clients.unsubscribe(self._client, pattern)
+        events = self.connection.accept(
+            self._client.state,
+            present,
+            assigned_client_id=assigned,
+            session_expiry_s=agreed.told_session_expiry_s,
+            server_keep_alive_s=agreed.told_keep_alive_s,
+            response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
+            now=self._clock(),
+        )
         self._client.pump()
         self.handle(events)
+
+    # --- authorization ----------------------------------------------------------------------------------------
+
+    def _take_grant(self, user: str, connect: Connect) -> ReasonCode | None:
+        """Find out what the user may do over this connection; why it may not connect at all, if so."""
+        owner = self._clients.owner(self.name)
+        if owner not in (None, "", user):
+            log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, user)
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        grant = self._gate.grant(user, self.name, self._revoked) if self._gate is not None else None
+        if grant is None:
+            return ReasonCode.NOT_AUTHORIZED
+        self._grant = grant
+        will = connect.will
+        if will is not None and not grant.may_send(will.run.address):
+            log.warning("%s: its will must not go to %s", self.name, will.run.address)
+            self._release()
+            return ReasonCode.NOT_AUTHORIZED
+        return None
+
+    def _may_publish(self, grant: Grant, event: Published) -> bool:
+        """False when the messages are refused: QoS 0 dropped and counted, else answered as the version allows."""
+        address = event.run.address
+        if grant.may_send(address):
+            return True
+        self._router.figures.refused += len(event.run.bodies)
+        if event.run.qos == 1:
+            self.refused(event.packet_ids, Refusal.NOT_AUTHORIZED)
+        elif event.run.qos == 2:
+            self.refused([packet_id | QOS2_TOKEN for packet_id in event.packet_ids], Refusal.NOT_AUTHORIZED)
+        return False
+
+    def _revoked(self) -> None:
+        """The user is gone, or its rules have changed: a will was allowed by rules that are no more."""
+        self.connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        self._driver.flush_soon()
+        self._leave(Disconnected(publish_will=False, reason="the user has changed"))
+
+    def _release(self) -> None:
+        if self._grant is not None and self._gate is not None:
+            self._gate.release(self._grant)
 
     def _subscribe(self, event: Subscribe) -> None:
         client = self._attached
@@ -192,6 +307,9 @@ class MqttSession:
         for request in event.requests:
             if len(client.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in client.subscribers:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
+                continue
+            if self._grant is not None and not self._grant.may_receive(request.filter):
+                codes.append(ReasonCode.NOT_AUTHORIZED)
                 continue
             try:
                 subscriber, new = self._clients.subscribe(client, request, event.identifier)
@@ -207,20 +325,25 @@ class MqttSession:
         self.connection.subscribed(event.packet_id, codes)
         for subscriber, subscription in feeds:
             if subscription is not None:
-                client.feed_retained(
-                    subscriber, subscription, self._router.retained.matching(subscriber.request.filter)
-                )
+                client.feed_retained(subscriber, subscription, self._retained(subscriber.request.filter))
         client.pump()
+
+    def _retained(self, pattern: str) -> list[Run]:
+        """Retained messages; those of the broker about itself are made when they are asked for."""
+        if pattern.startswith(PREFIX):
+            return self._clients.figures.matching(pattern)
+        return self._router.retained.matching(pattern)
 
     def _leave(self, event: Disconnected) -> None:
         client = self._client
         self._router.forget_origin(self)
+        self._release()
         if client is None or self._left:
             return
         self._left = True
         log.debug("%s: %s", self.name, event.reason)
         if event.session_expiry_s is not None:
-            client.expiry_s = event.session_expiry_s
+            client.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None
         self._clients.detach(client, now)

@@ -35,11 +35,15 @@ class Holder(Protocol):
         """These QoS 2 messages, which came in over an earlier connection, are safe (or refused) now."""
         ...
 
+    def send_held(self, packet_ids: Sequence[int]) -> None:
+        """What `SessionState.held` held back for these is on disk: send it."""
+        ...
+
 
 class SessionState:
     """Packet identifiers in use in both directions. One object lives as long as the session."""
 
-    __slots__ = ("_next", "holder", "incoming", "outgoing", "pending", "released")
+    __slots__ = ("_next", "held", "holder", "incoming", "outgoing", "pending", "released", "reserved")
 
     def __init__(self) -> None:
         self.incoming: set[int] = set()
@@ -50,6 +54,10 @@ class SessionState:
         """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
         self.released: dict[int, InFlight] = {}
         """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
+        self.held: dict[int, None] = {}
+        """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
+        self.reserved: set[int] = set()
+        """Packet identifiers the client may know from before a restart, whose message has not been read again yet."""
         self.holder: Holder | None = None
         self._next = 1
 
@@ -84,18 +92,20 @@ class SessionState:
         stop = start + count
         if stop <= PACKET_ID_MAX:
             ids = range(start, stop)
-            if self.outgoing.keys().isdisjoint(ids) and self.released.keys().isdisjoint(ids):
+            outgoing, released = self.outgoing.keys(), self.released.keys()
+            if outgoing.isdisjoint(ids) and released.isdisjoint(ids) and self.reserved.isdisjoint(ids):
                 self._next = stop
                 return ids
         return self._reserve_one_by_one(count)
 
     def _reserve_one_by_one(self, count: int) -> list[int]:
-        if count > PACKET_ID_MAX - self.in_flight:
-            raise LocalError(f"{count} packet identifiers wanted, {PACKET_ID_MAX - self.in_flight} are free")
+        free = PACKET_ID_MAX - self.in_flight - len(self.reserved)
+        if count > free:
+            raise LocalError(f"{count} packet identifiers wanted, {free} are free")
         ids: list[int] = []
         candidate = self._next
         while len(ids) < count:
-            if candidate not in self.outgoing and candidate not in self.released:
+            if candidate not in self.outgoing and candidate not in self.released and candidate not in self.reserved:
                 ids.append(candidate)
             candidate = candidate % PACKET_ID_MAX + 1
         self._next = candidate

@@ -1,13 +1,22 @@
 """Subscriptions: a consumer group's place in what an address delivers.
 
-Three kinds, one contract (`edge.broker.contract.Subscription`): `LogSubscription` reads a log of the store through a
+Four kinds, one contract (`edge.broker.contract.Subscription`): `LogSubscription` reads a log of the store through a
 cursor (a queue's competing consumers, or a durable subscription), `TransientSubscription` holds what its consumer
-has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes the settlement back to their origin.
+has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes the settlement back to their origin,
+`BrowsingSubscription` copies what is in a queue.
 """
 
 from edge.broker.subscriptions.anycast import AnycastGroup
+from edge.broker.subscriptions.browse import BrowsingSubscription
 from edge.broker.subscriptions.group import ConsumerGroup
 from edge.broker.subscriptions.log import LogSubscription
 from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
 
-__all__ = ["AnycastGroup", "ConsumerGroup", "LogSubscription", "TransientSubscription", "WaitingPool"]
+__all__ = [
+    "AnycastGroup",
+    "BrowsingSubscription",
+    "ConsumerGroup",
+    "LogSubscription",
+    "TransientSubscription",
+    "WaitingPool",
+]

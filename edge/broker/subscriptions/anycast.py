@@ -14,6 +14,9 @@ from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
 class AnycastGroup:
     """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
 
+    attempts = 0
+    idle_now = True
+
     def __init__(self, address: str) -> None:
         self.pattern = address
         self.group = ConsumerGroup()

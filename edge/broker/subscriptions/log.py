@@ -9,21 +9,34 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from bridge.message import Run, Stored
+from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import Consumer, Outcome
-from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
+from edge.broker.deadletters import DeadLetters, Reason
+from edge.broker.expiry import ttl_ns
+from edge.broker.limits import GIVING_UP_MAX, READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.ranges import Ranges
 from edge.broker.store.contract import Store
-from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
+from edge.broker.subscriptions.attempts import Attempts, delay_s
+from edge.broker.subscriptions.group import ConsumerGroup, part_of
 from edge.broker.topics import matches
 
 ADDRESSES_CACHED_MAX = 10_000
 """Addresses a subscription remembers to match or not to match; then it starts anew."""
 
 
+class Browser(Protocol):
+    """Wants to hear when a queue may have got more."""
+
+    def pump(self) -> None: ...
+
+
 class LogSubscription:
     """A cursor over one log, filtered, with one consumer or several that compete."""
+
+    attempts = 0
 
     def __init__(
         self,
@@ -33,15 +46,26 @@ class LogSubscription:
         cursor: int,
         *,
         position: int,
+        name: str,
+        deadletters: DeadLetters,
         acknowledged: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """`position` and `acknowledged` as the store kept them."""
+        """`position` and `acknowledged` as the store kept them; `name` is the cursor's."""
         self.pattern = pattern
         self.log = log
         self.cursor = cursor
+        self.name = name
         self.group = ConsumerGroup()
+        self.policy = AddressPolicy()
+        """What the address promises of redelivery, time to live and dead letters."""
+        self.expires = True
+        """False: a time to live does not count here (a forwarder sends on what it was given)."""
+        self.exclusive = False
+        """One consumer, and never another: what it cannot take nobody will."""
         self.accepts: Callable[[Run], bool] | None = None
         """Narrows what matches `pattern`."""
+        self.browsers: dict[Browser, None] = {}
+        """Who looks at the messages of a queue without taking them."""
         self._store = store
         self._next = position  # everything below has been looked at
         self._behind = position < store.bounds(log)[1]
@@ -52,7 +76,16 @@ class LogSubscription:
         self._buffer_bytes = 0
         self._outstanding: dict[Consumer, Ranges] = {}
         self._returned = Ranges()  # to be delivered again, read from the store
+        self._deadletters = deadletters
+        self._attempts = Attempts()
+        self._failed = self._attempts.counts  # empty nearly always: then nothing is looked at message by message
+        self._giving_up: deque[tuple[int, int, Reason]] = deque()  # to be read from the store
+        self._given_up = 0  # on their way to a dead letter address
+        self._timeless = b""  # properties seen last that say nothing of a time to live
+        self._burying = False
+        self._pumping = False
         self._reading = False
+        self._read_from = 0
         self._closed = False
         self._address_matches: dict[str, bool] = {}
 
@@ -78,8 +111,28 @@ class LogSubscription:
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit, then read on when there is more in the store."""
+        if self._pumping:
+            return  # from within a delivery: the loop below goes on
+        self._pumping = True
+        try:
+            if self._failed:
+                self._deliver_failed()
+            else:
+                self._deliver()
+        finally:
+            self._pumping = False
+        if self.browsers:
+            for browser in list(self.browsers):
+                browser.pump()
+        if not self._buffer or self._failed:  # what is skipped in the buffer must not hold up the rest
+            self._read_on()
+
+    def _deliver(self) -> None:
         buffer, group = self._buffer, self.group
+        expires = self.policy.ttl_max_s is not None
         while buffer:
+            if (expires or buffer[0].run.properties != self._timeless) and self._gave_up_expired():
+                continue
             turn = group.next()
             if turn is None:
                 return
@@ -96,7 +149,53 @@ class LogSubscription:
                 held = self._outstanding[consumer] = Ranges()
             held.add(stored.position, stored.position + count - 1)
             consumer.deliver(self, stored)
-        self._read_on()
+
+    def _deliver_failed(self) -> None:
+        """As `_deliver`, while some messages have failed before: those go one by one, and not to everybody."""
+        buffer, skipped = self._buffer, list[Stored]()
+        while buffer and self.group.credit > 0:
+            if self._gave_up_expired():
+                continue
+            stored = buffer.popleft()
+            first, total = stored.position, len(stored.run.bodies)
+            if first in self._failed:
+                count, excluded = 1, self._attempts.excluded(first)
+            else:
+                end = first + total
+                count = next((p for p in range(first, end) if p in self._failed), end) - first
+                excluded = None
+            consumer, credit = self._choose(excluded)
+            if consumer is not None:
+                count = min(count, self.group.share(total, credit))
+            if count < total:
+                buffer.appendleft(part_of(stored, count, total))
+                stored = part_of(stored, 0, count)
+            if consumer is None and credit < 0:
+                self._buffer_bytes -= stored.run.size
+                self._attempts.parked.add(first, first)
+            elif consumer is None:
+                skipped.append(stored)  # its consumers have no credit: others are served meanwhile
+            else:
+                self._buffer_bytes -= stored.run.size
+                self._outstanding.setdefault(consumer, Ranges()).add(first, first + count - 1)
+                self.attempts = self._failed.get(first, 0)
+                consumer.deliver(self, stored)
+                self.attempts = 0
+        buffer.extendleft(reversed(skipped))
+
+    def _choose(self, excluded: set[Consumer] | None) -> tuple[Consumer | None, int]:
+        """The next consumer that has credit and is not excluded; without one (None, -1 when all are excluded)."""
+        consumers, allowed = self.group.consumers, False
+        for _ in range(len(consumers)):
+            consumer = consumers[0]
+            consumers.rotate(-1)
+            if excluded is not None and consumer in excluded:
+                continue
+            allowed = True
+            credit = consumer.credit
+            if credit > 0:
+                return consumer, credit
+        return None, 0 if allowed else -1
 
     def idle(self) -> None:
         """Housekeeping: while level, the cursor moves past what did not concern this subscription."""
@@ -105,6 +204,7 @@ class LogSubscription:
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
+        self._unpark()
 
     def leave(self, consumer: Consumer, *, keep: bool) -> None:
         """The consumer is away. `keep`: what is outstanding to it waits for its return (an MQTT session's in-flight
@@ -113,13 +213,16 @@ class LogSubscription:
         if not keep:
             for first, last in self._outstanding.pop(consumer, ()):
                 self._returned.add(first, last)
+            if self._failed:
+                self._attempts.left(consumer)
+                self._unpark()
         if self.group:
             self.pump()
-        elif self._buffer:
-            self._next = self._buffer[0].position
-            self._behind = True
-            self._buffer.clear()
-            self._buffer_bytes = 0
+            return
+        for stored in self._buffer:
+            self._returned.add(stored.position, stored.position + len(stored.run.bodies) - 1)
+        self._buffer.clear()
+        self._buffer_bytes = 0
 
     def close(self) -> None:
         """The subscription is deleted: its cursor goes, and the log keeps nothing for it."""
@@ -128,10 +231,15 @@ class LogSubscription:
         self._store.drop_cursor(self.cursor)
 
     @property
+    def idle_now(self) -> bool:
+        return not (self._reading or self._behind or self._returned)
+
+    @property
     def backlog(self) -> int:
         """Messages of the log not delivered yet; those of other addresses in the same log count, so it is an upper
         bound for a filtered subscription that is behind."""
         waiting = sum(len(stored.run.bodies) for stored in self._buffer) + self._returned.count
+        waiting += self._attempts.delayed + self._attempts.parked.count
         return waiting + (self._store.bounds(self.log)[1] - self._next if self._behind else 0)
 
     @property
@@ -146,16 +254,118 @@ class LogSubscription:
         held = self._outstanding.get(consumer)
         if held is None or self._closed:
             return
-        for low, high in held.within(first, last):
-            if outcome in RETURNED:
-                self._returned.add(low, high)
-            else:
-                self._store.acknowledge(self.cursor, low, high)
+        parts = held.within(first, last)
         held.remove(first, last)
-        if outcome in RETURNED:
+        if outcome is Outcome.ACCEPTED:
+            for low, high in parts:
+                self._store.acknowledge(self.cursor, low, high)
+                if self._failed:
+                    self._attempts.forget(low, high)
+            return
+        for low, high in parts:
+            if outcome is Outcome.RELEASED:
+                self._returned.add(low, high)
+            elif outcome is Outcome.REJECTED:
+                self._giving_up.append((low, high, Reason.REJECTED))
+            else:
+                self._has_failed(consumer, low, high, undeliverable=outcome is Outcome.MODIFIED_UNDELIVERABLE)
+        self._bury_next()
+        self.pump()
+
+    # --- from the dead letters --------------------------------------------------------------------------------
+
+    def given_up(self, first: int, last: int) -> None:
+        """These messages are in the ledger, or on disk at their dead letter address."""
+        full = self._given_up > GIVING_UP_MAX
+        self._given_up -= last - first + 1
+        if self._closed:
+            return
+        self._store.acknowledge(self.cursor, first, last)
+        if self._failed:
+            self._attempts.forget(first, last)
+        if full and self._given_up <= GIVING_UP_MAX:
             self.pump()
 
+    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
+        """The dead letter was not stored; `tick` tries again."""
+        self._given_up -= last - first + 1
+        self._giving_up.append((first, last, reason))
+
+    def tick(self, now_s: float) -> bool:
+        """Deliver again what waited for its time, bury what could not be; False when nothing is left to wait for."""
+        due = self._attempts.due(now_s)
+        for position in due:
+            self._returned.add(position, position)
+        self._bury_next()
+        if due:
+            self.pump()
+        return bool(self._attempts.delayed or self._giving_up)
+
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _has_failed(self, consumer: Consumer, first: int, last: int, *, undeliverable: bool) -> None:
+        redelivery = self.policy.redelivery
+        for position in range(first, last + 1):
+            attempts = self._attempts.failed(position)
+            if undeliverable:
+                self._attempts.exclude(position, consumer)
+            if redelivery.attempts_max is not None and attempts >= redelivery.attempts_max:
+                self._giving_up.append((position, position, Reason.ATTEMPTS))
+            elif undeliverable and self.exclusive:
+                self._giving_up.append((position, position, Reason.UNDELIVERABLE))
+            elif redelivery.delay_s > 0 and not undeliverable:
+                self._attempts.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
+                self._deadletters.wake_later(self)
+            else:
+                self._returned.add(position, position)
+
+    def _unpark(self) -> None:
+        """Somebody else is there now: what was parked may have a taker."""
+        parked, self._attempts.parked = self._attempts.parked, Ranges()
+        for first, last in parked:
+            self._returned.add(first, last)
+
+    def _gave_up_expired(self) -> bool:
+        """Give the head of the buffer up when its time to live has passed."""
+        stored = self._buffer[0]
+        if not self.expires:
+            return False
+        ttl = ttl_ns(stored.run, self.policy)
+        if ttl is None:
+            self._timeless = stored.run.properties
+            return False
+        if not self._deadletters.expired(stored.run, ttl):
+            return False
+        self._buffer.popleft()
+        self._buffer_bytes -= stored.run.size
+        self._bury(stored, Reason.EXPIRED)
+        return True
+
+    def _bury(self, stored: Stored, reason: Reason) -> None:
+        self._given_up += len(stored.run.bodies)
+        self._deadletters.give_up(self, stored, reason)
+
+    def _bury_next(self) -> None:
+        """Read what is to be given up, a piece at a time: it is not in memory any more."""
+        if self._giving_up and not self._burying and not self._closed:
+            self._burying = True
+            self._store.read(self.log, self._giving_up[0][0], READ_BYTES_MAX, self._read_dead)
+
+    def _read_dead(self, runs: Sequence[Stored]) -> None:
+        self._burying = False
+        if self._closed:
+            return
+        first, last, reason = self._giving_up.popleft()
+        end = first
+        for stored in runs:
+            start, end = max(stored.position, first), min(stored.position + len(stored.run.bodies), last + 1)
+            if start < end:
+                self._bury(part_of(stored, start - stored.position, end - stored.position), reason)
+            if end > last:
+                break
+        if runs and end <= last:
+            self._giving_up.appendleft((max(end, first), last, reason))
+        self._bury_next()
 
     def _look_at(self, stored: Stored) -> None:
         """Take a wanted run into the buffer, less what was seen or acknowledged before; `_next` moves behind it."""
@@ -193,9 +403,12 @@ class LogSubscription:
     def _read_on(self) -> None:
         if self._reading or self._closed or not (self._behind or self._returned) or self.group.credit <= 0:
             return
+        if self._given_up > GIVING_UP_MAX:
+            return  # `given_up` comes back here
         self._reading = True
         if self._returned:
-            self._store.read(self.log, self._returned.first, READ_BYTES_MAX, self._read_returned)
+            self._read_from = self._returned.first
+            self._store.read(self.log, self._read_from, READ_BYTES_MAX, self._read_returned)
         else:
             self._store.read(self.log, self._next, READ_BYTES_MAX, self._read_next)
 
@@ -212,18 +425,30 @@ class LogSubscription:
         if not runs or self._next >= self._store.bounds(self.log)[1]:
             self._behind = False
         self.pump()
+        if not self._behind:
+            self._tell_idle()
 
     def _read_returned(self, runs: Sequence[Stored]) -> None:
         self._reading = False
         if self._closed:
             return
-        end = self._returned.first
+        end = self._read_from
         for stored in runs:
             end = stored.position + len(stored.run.bodies)
             for low, high in self._returned.within(stored.position, end - 1):
                 part = part_of(stored, low - stored.position, high - stored.position + 1)
                 self._buffer.append(part)
                 self._buffer_bytes += part.run.size
-        # what the store does not hold any more (purged, expired) is not delivered again
-        self._returned.remove(0, end - 1 if runs else self._store.bounds(self.log)[1])
+        # what the store does not hold any more (purged, expired) is not delivered again; what came back meanwhile, and
+        # is older than where the reading began, has its turn next
+        self._returned.remove(self._read_from, end - 1 if runs else self._store.bounds(self.log)[1])
         self.pump()
+        self._tell_idle()
+
+    def _tell_idle(self) -> None:
+        """Those who wait for the end of what there is hear that it has come."""
+        if self.idle_now:
+            for consumer in list(self.group.consumers):
+                exhausted = getattr(consumer, "exhausted", None)
+                if exhausted is not None:
+                    exhausted()

@@ -24,6 +24,7 @@ class PatternSubscription:
     """All subscriptions a filter matches as one, those to come included (the router joins their consumers)."""
 
     __slots__ = ("_parts", "pattern")
+    attempts = 0
 
     def __init__(self, pattern: str, parts: Callable[[], Iterator[Joinable]]) -> None:
         """`parts` gives what matches at the moment."""
@@ -41,6 +42,10 @@ class PatternSubscription:
     def pump(self) -> None:
         for part in self._parts():
             part.pump()
+
+    @property
+    def idle_now(self) -> bool:
+        return all(part.idle_now for part in self._parts())
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the queue they came from; settle there."""

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 from bridge.message import Run, Stored
 from edge.broker.contract import Consumer, Outcome
 from edge.broker.limits import (
+    LIVE_BEHIND_BYTES_LOW,
+    LIVE_BEHIND_BYTES_MAX,
+    LIVE_PUMP_BYTES_MAX,
     TRANSIENT_BUFFER_BYTES_MAX,
     TRANSIENT_BUFFER_BYTES_MIN,
     TRANSIENT_POOL_BYTES_MAX,
 )
 from edge.broker.subscriptions.group import SETTLED, ConsumerGroup, part_of
+from edge.broker.subscriptions.pressure import Pace, Pressure
 
 
 class WaitingPool:
     """Message bytes waiting in memory for all transient subscriptions of a router."""
 
-    __slots__ = ("waiting_bytes",)
+    __slots__ = ("expired", "expiring", "pressure", "waiting_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, expired: Callable[[Run], bool] = lambda _run: False) -> None:
+        """`expired` says that a run has waited beyond its time to live."""
         self.waiting_bytes = 0
+        self.pressure = Pressure()
+        self.expired = expired
+        self.expiring = False
+        """Some address gives messages a time to live of its own accord."""
 
     def admits(self, size: int, own_bytes: int) -> bool:
         """True when a subscription with `own_bytes` waiting may add `size`."""
@@ -29,9 +39,18 @@ class WaitingPool:
             return True
         return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= TRANSIENT_POOL_BYTES_MAX
 
+    def strained(self, own_bytes: int) -> bool:
+        """True when those who publish to a subscription with `own_bytes` waiting should wait for it."""
+        if own_bytes > LIVE_BEHIND_BYTES_MAX:
+            return True
+        return own_bytes > LIVE_BEHIND_BYTES_LOW and self.waiting_bytes > TRANSIENT_POOL_BYTES_MAX // 2
+
 
 class TransientSubscription:
     """The live consumers of one filter, served in turn when there are several (a shared subscription)."""
+
+    attempts = 0
+    idle_now = True
 
     def __init__(
         self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
@@ -43,6 +62,9 @@ class TransientSubscription:
         """Name under which consumers share it; None for a subscription of one consumer."""
         self.dropped = 0
         """Messages not delivered because the consumer was too slow."""
+        self.pace = Pace.KEEPING_UP
+        self.expired = 0
+        """Messages not delivered because their time to live passed while they waited."""
         self._pool = pool
         self._qos0_only = qos0_only
         self._not_from = not_from
@@ -64,17 +86,28 @@ class TransientSubscription:
                 consumer.deliver(self, stored)
                 return
         size = run.size
-        if not self._pool.admits(size, self._waiting_bytes):
+        pool = self._pool
+        if not pool.admits(size, self._waiting_bytes):
             self.dropped += len(run.bodies)
             return
         self._waiting.append(stored)
         self._changed(size)
-        self.pump()
+        if self not in pool.pressure.unfinished:
+            self.pump()
+        if self.pace is not Pace.STALLED and pool.strained(self._waiting_bytes) and not self._is_its_own(run):
+            pool.pressure.press(self)
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
-        waiting, group = self._waiting, self.group
+        waiting, group, pool = self._waiting, self.group, self._pool
+        pumped = 0
         while waiting:
+            run = waiting[0].run
+            if (pool.expiring or run.properties) and pool.expired(run):
+                waiting.popleft()
+                self._changed(-run.size)
+                self.expired += len(run.bodies)
+                continue
             turn = group.next()
             if turn is None:
                 return
@@ -84,8 +117,13 @@ class TransientSubscription:
             if count < len(stored.run.bodies):
                 waiting.appendleft(part_of(stored, count, len(stored.run.bodies)))
                 stored = part_of(stored, 0, count)
-            self._changed(-stored.run.size)
+            size = stored.run.size
+            self._changed(-size)
             consumer.deliver(self, stored)
+            pumped += size
+            if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
+                self._pool.pressure.later(self)
+                return
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
@@ -95,6 +133,7 @@ class TransientSubscription:
         if not self.group:
             self._waiting.clear()
             self._changed(-self._waiting_bytes)
+            self._pool.pressure.unfinished.pop(self, None)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """A consumer answers for what was sent above QoS 0; nothing is kept, so nothing is delivered again."""
@@ -102,3 +141,15 @@ class TransientSubscription:
     def _changed(self, size: int) -> None:
         self._waiting_bytes += size
         self._pool.waiting_bytes += size
+        if self.pace is not Pace.KEEPING_UP and self._waiting_bytes <= self._low:
+            self._pool.pressure.relieve(self)
+
+    @property
+    def _low(self) -> int:
+        """Bytes waiting at which it has caught up; one that stalled has to show that it reads."""
+        return LIVE_BEHIND_BYTES_LOW if self.pace is Pace.BEHIND else 0
+
+    def _is_its_own(self, run: Run) -> bool:
+        """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""
+        consumers = self.group.consumers
+        return len(consumers) == 1 and consumers[0].name == run.device

@@ -643,6 +643,23 @@ OTHERS = [
             expect("a", p.Publish("t", b"y", 1)),
         ),
     ),
+    Scenario(
+        "no more topic aliases than the client takes",
+        {5: "3.1.2-26 3.1.2-27"},
+        (
+            send("a", join("a", properties=Properties(topic_alias_maximum=1))),
+            expect("a", p.ConnAck()),
+            *subscribed("a", "topic/#", 1),
+            *opened("b"),
+            *subscribed("b", "topic/#", 1),
+            *opened("c"),
+            send("c", *(p.Publish(f"topic/{i % 2}", b"x", 1, packet_id=i) for i in range(2, 6))),
+            expect("a", p.Publish("topic/0", b"x", 1, properties=Properties(topic_alias=1))),
+            expect("a", p.Publish("topic/1", b"x", 1)),
+            expect("a", p.Publish("", b"x", 1, properties=Properties(topic_alias=1))),
+            expect("b", *(p.Publish(f"topic/{i % 2}", b"x", 1) for i in range(2, 6))),
+        ),
+    ),
 ]
 
 SCENARIOS = [*CONNECTING, *SESSIONS, *WILLS, *PUBLISHING, *SUBSCRIBING, *OTHERS]

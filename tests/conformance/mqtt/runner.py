@@ -169,6 +169,8 @@ class Run:
         """The client, with a new connection when it has none or the server has closed it."""
         client = self._clients.get(who)
         if client is None or client.link.closed:
+            if client is not None:
+                client.link.drop()
             client = self._clients[who] = Client(
                 self._target.open(), self._version, self._publish_ids.setdefault(who, [])
             )

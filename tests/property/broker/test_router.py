@@ -3,7 +3,8 @@
 What must hold at every moment: nothing is acknowledged before the commit of its message; answers come in the order of
 the questions; no position is held by two consumers of a group. And once everybody has credit and answers: every
 message that was acknowledged has reached every durable subscription that was there, in the order of its producer, and
-exactly one consumer of a queue; nobody got a message twice that it had settled.
+exactly one consumer of a queue; nobody got a message twice that it had settled. What was rejected, failed too often or
+expired is at the dead letter address (of the queue) or in the loss ledger (of the durable subscription), once.
 """
 
 from __future__ import annotations
@@ -17,12 +18,26 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from bridge.message import Run, Stored
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.mqtt.properties import Properties, encode_run
 from edge.broker.router import Router, SubscribeOptions
 from edge.broker.store.contract import StoreFull
 from edge.broker.store.memory import MemoryStore
 
-RULES = [AddressRule("q/#", AddressType.QUEUE), AddressRule("any/#", AddressType.ANYCAST)]
+RULES = [
+    AddressRule("q/#", AddressType.QUEUE),
+    AddressRule("any/#", AddressType.ANYCAST),
+    AddressRule("dead/#", AddressType.DEADLETTER),
+]
+ATTEMPTS_MAX = 3
+REDELIVERY = Redelivery(attempts_max=ATTEMPTS_MAX, delay_s=0.15, delay_multiplier=2)
+POLICIES = {
+    "q/#": AddressPolicy(redelivery=REDELIVERY, deadletter="dead/1", expiry="dead/1"),
+    "#": AddressPolicy(redelivery=REDELIVERY),
+}
+EXPIRY = encode_run(Properties(message_expiry_interval_s=1))
+OUTCOMES = [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome]
 ADDRESSES = ["q/1", "t/1", "t/2", "any/1"]
 
 
@@ -68,6 +83,7 @@ class Receiver:
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
         assert 1 <= len(run.bodies) <= self.credit
+        assert subscription.attempts < ATTEMPTS_MAX
         self.credit -= len(run.bodies)
         for i, body in enumerate(run.bodies):
             self.got.append((run.address, body))
@@ -88,7 +104,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.senders = [Sender("s0"), Sender("s1")]
         self.counter = 0
         self.receivers: dict[str, Receiver] = {
-            name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any")
+            name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any", "dead")
         }
         self.joined: dict[str, object] = {}
         self.boot()
@@ -96,18 +112,26 @@ class RouterMachine(RuleBasedStateMachine):
         self.join("queue-a")
 
     def boot(self) -> None:
-        self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1)
+        self.router = Router(
+            self.store, AddressTable(RULES), clock_ns=lambda: int(self.now * 1e9) + 1, policies=POLICIES
+        )
 
     def address_of(self, name: str) -> str:
-        return {"queue-a": "q/1", "queue-b": "q/1", "durable": "t/#", "any": "any/1"}[name]
+        return {"queue-a": "q/1", "queue-b": "q/1", "durable": "t/#", "any": "any/1", "dead": "dead/1"}[name]
 
     def join(self, name: str) -> None:
         options = SubscribeOptions(durable_name="sub" if name == "durable" else None)
         self.joined[name] = self.router.subscribe(self.receivers[name], self.address_of(name), options)
         self.joined[name].pump()  # type: ignore[attr-defined]
 
-    @rule(which=st.integers(0, 1), address=st.sampled_from(ADDRESSES), count=st.integers(1, 4), qos=st.integers(1, 2))
-    def publish(self, which: int, address: str, count: int, qos: int) -> None:
+    @rule(
+        which=st.integers(0, 1),
+        address=st.sampled_from(ADDRESSES),
+        count=st.integers(1, 4),
+        qos=st.integers(1, 2),
+        properties=st.sampled_from([b"", b"", EXPIRY]),
+    )
+    def publish(self, which: int, address: str, count: int, qos: int, properties: bytes) -> None:
         sender = self.senders[which]
         bodies, tokens = [], []
         for _ in range(count):
@@ -118,7 +142,7 @@ class RouterMachine(RuleBasedStateMachine):
             sender.asked.append((sender.next_token, address))
             sender.next_token += 1
         before = len(sender.accepted_bodies)
-        self.router.publish(sender, Run(address, sender.name, qos, b"", bodies), tokens)
+        self.router.publish(sender, Run(address, sender.name, qos, properties, bodies), tokens)
         if address != "any/1":
             assert len(sender.accepted_bodies) == before, "not before the commit"
 
@@ -145,7 +169,7 @@ class RouterMachine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(["queue-a", "queue-b", "durable", "any"]),
         count=st.integers(1, 5),
-        outcome=st.sampled_from([Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.RELEASED]),
+        outcome=st.sampled_from(OUTCOMES),
         newest=st.booleans(),
     )
     def settle(self, name: str, count: int, outcome: Outcome, newest: bool) -> None:
@@ -192,16 +216,25 @@ class RouterMachine(RuleBasedStateMachine):
         if not hasattr(self, "router"):
             return
         self.store.failure = None
-        for name in ("queue-a", "any"):
+        for name in ("queue-a", "queue-b"):
+            self.leave(name)  # whom a message was undeliverable to is somebody else when it comes again
+        for name in ("queue-a", "any", "dead"):
             self.come_back(name)
         self.drain()
         everything = {key for sender in self.senders for key in sender.accepted_bodies}
         settled_queue = self.receivers["queue-a"].settled + self.receivers["queue-b"].settled
         assert len(settled_queue) == len(set(settled_queue)), "a queue's message is settled once"
-        assert set(settled_queue) == {key for key in everything if key[0] == "q/1"}
+        dead = [("q/1", body) for _, body in self.receivers["dead"].settled]
+        assert len(dead) == len(set(dead)), "a dead letter is written once"
+        assert not set(dead) & set(settled_queue)
+        assert set(settled_queue) | set(dead) == {key for key in everything if key[0] == "q/1"}
         durable = self.receivers["durable"].settled
         assert len(durable) == len(set(durable))
-        assert set(durable) == {key for key in everything if key[0].startswith("t/")}
+        owed = {key for key in everything if key[0].startswith("t/")}
+        assert set(durable) <= owed
+        lost = list(self.router.deadletters.ledger)
+        assert {record.subscription for record in lost} <= {"sub"}
+        assert len(owed) - len(durable) == sum(record.count for record in lost)
         assert all(not sender.sent for sender in self.senders), "everybody got an answer"
         assert not [key for sender in self.senders for key in sender.refused_bodies if ("q/1", key) in settled_queue]
         self.store.close()

@@ -72,13 +72,11 @@ class Client:
         self.server = Engine(container_id="broker", server=True)
         self.driver = StubDriver()
         self.ended: list[Condition | None] = []
-        self.later: list[Callable[[], None]] = []
         self.session = AmqpSession(
             self.driver,
             self.server,
             site.router,
             clock_ns=lambda: CLOCK_NS,
-            later=lambda _, callback: self.later.append(callback),
             on_closed=self.ended.append,
         )
         self.events: list[Event] = []

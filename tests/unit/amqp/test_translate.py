@@ -219,7 +219,7 @@ class TestToAmqp:
         assert decode(out, 3)[0] == [True, 7, 3000]
         assert out[end:] == DATA
         late = amqp_messages(run, now_ns=10**12)[0]
-        assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0)
+        assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0, priority=7)
 
     def test_mqtt_properties_find_their_places(self) -> None:
         properties = Properties(

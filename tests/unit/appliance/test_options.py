@@ -38,6 +38,16 @@ def test_dev_preset(tmp_path: Path, address: str, kind: AddressType) -> None:
     assert {configuration.mqtt, configuration.amqp, configuration.http} == {Endpoint("127.0.0.1", 0)}
 
 
+def test_websocket_listeners(tmp_path: Path) -> None:
+    options = RunOptions(data=tmp_path, dev=True, mqtt_ws="127.0.0.1:0", amqp_ws="[::1]:15673")
+    configuration = configuration_of(options)
+    assert (configuration.mqtt_ws, configuration.amqp_ws) == (Endpoint("127.0.0.1", 0), Endpoint("::1", 15673))
+    with pytest.raises(OptionsRefused, match=r"serves this machine only: 0.0.0.0"):
+        configuration_of(RunOptions(data=tmp_path, dev=True, mqtt_ws="0.0.0.0:0"))
+    with pytest.raises(OptionsRefused, match="--amqp-ws nowhere"):
+        configuration_of(RunOptions(data=tmp_path, dev=True, amqp_ws="nowhere"))
+
+
 def test_hub_short_form(tmp_path: Path) -> None:
     options = RunOptions(
         data=tmp_path, dev=True, mqtt="127.0.0.1:1999", hub="amqp://127.0.0.1:5673", gateway="gw1", forward=("load/#",)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run, Stored
-from edge.broker import addresses, limits, retained, router
+from edge.broker import addresses, limits, registry, retained
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.router import Router, SubscribeOptions
@@ -84,7 +84,7 @@ def test_retained_messages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "ROUTES_CACHED_MAX", 10)
+    monkeypatch.setattr(registry, "ROUTES_CACHED_MAX", 10)
     monkeypatch.setattr(addresses, "ROUTES_CACHED_MAX", 10)
     for number in range(35):
         rig.publish(f"t/{number}", b"x")
@@ -117,13 +117,13 @@ def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypat
     for _ in range(50):
         rig.publish("t/b", bytes(100))
     assert len(quick.bodies) == 100, "others are not affected"
-    assert rig.router._pool.waiting_bytes <= 4_000
+    assert rig.router.pool.waiting_bytes <= 4_000
     slow.credit = slower.credit = 1_000
     for subscription in list(rig.router._live_tree):
         subscription.pump()
     assert (len(slow.bodies), len(slower.bodies)) == (30, 10)
     assert sorted(subscription.dropped for subscription in rig.router._live_tree) == [0, 20, 40]
-    assert rig.router._pool.waiting_bytes == 0
+    assert rig.router.pool.waiting_bytes == 0
 
 
 def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(

@@ -71,8 +71,8 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
         "configuration version 1",
     ]
     assert err.splitlines() == [
-        "note: MessagingUser default.alice: users are kept, authorization is not enforced yet",
         "note: Address load: messageTtl: kept, not acted on yet",
+        "note: MessagingUser default.alice: nobody is asked who he is, authenticationService is none",
     ]
     assert run([*arguments, "--json"]) == 0
     assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}

@@ -10,6 +10,7 @@ from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import (
     Authentication,
     BrokerConfiguration,
+    ConfiguredUser,
     Connector,
     Credentials,
     Direction,
@@ -19,6 +20,7 @@ from edge.broker.configuration import (
     TlsFiles,
 )
 from edge.broker.limits import Limits
+from edge.broker.policy import Operation, Rule
 
 WHOLE = """\
 apiVersion: waypost/v1
@@ -129,8 +131,7 @@ def test_short_form_of_a_hub() -> None:
     ]
     with pytest.raises(ValueError, match="# stands alone"):
         with_hub(development(), "amqp://h", "gw1", ["a/#/b"])
-    with pytest.raises(ValueError, match="no TLS yet"):
-        with_hub(development(), "amqps://h", "gw1", ["a"])
+    assert with_hub(development(), "amqps://h", "gw1", ["a"]).connector("hub").tls == TlsFiles()
     with pytest.raises(ValueError, match="is no hub"):
         with_hub(development(), "http://h", "gw1", [])
 
@@ -141,7 +142,30 @@ def test_passwords_do_not_show() -> None:
 
 def test_what_is_not_acted_on_is_said() -> None:
     said = notices(parse.parse(WHOLE, "a.yaml"))
-    assert any("AddressSpace plant: idleTimeout" in note for note in said)
     assert any("Address s: type subscription" in note for note in said)
     assert any("Address jobs: " in note and "messageTtl" in note and "direction in" in note for note in said)
     assert not any("Address dead" in note for note in said)
+
+
+def test_users_arrive_with_their_rules() -> None:
+    text = """
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {name: default.alice}
+spec:
+  username: alice
+  authentication: {type: password, password: c2VjcmV0}
+  authorization:
+  - {addresses: [plant/%u/#, jobs], operations: [send, recv]}
+  - {operations: [manage]}
+"""
+    assert effective(parse.parse(text, "a.yaml")).users == (
+        ConfiguredUser(
+            "alice",
+            "secret",
+            (
+                Rule(("plant/%u/#", "jobs"), frozenset({Operation.SEND, Operation.RECV})),
+                Rule(("#",), frozenset({Operation.MANAGE})),
+            ),
+        ),
+    )

@@ -29,6 +29,13 @@ BROKER = space("{connectors: [{name: broker, endpointHosts: [{host: b}]}]}")
 DEAD = address("address: dead, type: deadletter", "dead")
 
 
+def rules(authorization: str) -> str:
+    return (
+        "{apiVersion: waypost/v1, kind: MessagingUser, metadata: {name: u}, "
+        f"spec: {{username: u, authentication: {{type: password}}, authorization: {authorization}}}}}\n---\n"
+    )
+
+
 def user(password: str, name: str = "u1") -> str:
     return (
         f"{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: {name}}}, "
@@ -52,7 +59,13 @@ def user(password: str, name: str = "u1") -> str:
         address("address: s, type: subscription, topic: plant/#"),
         gateway("{listeners: {mqtt: 'h:1', amqp: 'h:2'}, limits: {connectionsMax: 5, handshakeS: 2.5}}"),
         gateway("{listeners: {mqtt: 'h:0', amqp: 'h:0'}}"),
+        gateway("{listeners: {mqtts: 'h:1', amqpWss: 'h:2', tls: {certificate: c, key: k}}, hub: {url: 'amqps://h'}}"),
+        space(
+            "{connectors: [{name: c, endpointHosts: [{host: b}], tls: {}, credentials: {username: u, password: p}},"
+            " {name: d, endpointHosts: [{host: localhost}], credentials: {username: u, password: p}}]}"
+        ),
         space("{authenticationService: {name: none}}"),
+        space("{authenticationService: {name: standard}}") + rules("[{addresses: [a/%u/#], operations: [send]}]"),
         user("aHVudGVyMg=="),
         device("{}", "d1") + device("{via: [d1]}", "d2"),
     ],
@@ -74,13 +87,29 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is no hub'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
-        (gateway("{hub: {url: 'amqps://h'}}"), "spec.hub.url: the link has no TLS yet, and would connect in the clear"),
+        (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
+        (gateway("{listeners: {mqttWss: 'h:1'}}"), "spec.listeners.mqttWss: a listener with TLS needs listeners.tls"),
+        (gateway("{listeners: {mqttWs: 'h:1', mqtt: 'h:1'}}"), "spec.listeners.mqttWs: h:1 is taken by mqtt"),
+        (
+            gateway("{listeners: {tls: {certificate: c, key: k, clientRequired: true}}}"),
+            "spec.listeners.tls.clientRequired: needs clientCa",
+        ),
+        (
+            space("{connectors: [{name: c, endpointHosts: [{host: b}], maxFrameSize: 100}]}"),
+            "spec.connectors[0].maxFrameSize: AMQP asks for 512 bytes at least",
+        ),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p}}]}"),
-            "spec.connectors[0].credentials: connectors have no credentials yet, and would connect in the clear",
+            "spec.connectors[0].credentials: a password would cross the network in the clear",
         ),
-        (space("{connectors: [{name: c, endpointHosts: [{host: b}], tls: {}}]}"), "connectors have no tls yet"),
-        (space("{authenticationService: {name: standard}}"), "every client would be let in"),
+        (space("{authenticationService: {name: external}}"), "the Gateway needs listeners.tls.clientCa"),
+        (user("/w=="), "authentication.password: must be Base64 of UTF-8"),
+        (user("Bw=="), "authentication.password: this password has characters that SASLprep prohibits"),
+        (user("''"), "authentication.password: must be 1 to 1024 bytes"),
+        (rules("[{addresses: ['a#'], operations: [send]}]"), "authorization[0].addresses[0]: "),
+        (rules("[{addresses: ['a*'], operations: [send]}]"), "authorization[0].addresses[0]: wildcards are + and #"),
+        (rules("[" + "{operations: [send]}," * 101 + "]"), "authorization: more than 100 rules"),
+        (rules("[{addresses: [" + "a," * 101 + "], operations: [send]}]"), "addresses: more than 100 addresses"),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}]}, {name: c, endpointHosts: [{host: b}]}]}"),
             'spec.connectors[1].name: a connector called "c" is there already',
@@ -151,8 +180,9 @@ def test_bad_wholes(text: str, expected: str) -> None:
 
 
 def test_several_errors_are_all_found() -> None:
-    errors = validate(parse.parse(gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}}"), "a.yaml"))
-    assert [error.message.split(",")[0] for error in errors] == [
+    text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {none: 1}}")
+    errors = validate(parse.parse(text, "a.yaml"))
+    assert [error.message.split('"')[0].strip() for error in errors] == [
         "clientCert and clientKey go together",
-        "the link has no TLS yet",
+        "unknown limit",
     ]

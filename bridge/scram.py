@@ -1,0 +1,197 @@
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677), both sides, without channel binding: messages in, messages out, no I/O.
+
+The server keeps no password and nothing a password follows from without a search: a salt, an iteration count and two
+keys for each secret. Several secrets of one user share salt and count, so that a client may prove any of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import stringprep
+import unicodedata
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+MECHANISM: Final = "SCRAM-SHA-256"
+ITERATIONS: Final = 15_000
+"""Rounds of PBKDF2 a client is asked for; RFC 7677 wants 4 096 at least. About 10 ms on a Pi, once a connection."""
+ITERATIONS_MAX: Final = 1_000_000
+"""Rounds a client lets itself be asked for: a hostile server must not keep it busy for minutes."""
+SALT_BYTES: Final = 16
+_NONCE_BYTES: Final = 18
+_PROHIBITED: Final = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
+class ScramError(ValueError):
+    """A message is none of the exchange, or proves nothing. The text names no secret."""
+
+
+class Keys(NamedTuple):
+    """What a server keeps of one secret (RFC 5802 section 3)."""
+
+    stored: bytes
+    server: bytes
+
+
+class Verifier(NamedTuple):
+    """What a server keeps of a user; `keys` is empty for one that does not exist, who fails at the proof."""
+
+    salt: bytes
+    iterations: int
+    keys: Sequence[Keys]
+
+
+def prepare(password: str) -> str:
+    """SASLprep (RFC 4013) of a password. Raises ScramError for characters it prohibits."""
+    mapped = "".join(" " if stringprep.in_table_c12(c) else c for c in password if not stringprep.in_table_b1(c))
+    normal = unicodedata.normalize("NFKC", mapped)
+    if any(prohibited(c) for prohibited in _PROHIBITED for c in normal):
+        raise ScramError("this password has characters that SASLprep prohibits (control characters, for one)")
+    return normal
+
+
+def derive(password: str, salt: bytes, iterations: int) -> Keys:
+    """The keys of a secret; takes as long as `iterations` rounds take. Raises ScramError as `prepare` does."""
+    client, server = _keys(password, salt, iterations)
+    return Keys(hashlib.sha256(client).digest(), server)
+
+
+def _keys(password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
+    salted = hashlib.pbkdf2_hmac("sha256", prepare(password).encode(), salt, iterations)
+    return _mac(salted, b"Client Key"), _mac(salted, b"Server Key")
+
+
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _xor(a: bytes, b: bytes) -> bytes:
+    return bytes(x ^ y for x, y in zip(a, b, strict=True))
+
+
+def _nonce() -> str:
+    return base64.b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
+
+
+def _attributes(message: bytes, expected: str) -> list[str]:
+    """Values of a message that begins with these attributes; what follows them are extensions, which are optional."""
+    try:
+        parts = message.decode("utf-8").split(",")
+    except UnicodeDecodeError:
+        raise ScramError("a SCRAM message that is not UTF-8") from None
+    if len(parts) < len(expected) or any(not p.startswith(f"{n}=") for n, p in zip(expected, parts, strict=False)):
+        raise ScramError(f"a SCRAM message without its attributes {', '.join(expected)}")
+    return [part[2:] for part in parts]
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ScramError("bad Base64 in a SCRAM message") from None
+
+
+def _named(text: str) -> str:
+    """A saslname: comma and equals sign are escaped in it."""
+    if text.replace("=2C", "").replace("=3D", "").count("="):
+        raise ScramError("a user name with a bare equals sign")
+    return text.replace("=2C", ",").replace("=3D", "=")
+
+
+class ScramServer:
+    """The server's half of one exchange: `first`, `challenge` with what is kept of `username`, `finish`."""
+
+    def __init__(self, nonce: str | None = None) -> None:
+        self.username = ""
+        self._own = _nonce() if nonce is None else nonce
+        self._gs2 = b""
+        self._client_first = ""
+        self._server_first = ""
+        self._nonce = ""
+        self._keys: Sequence[Keys] = ()
+
+    def first(self, message: bytes) -> None:
+        """Take client-first-message; sets `username`. Raises ScramError."""
+        parts = message.split(b",", 2)
+        if len(parts) != 3 or parts[0] not in (b"n", b"y"):
+            raise ScramError("channel binding is not supported")
+        username, nonce = _attributes(parts[2], "nr")[:2]
+        self.username = _named(username)
+        authority = parts[1].decode("utf-8", "replace")
+        if authority not in ("", f"a={username}"):
+            raise ScramError("a user acts for itself only")
+        if not nonce or not self.username:
+            raise ScramError("an empty user name or nonce")
+        self._gs2 = parts[0] + b"," + parts[1] + b","
+        self._client_first = parts[2].decode("utf-8")
+        self._nonce = nonce + self._own
+
+    def challenge(self, verifier: Verifier) -> bytes:
+        """server-first-message."""
+        self._keys = verifier.keys
+        salt = base64.b64encode(verifier.salt).decode()
+        self._server_first = f"r={self._nonce},s={salt},i={verifier.iterations}"
+        return self._server_first.encode()
+
+    def finish(self, message: bytes) -> bytes:
+        """Take client-final-message; returns server-final-message. Raises ScramError when it proves no secret."""
+        bare, separator, proof_text = message.rpartition(b",p=")
+        binding, nonce = _attributes(bare, "cr")[:2]
+        if not separator or _decoded(binding) != self._gs2 or nonce != self._nonce:
+            raise ScramError("a SCRAM answer to another challenge")
+        proof = _decoded(proof_text.decode("ascii", "replace"))
+        exchange = f"{self._client_first},{self._server_first},".encode() + bare
+        if len(proof) == hashlib.sha256().digest_size:
+            for keys in self._keys:
+                client = _xor(proof, _mac(keys.stored, exchange))
+                if hmac.compare_digest(hashlib.sha256(client).digest(), keys.stored):
+                    return b"v=" + base64.b64encode(_mac(keys.server, exchange))
+        raise ScramError("the proof is not of a secret of this user")
+
+
+class ScramClient:
+    """The client's half: `first`, `answer`, then `check` of what the server says at the end."""
+
+    def __init__(self, username: str, password: str, nonce: str | None = None) -> None:
+        self._password = password
+        escaped = username.replace("=", "=3D").replace(",", "=2C")
+        self._nonce = _nonce() if nonce is None else nonce
+        self._client_first = f"n={escaped},r={self._nonce}"
+        self._signature = b""
+
+    def first(self) -> bytes:
+        """client-first-message."""
+        return f"n,,{self._client_first}".encode()
+
+    def answer(self, challenge: bytes) -> bytes:
+        """client-final-message for a server-first-message. Raises ScramError."""
+        nonce, salt, count = _attributes(challenge, "rsi")[:3]
+        if not nonce.startswith(self._nonce) or nonce == self._nonce:
+            raise ScramError("the server's nonce does not extend ours")
+        if not count.isascii() or not count.isdigit() or len(count) > 9 or not 1 <= int(count) <= ITERATIONS_MAX:
+            raise ScramError(f"the server asks for {count[:20]} iterations")
+        client, server = _keys(self._password, _decoded(salt), int(count))
+        bare = f"c={base64.b64encode(b'n,,').decode()},r={nonce}"
+        exchange = f"{self._client_first},{challenge.decode()},{bare}".encode()
+        self._signature = _mac(server, exchange)
+        proof = _xor(client, _mac(hashlib.sha256(client).digest(), exchange))
+        return f"{bare},p={base64.b64encode(proof).decode()}".encode()
+
+    def check(self, final: bytes) -> None:
+        """The server proves that it knows the user too. Raises ScramError when it does not."""
+        if not self._signature or not hmac.compare_digest(_decoded(_attributes(final, "v")[0]), self._signature):
+            raise ScramError("the server does not know the secret it asked for")

@@ -1,0 +1,233 @@
+"""WebSocket (RFC 6455) around another connection: MQTT (MQTT 5 section 6) or AMQP (its WebSocket binding) in frames.
+
+The machine inside sees a stream of bytes and does not know. Frames are a way of writing, not a unit: a message of ours
+holds what one turn had to say, a message of the peer's may hold half a packet or many [MQTT-6.0.0-2]. This module
+knows no socket and no clock; HTTP and framing are wsproto's.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from wsproto import ConnectionType, WSConnection, events
+from wsproto.connection import ConnectionState
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from bridge.connection import Connection
+
+MQTT: Final = ("mqtt", "mqttv3.1")
+"""Subprotocols of MQTT [MQTT-6.0.0-3]; the second is what MQTT 3.1 clients in browsers ask for."""
+AMQP: Final = ("amqp",)
+
+SEND_BYTES_MAX: Final = 64 * 1024
+"""Largest message we send: some libraries refuse a message of 1 MiB and above, and all hand over whole ones."""
+
+HANDSHAKE_BYTES_MAX: Final = 16 * 1024
+"""Request line and headers; cookies of a browser are a few KiB."""
+
+LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+class Phase(enum.Enum):
+    """Where the WebSocket is; the machine inside has its own phases."""
+
+    HANDSHAKE = "waiting for the HTTP request"
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class WebSocketConnection:
+    """The accepting end; obeys `bridge.connection.Connection`, as the one inside it does."""
+
+    def __init__(
+        self,
+        inner: Connection,
+        subprotocols: Sequence[str],
+        *,
+        message_bytes_max: int,
+        any_origin: bool = False,
+    ) -> None:
+        """`inner` bounds the time of the handshake by its own deadline.
+
+        `subprotocols` it speaks, one of which the client has to name; `message_bytes_max`: of one message of the peer.
+        `any_origin`: pages of other sites may connect through their visitor's browser. Else only pages of this host and
+        of the browser's own machine: where nobody has to say who he is, reaching us is all the right that is needed.
+        """
+        self.inner = inner
+        self.path = ""
+        """What the client asked for, once it did."""
+        self._subprotocols = tuple(subprotocols)
+        self._message_bytes_max = message_bytes_max
+        self._any_origin = any_origin
+        self._socket = WSConnection(ConnectionType.SERVER)
+        self._phase = Phase.HANDSHAKE
+        self._output: list[bytes] = []
+        self._handshake_bytes = 0
+        self._message_bytes = 0
+        """Of the message under way."""
+
+    # --- Connection -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._phase is Phase.CLOSED
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self._phase is Phase.CLOSED else self.inner.deadline
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        if self._phase is Phase.CLOSED:
+            return ()
+        if self._phase is Phase.HANDSHAKE:
+            self._handshake_bytes += len(data)
+            if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
+                return self._refuse(431, "the request is too large", now)
+        try:
+            self._socket.receive_data(data)
+            return self._take(now)
+        except (RemoteProtocolError, UnicodeError) as error:  # the second: wsproto on host names and headers
+            return self._refused(error, now)
+
+    def receive_eof(self, now: float) -> Sequence[Any]:
+        self._phase = Phase.CLOSED
+        return self.inner.receive_eof(now)
+
+    def handle_timeout(self, now: float) -> Sequence[Any]:
+        if self._phase is Phase.CLOSED:
+            return ()
+        deadline = self.inner.deadline
+        told = self.inner.handle_timeout(now)
+        if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
+            return [*told, *self._refuse(408, "no request in time", now)]
+        return told
+
+    def data_to_send(self) -> bytes:
+        if self._phase is Phase.OPEN:
+            data = self.inner.data_to_send()
+            for start in range(0, len(data), SEND_BYTES_MAX):
+                self._send(events.BytesMessage(data[start : start + SEND_BYTES_MAX]))
+            if self.inner.closed:
+                self._close(CloseReason.NORMAL_CLOSURE)
+        output, self._output = self._output, []
+        return output[0] if len(output) == 1 else b"".join(output)
+
+    # --- inside: frames ---------------------------------------------------------------------------------------
+
+    def _take(self, now: float) -> Sequence[Any]:
+        """What a read brought: all its data goes to the machine inside at once."""
+        received: list[bytes] = []
+        ping: bytes | None = None
+        told: list[Any] = []
+        for event in self._socket.events():
+            if isinstance(event, events.BytesMessage):
+                self._message_bytes += len(event.data)
+                if self._message_bytes > self._message_bytes_max:
+                    told += self._end(received, CloseReason.MESSAGE_TOO_BIG, now)
+                    break
+                received.append(bytes(event.data))
+                if event.message_finished:
+                    self._message_bytes = 0
+            elif isinstance(event, events.Ping):
+                ping = bytes(event.payload)  # only the last needs an answer (section 5.5.3)
+            elif isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
+                told += self._end(received, CloseReason.UNSUPPORTED_DATA, now)
+                break
+            elif isinstance(event, events.CloseConnection):
+                told += self._end(received, event.code, now)
+                break
+            elif isinstance(event, events.Request):
+                told += self._asked(event, now)
+                if self._phase is Phase.CLOSED:
+                    break
+        if self._phase is Phase.OPEN:
+            if ping is not None:
+                self._send(events.Pong(ping))
+            if received:
+                told += self.inner.receive_data(b"".join(received), now)
+        return told
+
+    def _end(self, received: list[bytes], code: int, now: float) -> list[Any]:
+        """Hand on what came before, answer with a close frame, and tell the machine inside that its peer is gone."""
+        told: list[Any] = []
+        if received:
+            told += self.inner.receive_data(b"".join(received), now)
+        # a code that must not be in a frame (1005: there was none) is answered as a normal end (section 7.4.1)
+        sendable = code if code in _SENDABLE or 3000 <= code < 5000 else CloseReason.NORMAL_CLOSURE
+        self._close(sendable)
+        return [*told, *self.inner.receive_eof(now)]
+
+    def _close(self, code: int) -> None:
+        if self._socket.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
+            self._send(events.CloseConnection(code))
+        self._phase = Phase.CLOSED
+
+    def _send(self, event: events.Event) -> None:
+        try:
+            self._output.append(self._socket.send(event))
+        except LocalProtocolError:  # the peer has closed: nobody reads it
+            self._phase = Phase.CLOSED
+
+    # --- inside: handshake (RFC 6455 section 4.2) -------------------------------------------------------------
+
+    def _asked(self, request: events.Request, now: float) -> Sequence[Any]:
+        headers = {bytes(name).lower(): bytes(value) for name, value in request.extra_headers}
+        chosen = next((name for name in request.subprotocols if name in self._subprotocols), None)
+        if chosen is None:
+            wanted = " or ".join(self._subprotocols)
+            return self._refuse(400, f"this is not spoken here; ask for the subprotocol {wanted}", now)
+        if not self._may_connect(headers.get(b"origin"), request.host):
+            return self._refuse(403, "pages of other sites may not connect to a gateway without authentication", now)
+        self.path = request.target
+        self._send(events.AcceptConnection(subprotocol=chosen))
+        self._phase = Phase.OPEN
+        return ()
+
+    def _may_connect(self, origin: bytes | None, host: str) -> bool:
+        if origin is None or self._any_origin:
+            return True
+        try:
+            theirs = urlsplit(origin.decode("ascii", "replace")).hostname
+            ours = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        return theirs is not None and (theirs == ours or theirs in LOOPBACK)
+
+    def _refused(self, error: Exception, now: float) -> Sequence[Any]:
+        """The request is none for a WebSocket, or no HTTP."""
+        if self._phase is not Phase.HANDSHAKE:
+            return self._end([], CloseReason.PROTOCOL_ERROR, now)
+        hint = getattr(error, "event_hint", None)
+        version = isinstance(hint, events.RejectConnection) and hint.status_code == 426
+        if "'Connection" in str(error) or "'Upgrade" in str(error) or version:
+            wanted = " or ".join(self._subprotocols)
+            return self._refuse(426, f"this port speaks WebSocket, version 13, subprotocol {wanted}", now)
+        return self._refuse(400, f"no WebSocket request: {error}", now)
+
+    def _refuse(self, status: int, why: str, now: float) -> Sequence[Any]:
+        """Answer in HTTP and close. Written by hand: wsproto answers only requests it has understood."""
+        body = f"{why}\n".encode()
+        upgrade = "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n" if status == 426 else ""
+        head = (
+            f"HTTP/1.1 {status} {_PHRASES[status]}\r\n{upgrade}Connection: close\r\n"
+            f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._output.append(head.encode("ascii") + body)
+        self._phase = Phase.CLOSED
+        return self.inner.receive_eof(now)
+
+
+_PHRASES: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+}
+
+_SENDABLE: Final = frozenset((1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011))
+"""Close codes that may stand in a frame (section 7.4.1)."""

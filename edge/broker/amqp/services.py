@@ -1,0 +1,208 @@
+"""What the broker itself answers: requests sent to `$management` and `$cbs`, over links like any other.
+
+A request names where it wants its answer in reply-to: a dynamic address, or the target address of a receiver attached
+to the service (as AMQP Management, working draft 9, section 3.3 and Claims-based Security, working draft 2 have it).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from bridge.amqp_values import DecodeError, Int, Ulong, encode
+from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.message import AMQP, Run
+from edge.broker.addresses import AddressType
+from edge.broker.amqp import sections as s
+from edge.broker.amqp.addressing import MANAGEMENT, Unacceptable, check_to
+from edge.broker.amqp.incoming import Flusher
+from edge.broker.amqp.translate import outline
+from edge.broker.contract import Refusal
+from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
+from edge.broker.policy import Grant
+from edge.broker.router import Router
+
+ADDRESS_TYPE: Final = "io.waypost.address"
+NODE_TYPE: Final = "org.amqp.management"
+ATTRIBUTES: Final = ("name", "identity", "type", "addressType", "messages", "unsettled", "consumers")
+_ABOUT: Final[Mapping[str, Any]] = {
+    "GET-TYPES": {ADDRESS_TYPE: [], NODE_TYPE: []},
+    "GET-ATTRIBUTES": {ADDRESS_TYPE: list(ATTRIBUTES)},
+    "GET-OPERATIONS": {ADDRESS_TYPE: ["READ"], NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS"]},
+}
+_CHANGES: Final = ("CREATE", "UPDATE", "DELETE")
+_REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
+
+
+class Answer(NamedTuple):
+    """Status as HTTP has it, words for a person, and a body."""
+
+    status: int
+    description: str
+    body: Any = None
+    results: int | None = None
+
+
+class ServiceLink:
+    """A link on which requests to one service come in. Origin of the answers."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        link: Link,
+        router: Router,
+        driver: Flusher,
+        service: str,
+        *,
+        name: str,
+        replies: Mapping[str, str],
+        grant: Grant | None,
+    ) -> None:
+        """`replies`: target address of a receiver of answers -> where the router finds it.
+
+        Without a grant nobody has to say who he is, so any token will do; else `put-token` is answered with 501.
+        """
+        self.name = name
+        self._engine = engine
+        self._link = link
+        self._router = router
+        self._driver = driver
+        self._service = service
+        self._replies = replies
+        self._grant = grant
+
+    def received(self, event: Transfers) -> None:
+        for i, message in enumerate(event.messages):
+            state, condition = State.ACCEPTED, None
+            try:
+                self._request(message)
+            except DecodeError as error:
+                state, condition = State.REJECTED, Condition("amqp:decode-error", str(error))
+            except Unacceptable as error:
+                state, condition = State.REJECTED, error.condition
+            if not event.settled:
+                self._engine.settle(self._link, (event.deliveries[i],), state, condition)
+        self.top_up()
+
+    def top_up(self) -> None:
+        link = self._link
+        if not link.closed and link.credit * 2 <= SERVICE_CREDIT:
+            self._engine.grant(link, SERVICE_CREDIT - link.credit)
+            self._driver.flush_soon()
+
+    def ended(self) -> None:
+        """Nothing is under way."""
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        """Nobody waits for what becomes of an answer."""
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Nobody waits for what becomes of an answer."""
+
+    def _request(self, message: bytes) -> None:
+        _, start = s.bare_message(message)
+        found = outline(message[start:])
+        fields = [*found.properties, *[None] * (_CORRELATION_ID + 1)]
+        reply_to = fields[_REPLY_TO]
+        address = self._reply_address(reply_to)
+        values = {str(name): value for name, value in found.application.items()}
+        if self._service == MANAGEMENT:
+            answer = manage(self._router, values, found.body)
+            names = ("statusCode", "statusDescription")
+        else:
+            answer = self._put_token(values)
+            names = ("status-code", "status-description")
+        application: dict[str, Any] = {names[0]: Int(answer.status), names[1]: answer.description}
+        if answer.results is not None:
+            application["count"] = Int(answer.results)
+        wanted = fields[_MESSAGE_ID] if fields[_CORRELATION_ID] is None else fields[_CORRELATION_ID]
+        correlation = _identifier(wanted)
+        body = _section(s.PROPERTIES, [None, None, None, None, None, correlation])
+        body += _section(s.APPLICATION_PROPERTIES, application) + _section(s.VALUE, answer.body)
+        self._router.publish(self, Run(address, self.name, AMQP | 1, b"", [body]), ())
+
+    def _reply_address(self, reply_to: object) -> str:
+        """Where the answer goes: nobody gets messages through us to where he must not send himself."""
+        if not isinstance(reply_to, str):
+            raise Unacceptable("amqp:invalid-field", "a request without reply-to")
+        address = self._replies.get(reply_to)
+        if address is None:
+            address = check_to(str(reply_to))
+            if self._grant is not None and not self._grant.may_send(address):
+                raise Unacceptable("amqp:unauthorized-access", f"{self.name} must not send to {address!r}")
+        return address
+
+    def _put_token(self, values: Mapping[str, Any]) -> Answer:
+        if values.get("operation") != "put-token":
+            return Answer(400, "the operation is not put-token")
+        if self._grant is None:
+            return Answer(202, "accepted: nobody has to say who he is here")
+        return Answer(501, "tokens are not taken here; say who you are with SASL")
+
+
+def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
+    """Answer a management request; `values` are its application properties, `body` its body as JSON text."""
+    operation = values.get("operation")
+    if operation in _CHANGES:
+        return Answer(501, "addresses are made and changed with resources: waypost apply")
+    if operation == "QUERY":
+        return _query(router, values, body)
+    if operation == "READ":
+        return _read(router, values)
+    about = _ABOUT.get(str(operation))
+    return Answer(400, f"unknown operation {operation!r}") if about is None else Answer(200, "OK", about)
+
+
+def _read(router: Router, values: Mapping[str, Any]) -> Answer:
+    name = values.get("name", values.get("identity"))
+    found = next((entry for entry in entries(router) if entry["name"] == name), None)
+    if found is None or values.get("type") not in (None, ADDRESS_TYPE):
+        return Answer(404, f"there is no address {name!r}")
+    return Answer(200, "OK", found)
+
+
+def entries(router: Router) -> list[dict[str, Any]]:
+    """Every address there is something to say of: the rules that are names, queues in use, durable subscriptions."""
+    found: dict[str, dict[str, Any]] = {}
+    for rule in router.table.rules:
+        if rule.pattern not in router.queues:
+            found[rule.pattern] = _entry(rule.pattern, rule.type, 0, 0, 0)
+    for address, queue in router.queues.items():
+        kind = router.address_type(address)
+        found[address] = _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
+    for name, durable in router.durable_subscriptions.items():
+        backlog, unsettled = (sum(getattr(p, figure) for p in durable.parts) for figure in ("backlog", "outstanding"))
+        found[name] = _entry(name, AddressType.SUBSCRIPTION, backlog, unsettled, len(durable.consumers))
+    return [found[name] for name in sorted(found)]
+
+
+def _entry(name: str, kind: AddressType, messages: int, unsettled: int, consumers: int) -> dict[str, Any]:
+    figures = (name, name, ADDRESS_TYPE, kind.value, messages, unsettled, consumers)
+    return dict(zip(ATTRIBUTES, figures, strict=True))
+
+
+def _query(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
+    try:
+        wanted = json.loads(body)["attributeNames"] if body else []
+    except (ValueError, KeyError, TypeError, RecursionError):
+        wanted = []
+    if not isinstance(wanted, list) or any(name not in ATTRIBUTES for name in wanted):
+        return Answer(400, f"attributes are {', '.join(ATTRIBUTES)}")
+    names = wanted or list(ATTRIBUTES)
+    offset, count = values.get("offset", 0), values.get("count", MANAGEMENT_RESULTS_MAX)
+    if not isinstance(offset, int) or not isinstance(count, int) or offset < 0 or count < 0:
+        return Answer(400, "offset and count are numbers from 0 on")
+    found = entries(router) if values.get("entityType") in (None, ADDRESS_TYPE) else []
+    part = found[offset : offset + min(count, MANAGEMENT_RESULTS_MAX)]
+    results = [[entry[name] for name in names] for entry in part]
+    return Answer(200, "OK", {"attributeNames": names, "results": results}, len(results))
+
+
+def _identifier(value: Any) -> Any:
+    """An identifier to be written again: a number is a ulong (section 3.2.11), everything else is what it was."""
+    return Ulong(value) if type(value) is int else value
+
+
+def _section(code: int, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + encode(value)

@@ -1,0 +1,58 @@
+"""Last will of an AMQP client: a message published in its place when its connection ends without a close.
+
+AMQP 1.0 has no such thing, so a client says it in the properties of its open (section 2.7.1):
+
+| property | type | meaning |
+|---|---|---|
+| `x-opt-will-address` | string | where it goes; without it there is no will |
+| `x-opt-will-body` | binary or string | its payload; empty without it |
+| `x-opt-mqtt-qos` | 0, 1 or 2 | as in the annotation of a message; 1 without it |
+| `x-opt-retain-message` | boolean | as in the annotation of a message |
+
+A close of the client withdraws it, unless the close carries an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bridge.message import RETAIN, Run
+from edge.broker.amqp.addressing import Unacceptable, check_to
+from edge.broker.amqp.translate import QOS_ANNOTATION, RETAIN_ANNOTATION
+from edge.broker.contract import Refusal
+from edge.broker.limits import WILL_BYTES_MAX
+
+ADDRESS_PROPERTY: Final = "x-opt-will-address"
+BODY_PROPERTY: Final = "x-opt-will-body"
+
+
+class WillOrigin:
+    """The origin of a will: nobody waits for an answer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        """Nobody to tell."""
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Nobody to tell."""
+
+
+def will_of(properties: Mapping[Any, Any], device: str) -> Run | None:
+    """The will the properties of an open ask for. Raises `Unacceptable` for one that cannot be."""
+    address = properties.get(ADDRESS_PROPERTY)
+    if address is None:
+        return None
+    if not isinstance(address, str):
+        raise Unacceptable("amqp:invalid-field", f"{ADDRESS_PROPERTY} is no string")
+    body = properties.get(BODY_PROPERTY, b"")
+    body = body.encode() if isinstance(body, str) else body
+    if not isinstance(body, bytes) or len(body) > WILL_BYTES_MAX:
+        raise Unacceptable("amqp:invalid-field", f"{BODY_PROPERTY} is no binary of at most {WILL_BYTES_MAX} bytes")
+    qos = properties.get(QOS_ANNOTATION, 1)
+    if isinstance(qos, bool) or qos not in (0, 1, 2):
+        raise Unacceptable("amqp:invalid-field", f"{QOS_ANNOTATION} is not 0, 1 or 2")
+    flags = int(qos) | (RETAIN if properties.get(RETAIN_ANNOTATION) is True else 0)
+    return Run(check_to(str(address)), device, flags, b"", [body])

@@ -1,0 +1,365 @@
+"""The HTTP device API, for devices that can do nothing else.
+
+``POST /t/<address>``         one message, the body as it is: 202 once it is on disk (see `messages.single` for options)
+``POST /t``                   a batch (see `messages.batch`); kept or refused as one, with an answer for each in order
+``GET /c/<address>?wait=30``  the next message of a queue: 200 with its body, 204 when none came in the time
+
+Errors are JSON, ``{"error": …}``: 400 what is wrong, 401 and 403 who may not, 413 too large, 429 and 503 later, 507 the
+store is full. A message of `GET /c/` is accepted when its answer has been written to a connection that was still there,
+and goes back to the queue otherwise; a device that dies in between has lost it, so commands should be repeatable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import quote, urlsplit
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from bridge.message import AMQP, Run
+from edge.broker.addresses import AddressType
+from edge.broker.amqp.translate import mqtt_runs
+from edge.broker.contract import AddressError, Outcome, Refusal, SubscribeOptions
+from edge.broker.http.exchange import Publishing, Taken, Taking
+from edge.broker.http.messages import (
+    CONTENT_TYPE_CHARACTERS_MAX,
+    BadRequest,
+    Message,
+    batch,
+    check_address,
+    single,
+)
+from edge.broker.identity import Gate, Verdict
+from edge.broker.limits import (
+    HTTP_ANSWER_S_MAX,
+    HTTP_BODIES_BYTES_MAX,
+    HTTP_BODY_BYTES_MAX,
+    HTTP_BODY_S_MAX,
+    HTTP_POLLS_MAX,
+    HTTP_REQUESTS_MAX,
+    HTTP_WAIT_S_MAX,
+    HTTP_WAIT_S_MIN,
+    Limits,
+)
+from edge.broker.mqtt.errors import MqttError
+from edge.broker.mqtt.properties import NONE, decode_run
+from edge.broker.policy import Grant
+from edge.broker.router import Router
+
+STATUS: Final = {
+    Refusal.NOT_AUTHORIZED: 403,
+    Refusal.NO_CONSUMER: 503,
+    Refusal.FULL: 507,
+    Refusal.STORE_FAILED: 503,
+    Refusal.ADDRESS_INVALID: 400,
+    Refusal.TOO_LARGE: 413,
+    Refusal.REJECTED: 422,
+}
+RETRY_AFTER_S: Final = 5
+"""Said with 429 and 503: longer than a commit, shorter than a device's patience."""
+DEVICE: Final = "http"
+"""Name of a device that gives none where nobody has to."""
+DEVICE_CHARACTERS_MAX: Final = 255
+LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+BASIC: Final = {"WWW-Authenticate": 'Basic realm="gateway", charset="UTF-8"'}
+
+
+class Refused(Exception):
+    """The request is answered with an error."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else dict(headers or {})
+
+    def response(self) -> Response:
+        return JSONResponse({"error": str(self)}, self.status, headers=self.headers)
+
+
+class DeviceApi:
+    """The routes, and what is under way over them."""
+
+    def __init__(self, router: Router, limits: Limits, gate: Gate | None = None) -> None:
+        """Without a gate, or with an open one, everybody may do everything."""
+        self.publishing = 0
+        """Requests under way that publish."""
+        self.polling = 0
+        """Requests waiting for a message."""
+        self._router = router
+        self._gate = gate
+        self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
+        self._held_bytes = 0
+
+    @property
+    def routes(self) -> list[Route]:
+        """For an application to mount."""
+        return [
+            Route("/t", self._batch, methods=["POST"]),
+            Route("/t/{address:path}", self._publish, methods=["POST"]),
+            Route("/c/{address:path}", self._poll, methods=["GET"]),
+        ]
+
+    # --- publishing -------------------------------------------------------------------------------------------
+
+    async def _publish(self, request: Request) -> Response:
+        return await self._take(request, many=False)
+
+    async def _batch(self, request: Request) -> Response:
+        return await self._take(request, many=True)
+
+    async def _take(self, request: Request, *, many: bool) -> Response:
+        if self.publishing >= HTTP_REQUESTS_MAX:
+            return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
+        self.publishing += 1
+        try:
+            async with self._admitted(request) as (device, grant), self._body(request) as body:
+                if many:
+                    messages = batch(body, request.headers.get("content-type", ""))
+                else:
+                    address = str(request.path_params["address"])
+                    messages = [single(address, body, request.query_params, request.headers)]
+                _check_sending(grant, messages)
+                publishing = await self._published(device, messages)
+            return _answer(publishing, messages) if many else _single_answer(publishing)
+        except BadRequest as error:
+            return Refused(error.status, str(error)).response()
+        except Refused as refused:
+            return refused.response()
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        finally:
+            self.publishing -= 1
+
+    async def _published(self, device: str, messages: list[Message]) -> Publishing:
+        publishing = Publishing(device, len(messages))
+        if messages:
+            publishing.publish(self._router, messages)
+            try:
+                async with asyncio.timeout(HTTP_ANSWER_S_MAX):
+                    await asyncio.shield(publishing.answered)
+            except TimeoutError:
+                why = f"no answer in {HTTP_ANSWER_S_MAX:g} s; the message may have been taken all the same"
+                raise Refused(504, why) from None
+            finally:
+                self._router.forget_origin(publishing)
+        return publishing
+
+    @asynccontextmanager
+    async def _body(self, request: Request) -> AsyncIterator[bytes]:
+        """The request's body, counted while it is held."""
+        largest = self._body_bytes_max
+        too_large = Refused(413, f"a body has at most {largest} bytes")
+        said = request.headers.get("content-length", "")
+        if said.isascii() and said.isdigit() and int(said) > largest:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(HTTP_BODY_S_MAX):
+                async for part in request.stream():
+                    size += len(part)
+                    self._held_bytes += len(part)
+                    if size > largest:
+                        raise too_large
+                    if self._held_bytes > HTTP_BODIES_BYTES_MAX:
+                        raise Refused(503, "too much is being sent at once")
+                    parts.append(part)
+            yield b"".join(parts)
+        except TimeoutError:
+            raise Refused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
+        finally:
+            self._held_bytes -= size
+
+    # --- taking -----------------------------------------------------------------------------------------------
+
+    async def _poll(self, request: Request) -> Response:
+        if self.polling >= HTTP_POLLS_MAX:
+            return Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting").response()
+        self.polling += 1
+        try:
+            async with self._admitted(request) as (device, grant):
+                address = check_address(str(request.path_params["address"]))
+                wait_s = _wait_s(request.query_params.get("wait", "0"))
+                _check_receiving(grant, address)
+                return await self._next(request, device, address, wait_s)
+        except BadRequest as error:
+            return Refused(error.status, str(error)).response()
+        except Refused as refused:
+            return refused.response()
+        finally:
+            self.polling -= 1
+
+    async def _next(self, request: Request, device: str, address: str, wait_s: float) -> Response:
+        kind = self._router.address_type(address)
+        if not (kind.is_queue or kind is AddressType.ANYCAST):
+            raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
+        taking = Taking(device)
+        try:
+            subscription = self._router.subscribe(taking, address, SubscribeOptions())
+        except AddressError as error:
+            raise Refused(STATUS[error.refusal], str(error)) from error
+
+        def settle(outcome: Outcome) -> None:
+            taking.settle(outcome)
+            self._router.unsubscribe(taking, subscription, forget=False)
+
+        gone = asyncio.ensure_future(_until_gone(request))
+        try:
+            subscription.pump()
+            await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        except BaseException:
+            settle(Outcome.RELEASED)
+            raise
+        finally:
+            gone.cancel()
+        if taking.taken.done():
+            return _Delivery(taking.taken.result(), settle)
+        settle(Outcome.RELEASED)
+        return Response(status_code=204)
+
+    # --- who --------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, Grant | None]]:
+        """(name of the device, what it may do). Raises Refused."""
+        gate = self._gate
+        if gate is None or gate.open:
+            _check_origin(request)
+            name = request.query_params.get("device") or request.headers.get("device-id") or DEVICE
+            if len(name) > DEVICE_CHARACTERS_MAX or not name.isprintable():
+                raise Refused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
+            yield name, None
+            return
+        username, password = _basic(request)
+        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        gate.check(username, password, lambda said: None if verdict.done() else verdict.set_result(said))
+        said = await verdict
+        if said is Verdict.BUSY:
+            raise Refused(503, said.value)
+        grant = gate.grant(username, username, lambda: None) if said is Verdict.ACCEPTED else None
+        if grant is None:
+            raise Refused(401, Verdict.REFUSED.value, BASIC)
+        try:
+            yield username, grant
+        finally:
+            gate.release(grant)
+
+
+class _Delivery(Response):
+    """The answer that carries a message: accepted once it is written, released when nobody was there to read it."""
+
+    def __init__(self, taken: Taken, settle: Callable[[Outcome], None]) -> None:
+        """`settle` is called once, when this answer has been given or could not be."""
+        run = taken.stored.run
+        if run.flags & AMQP:
+            run = mqtt_runs(run)[0]
+        super().__init__(run.bodies[0], headers=_headers_of(run))
+        self._settle = settle
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outcome = Outcome.RELEASED
+        try:
+            if not await Request(scope, receive).is_disconnected():
+                await super().__call__(scope, receive, send)
+                outcome = Outcome.ACCEPTED
+        finally:
+            self._settle(outcome)
+
+
+def _headers_of(run: Run) -> dict[str, str]:
+    """What a message says beside its body. Values are escaped: a sender's property must not end a header line."""
+    try:
+        properties = decode_run(run.properties)
+    except MqttError:
+        properties = NONE
+    content_type = properties.content_type or ""
+    headers = {
+        "Content-Type": content_type if content_type and _plain(content_type) else "application/octet-stream",
+        "Cache-Control": "no-store",
+        "Waypost-Address": quote(run.address, safe="/"),
+    }
+    if properties.response_topic is not None:
+        headers["Waypost-Response-Address"] = quote(properties.response_topic, safe="/")
+    if properties.correlation_data is not None:
+        headers["Waypost-Correlation-Data"] = base64.b64encode(properties.correlation_data).decode("ascii")
+    return headers
+
+
+def _plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and len(text) <= CONTENT_TYPE_CHARACTERS_MAX
+
+
+def _single_answer(publishing: Publishing) -> Response:
+    why = publishing.refusals.get(0)
+    return Response(status_code=202) if why is None else Refused(STATUS[why], why.value).response()
+
+
+def _answer(publishing: Publishing, messages: Sequence[Message]) -> Response:
+    """202 when every message was taken; else the status of the first that was not, and the answer for each in order."""
+    refusals = publishing.refusals
+    if not refusals:
+        return JSONResponse({"accepted": len(messages)}, 202)
+    first = refusals[min(refusals)]
+    results = [{"status": STATUS[refusals[i]] if i in refusals else 202} for i in range(len(messages))]
+    accepted = len(messages) - len(refusals)
+    document = {"error": first.value, "accepted": accepted, "results": results}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if STATUS[first] == 503 else None
+    return JSONResponse(document, STATUS[first], headers=headers)
+
+
+def _check_sending(grant: Grant | None, messages: Sequence[Message]) -> None:
+    for message in messages:
+        if grant is not None and not grant.may_send(message.address):
+            raise Refused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not send to {message.address[:100]}")
+
+
+def _check_receiving(grant: Grant | None, address: str) -> None:
+    if grant is not None and not grant.may_receive(address):
+        raise Refused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not receive from {address[:100]}")
+
+
+async def _until_gone(request: Request) -> None:
+    """Return when the peer has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _wait_s(text: str) -> float:
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise BadRequest(f"wait is a whole number of seconds, not {text[:40]!r}")
+    return min(max(float(text), HTTP_WAIT_S_MIN), HTTP_WAIT_S_MAX)
+
+
+def _basic(request: Request) -> tuple[str, bytes]:
+    """User and password of the Basic scheme (RFC 7617). Raises Refused."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        raise Refused(401, "a user name and a password are needed", BASIC)
+    try:
+        username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
+        if colon:
+            return username.decode("utf-8"), password
+    except (binascii.Error, ValueError):  # UnicodeDecodeError is one
+        pass
+    raise Refused(401, "the Authorization header is not readable", BASIC)
+
+
+def _check_origin(request: Request) -> None:
+    """A page of another site must not send through its visitor's browser where nobody has to say who he is."""
+    origin = request.headers.get("origin")
+    if origin is None:
+        return
+    try:
+        theirs = urlsplit(origin).hostname
+    except ValueError:
+        theirs = None
+    if theirs is None or theirs not in (request.url.hostname, *LOOPBACK):
+        raise Refused(403, "pages of other sites may not use a gateway without authentication")

@@ -1,0 +1,193 @@
+"""What an HTTP request says, as messages: one body with headers, or a batch in JSON. Pure; it knows no server.
+
+A batch item is ``{"address": …, "body": …}``. A `body` that is text is sent as its UTF-8, any other JSON value as its
+JSON text; `base64` in its place carries bytes. Beside it: `contentType`, `ttl` (seconds), `qos`, `retain`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Final, NoReturn
+
+import msgspec
+
+from bridge.message import DURABLE, RETAIN, Run
+from edge.broker.limits import HTTP_BATCH_MAX
+from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
+from edge.broker.mqtt.properties import NONE, Properties, encode_run
+
+NAME_BYTES_MAX: Final = 65_535
+"""A topic name (MQTT 5 section 1.5.4)."""
+CONTENT_TYPE_CHARACTERS_MAX: Final = 255
+TTL_S_MAX: Final = 0xFFFF_FFFF
+"""What a Message Expiry Interval can say (MQTT 5 section 3.3.2.3.3)."""
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+BATCH_TYPES: Final = (JSON, "application/x-ndjson", "application/ndjson")
+
+
+class BadRequest(Exception):
+    """What was sent cannot be taken; `status` is HTTP's."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message to publish."""
+
+    address: str
+    body: bytes
+    qos: int = 1
+    retain: bool = False
+    content_type: str | None = None
+    ttl_s: int | None = None
+
+    @property
+    def flags(self) -> int:
+        """`Run.flags`."""
+        return self.qos | (DURABLE if self.qos else 0) | (RETAIN if self.retain else 0)
+
+    @property
+    def properties(self) -> bytes:
+        """`Run.properties`."""
+        if self.content_type is None and self.ttl_s is None:
+            return encode_run(NONE)
+        return encode_run(Properties(content_type=self.content_type, message_expiry_interval_s=self.ttl_s))
+
+
+class _Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """One item of a batch, as it is written."""
+
+    address: str
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    base64: str | None = None
+    content_type: str | None = None
+    ttl: Annotated[int, msgspec.Meta(ge=0, le=TTL_S_MAX)] | None = None
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 1
+    retain: bool = False
+
+
+def single(address: str, body: bytes, query: Mapping[str, str], headers: Mapping[str, str]) -> Message:
+    """A request that is one message. Raises BadRequest.
+
+    The query goes before the headers: `qos` (`QoS-Level`), `retain`, `ttl` or `hono-ttl` in seconds (`hono-ttl`),
+    `content-type` (`Content-Type`).
+    """
+    ttl = query.get("ttl", query.get("hono-ttl", headers.get("hono-ttl")))
+    return Message(
+        check_address(address),
+        body,
+        _number("qos", query.get("qos", headers.get("qos-level", "1")), 2),
+        _flag("retain", query.get("retain", "false")),
+        _content_type(query.get("content-type") or headers.get("content-type")),
+        None if ttl is None else _number("ttl", ttl, TTL_S_MAX),
+    )
+
+
+def batch(body: bytes, content_type: str) -> list[Message]:
+    """A request that is many messages: all of them are good, or none is taken. Raises BadRequest."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in BATCH_TYPES:
+        raise BadRequest(
+            f"a batch is {JSON} (an array) or {BATCH_TYPES[1]} (a line each), not {kind or 'untyped'}", 415
+        )
+    raw = _array(body) if kind == JSON else [line for line in body.split(b"\n") if line.strip()]
+    if len(raw) > HTTP_BATCH_MAX:
+        raise BadRequest(f"{len(raw)} messages in a batch; at most {HTTP_BATCH_MAX}", 413)
+    return [_message(item, i) for i, item in enumerate(raw)]
+
+
+def runs_of(messages: Sequence[Message], device: str) -> Iterator[tuple[Run, list[int]]]:
+    """The messages as runs, in order, each with the places of its messages in the batch."""
+    run: Run | None = None
+    places: list[int] = []
+    for i, message in enumerate(messages):
+        alike = (message.address, message.flags, message.properties)
+        if run is not None and (run.address, run.flags, run.properties) == alike:
+            run.bodies.append(message.body)
+            places.append(i)
+            continue
+        if run is not None:
+            yield run, places
+        run, places = Run(alike[0], device, alike[1], alike[2], [message.body]), [i]
+    if run is not None:
+        yield run, places
+
+
+def check_address(name: str) -> str:
+    """A name messages can be sent to. Raises BadRequest."""
+    try:
+        size = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        _bad("the address is not valid UTF-8")
+    if not 0 < size <= NAME_BYTES_MAX:
+        _bad(f"an address has 1 to {NAME_BYTES_MAX} bytes")
+    if "+" in name or "#" in name or "\0" in name:
+        _bad(f'"{name[:100]}" is no address: + # and the null character do not stand in one')
+    if name.count("/") >= TOPIC_LEVELS_MAX:
+        _bad(f"an address has at most {TOPIC_LEVELS_MAX} levels")
+    if name.startswith("$"):
+        _bad(f'"{name[:100]}": names that begin with $ belong to the broker')
+    return name
+
+
+def _array(body: bytes) -> list[msgspec.Raw]:
+    try:
+        return msgspec.json.decode(body, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise BadRequest(f"not a JSON array: {error}") from None
+
+
+def _message(raw: msgspec.Raw | bytes, i: int) -> Message:
+    try:
+        item = msgspec.json.decode(raw, type=_Item)
+        return _read(item)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, BadRequest) as error:
+        raise BadRequest(f"item {i}: {error}", getattr(error, "status", 400)) from None
+
+
+def _read(item: _Item) -> Message:
+    content_type = _content_type(item.content_type)
+    body = b""
+    if (item.body is msgspec.UNSET) is (item.base64 is None):
+        _bad("one of body and base64 is needed")
+    if item.base64 is not None:
+        try:
+            body = base64.b64decode(item.base64, validate=True)
+        except (binascii.Error, ValueError):
+            _bad("base64 is not valid Base64")
+    elif item.body is not msgspec.UNSET:
+        body = bytes(item.body)
+        if body.startswith(b'"'):
+            body = msgspec.json.decode(body, type=str).encode("utf-8")
+        else:
+            content_type = content_type or JSON
+    return Message(check_address(item.address), body, item.qos, item.retain, content_type, item.ttl)
+
+
+def _content_type(text: str | None) -> str | None:
+    if not text:
+        return None
+    if len(text) > CONTENT_TYPE_CHARACTERS_MAX or not text.isprintable():
+        _bad(f"a content type has up to {CONTENT_TYPE_CHARACTERS_MAX} printable characters")
+    return text
+
+
+def _number(name: str, text: str, largest: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= largest):
+        _bad(f"{name} is a whole number from 0 to {largest}, not {text[:40]!r}")
+    return int(text)
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.lower() not in ("", "true", "false", "1", "0"):
+        _bad(f"{name} is true or false, not {text[:40]!r}")
+    return text.lower() in ("", "true", "1")
+
+
+def _bad(text: str) -> NoReturn:
+    raise BadRequest(text)

@@ -1,0 +1,94 @@
+"""TLS for listeners: certificates that are read again when their files change, and who a client certificate names.
+
+A listener asks for `Certificates.context` at each connection, so a renewed certificate counts for the next client and
+disturbs nobody who is connected. Files that cannot be used leave the certificate in force and are said in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+from edge.broker.configuration import TlsListener
+from edge.broker.peer_tls import no_passphrase, tls_reason
+
+log = logging.getLogger(__name__)
+
+VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+"""Lowest versions that can be asked for; what is older is broken (RFC 8996)."""
+
+
+class TlsError(Exception):
+    """Certificate files cannot be used; the message names the file and the reason."""
+
+
+class Certificates:
+    """What a TLS listener presents and whom it trusts, from files."""
+
+    def __init__(self, files: TlsListener) -> None:
+        """Read the files. Raises TlsError. Blocks for a few milliseconds."""
+        self.files = files
+        self._stamps = _stamps(files)
+        self.context = make_context(files)
+
+    def check(self) -> bool:
+        """Read the files again when one of them has changed; True when new ones are in force now."""
+        stamps = _stamps(self.files)
+        if stamps == self._stamps:
+            return False
+        self._stamps = stamps  # also when they are bad: said once, not at every check
+        try:
+            self.context = make_context(self.files)
+        except TlsError as error:
+            log.warning("the certificate in force stays: %s", error)
+            return False
+        log.info("certificate %s read again: it counts for new connections", self.files.certificate)
+        return True
+
+
+def make_context(files: TlsListener) -> ssl.SSLContext:
+    """The server's context for these files. Raises TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = VERSIONS[files.minimum]
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    try:
+        # A key with a passphrase would ask the terminal for it: nobody is there to answer.
+        context.load_cert_chain(files.certificate, files.key, password=no_passphrase)
+    except (OSError, ValueError) as error:
+        raise TlsError(f"certificate {files.certificate} with key {files.key}: {tls_reason(error)}") from error
+    if files.client_ca is not None:
+        try:
+            context.load_verify_locations(files.client_ca)
+        except (OSError, ValueError) as error:
+            raise TlsError(f"client authority {files.client_ca}: {tls_reason(error)}") from error
+        context.verify_mode = ssl.CERT_REQUIRED if files.client_required else ssl.CERT_OPTIONAL
+    return context
+
+
+def subject_name(certificate: Mapping[str, Any] | None) -> str | None:
+    """The common name (RFC 4519 section 2.3) of a verified peer certificate as `ssl` gives it; None without one.
+
+    Of several the last is the most specific and counts.
+    """
+    names = [
+        value
+        for relative_name in (certificate or {}).get("subject", ())
+        for key, value in relative_name
+        if key == "commonName"
+    ]
+    return str(names[-1]) if names and names[-1] else None
+
+
+def _stamps(files: TlsListener) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when a file is written or replaced; None for one that is not there."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in (files.certificate, files.key, files.client_ca):
+        try:
+            found = os.stat(path) if path is not None else None
+        except OSError:
+            found = None
+        stamps.append((found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None)
+    return tuple(stamps)

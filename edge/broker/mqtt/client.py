@@ -1,0 +1,288 @@
+"""One MQTT session (MQTT 5 section 4.1): its subscriptions, and how what the router delivers for them is sent.
+
+`Subscriber` is the router's consumer for one subscription, `Client` the session they belong to. Nothing here reads
+packets, and nothing outlives the session but through `edge.broker.mqtt.clients`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.contract import Outcome, Subscription
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
+from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
+from edge.broker.mqtt.names import SHARE
+from edge.broker.mqtt.overlap import Combined, Overlaps
+from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.unfinished import Recovered, Unfinished
+from edge.broker.subscriptions import LogSubscription
+from edge.broker.subscriptions.pattern import Joinable
+
+UNLIMITED = 1 << 30
+"""Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
+
+
+class Attachment(Protocol):
+    """The connection a client has at the moment."""
+
+    connection: Connection
+
+    @property
+    def congested(self) -> bool:
+        """The peer does not read fast enough."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be sent."""
+        ...
+
+    def taken_over(self) -> None:
+        """Another connection has the session now."""
+        ...
+
+
+class Token(NamedTuple):
+    """How a delivery finds back to where it is settled."""
+
+    subscription: Subscription
+    position: int
+    subscriber: Subscriber
+
+
+class Subscriber:
+    """One subscription of a client: the router's consumer for it."""
+
+    __slots__ = ("client", "competes", "durable", "identifiers", "kept", "live", "name", "overlaps", "request")
+
+    def __init__(self, client: Client, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
+        """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
+        self.name = client.client_id
+        self.kept = kept
+        self.competes = False
+        """Others take what this one leaves: a queue, or a shared subscription."""
+        self.overlaps = False
+        """Another subscription of the client matches some of the same topics."""
+        self.client = client
+        self.request = request
+        self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
+        self.durable: Joinable | None = None
+        self.live: Joinable | None = None
+
+    @property
+    def shared(self) -> bool:
+        """It is a member of a shared subscription."""
+        return self.request.filter.startswith(SHARE)
+
+    @property
+    def credit(self) -> int:
+        attachment = self.client.attachment
+        if attachment is None or attachment.congested:
+            return 0
+        if self.request.qos == 0:
+            return UNLIMITED
+        window = attachment.connection.window
+        if window <= 0:
+            self.client.starved[self] = None
+        return window
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        run = stored.run
+        if self.overlaps and isinstance(subscription, LogSubscription):
+            self._deliver_once(subscription, stored)
+            return
+        request = self.request
+        retain = request.retain_as_published and bool(run.flags & RETAIN)
+        self.send(subscription, stored, qos_max=request.qos, identifiers=self.identifiers, retain=retain)
+
+    def _deliver_once(self, subscription: LogSubscription, stored: Stored) -> None:
+        """One copy for all subscriptions of the client that match [MQTT-3.3.4-2]: the first to come has it, under the
+        highest QoS [MQTT-3.3.5-1] and every identifier [MQTT-3.3.4-4]; for the others it is done."""
+        overlaps = self.client.overlaps
+        combined = overlaps.combined(stored.run)
+        retain = combined.retain_as_published and bool(stored.run.flags & RETAIN)
+        for part, sent in overlaps.sort_out(subscription.log, stored):
+            if sent:
+                last = part.position + len(part.run.bodies) - 1
+                subscription.settle(self, part.position, last, Outcome.ACCEPTED)
+            else:
+                self.send(subscription, part, qos_max=combined.qos, identifiers=combined.identifiers, retain=retain)
+
+    def stand_in(self, combined: Combined) -> Subscriber:
+        """A live subscriber with the options of several."""
+        request = msgspec.structs.replace(
+            self.request, qos=combined.qos, retain_as_published=combined.retain_as_published, no_local=False
+        )
+        made = Subscriber(self.client, request, 0, kept=False)
+        made.identifiers = combined.identifiers
+        return made
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        for joined in (self.durable, self.live):
+            if joined is not None:
+                joined.pump()
+
+    def send(
+        self,
+        subscription: Subscription,
+        stored: Stored,
+        *,
+        qos_max: int,
+        identifiers: tuple[int, ...],
+        retain: bool,
+    ) -> None:
+        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        client = self.client
+        attachment = client.attachment
+        if attachment is None:
+            raise LookupError(f"{self.name}: delivery without a connection")
+        position = stored.position
+        for run in client.translate(stored.run) if stored.run.flags & AMQP else (stored.run,):
+            last = position + len(run.bodies) - 1
+            left = client.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
+            if left is None:
+                if position >= 0:
+                    subscription.settle(self, position, last, Outcome.ACCEPTED)
+                    position = last + 1
+                continue
+            qos = min(left.qos, qos_max)
+            token = Token(subscription, position, self)
+            if qos == 2 and self.kept and not self.competes and isinstance(subscription, LogSubscription):
+                delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
+                skipped = client.unfinished.deliver(attachment.connection, delivery, subscription.log, position)
+            else:
+                skipped = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
+            if position < 0:
+                continue
+            if qos == 0:
+                subscription.settle(self, position, last, Outcome.ACCEPTED)
+            for i in skipped if qos else ():  # above the client's maximum: as if delivered [MQTT-3.1.2-25]
+                subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
+            position = last + 1
+        attachment.flush_soon()
+
+
+class Client:
+    """One session."""
+
+    def __init__(
+        self,
+        client_id: str,
+        translate: Callable[[Run], list[Run]],
+        lifetime: Lifetime,
+        unfinished_changed: Callable[[Client], None],
+    ) -> None:
+        """`unfinished_changed`: what `unfinished` holds has to reach the disk."""
+        self.client_id = client_id
+        self.translate = translate
+        self.lifetime = lifetime
+        self.state = SessionState()
+        self.unfinished = Unfinished(self.state, lambda: unfinished_changed(self))
+        self.overlaps = Overlaps(self)
+        self.user = ""
+        """Whom the session belongs to; empty: to whoever names it."""
+        self.expiry_s = 0
+        self.recorded = False
+        """There is a record of it on disk."""
+        self.subscribers: dict[str, Subscriber] = {}
+        self.attachment: Attachment | None = None
+        self.expires_at: float | None = None
+        """When the session ends (monotonic seconds); None while connected, or when it never does."""
+        self.will_due: tuple[float, Will] | None = None
+        """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
+        self.starved: dict[Subscriber, None] = {}
+        """Subscribers the router wanted to serve while the in-flight window was full."""
+        self._retained: deque[tuple[Subscriber, Subscription, deque[Run]]] = deque()
+
+    @property
+    def durable(self) -> bool:
+        """The session outlives its connection."""
+        return self.expiry_s > 0
+
+    def acknowledged(self, messages: Iterable[tuple[Delivery, int]]) -> None:
+        """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
+        last_delivery: Delivery | None = None
+        first = last = -2
+        for delivery, i in messages:
+            if delivery is last_delivery and i == last + 1:
+                last = i
+                continue
+            if last_delivery is not None:
+                self._settle(last_delivery, first, last)
+            last_delivery, first, last = delivery, i, i
+        if last_delivery is not None:
+            self._settle(last_delivery, first, last)
+        self.pump_starved()
+
+    def _settle(self, delivery: Delivery, first: int, last: int) -> None:
+        token = delivery.token
+        if isinstance(token, Token):
+            if token.position >= 0:
+                position = token.position
+                token.subscription.settle(token.subscriber, position + first, position + last, Outcome.ACCEPTED)
+                if delivery.kept and isinstance(token.subscription, LogSubscription):
+                    self.unfinished.completed(token.subscription.log, position + first, position + last)
+        elif isinstance(token, Recovered):
+            self.unfinished.recovered_completed(token)
+
+    def pump_starved(self) -> None:
+        """The window, or the socket, has room again."""
+        self._send_retained()
+        if self.starved:
+            starved, self.starved = self.starved, {}
+            for subscriber in starved:
+                subscriber.pump()
+
+    def pump(self) -> None:
+        """Serve every subscription (after a connect)."""
+        self._send_retained()
+        for subscriber in [*self.subscribers.values(), *self.overlaps.takers()]:
+            subscriber.pump()
+
+    def release_group(self, *, ended: bool) -> None:
+        """Give up in-flight messages that others of a group may have instead, before the subscriptions are left.
+
+        QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4], and those of a shared subscription
+        go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already.
+        """
+        state = self.state
+        for packet_id, (delivery, i) in [*state.outgoing.items(), *state.released.items()]:
+            token = delivery.token
+            if not isinstance(token, Token) or not token.subscriber.competes or token.position < 0:
+                continue
+            position = token.position + i
+            received = packet_id in state.released
+            stored = isinstance(token.subscription, LogSubscription)
+            if not received and (delivery.qos == 1 or not stored):
+                del state.outgoing[packet_id]
+                token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
+            elif ended and (received or token.subscriber.shared):
+                token.subscription.settle(token.subscriber, position, position, Outcome.ACCEPTED)
+
+    def feed_retained(self, subscriber: Subscriber, subscription: Subscription, runs: Iterable[Run]) -> None:
+        """Send retained messages as the window allows."""
+        waiting = deque(runs)
+        if waiting:
+            self._retained.append((subscriber, subscription, waiting))
+            self._send_retained()
+
+    def drop_retained(self) -> None:
+        """The connection is gone; a new one gets retained messages for new subscriptions only."""
+        self._retained.clear()
+
+    def _send_retained(self) -> None:
+        while self._retained:
+            subscriber, subscription, waiting = self._retained[0]
+            qos_max, identifiers = subscriber.request.qos, subscriber.identifiers
+            while waiting:
+                if subscriber.credit <= 0:
+                    return
+                one = Stored(-1, 0, waiting.popleft())
+                subscriber.send(subscription, one, qos_max=qos_max, identifiers=identifiers, retain=True)
+            self._retained.popleft()

@@ -1,0 +1,181 @@
+"""Overlapping subscriptions of one client: one copy for all of them (MQTT 5 section 3.3.4).
+
+Messages reach a client over two ways. Live copies of one message arrive together, so a route that finds several live
+subscriptions of a client offers the message to one `Overlap` in their place. Stored copies arrive through one cursor a
+subscription, in their own time: the first to come is sent in the name of all, and its position is remembered so that
+the others are done with when they come. Nothing is lost by that: the copy that was sent stays un-acknowledged in its
+own cursor until the client has it. What is forgotten (a restart, `limits.OVERLAP_RANGES_MAX`) arrives as one copy a
+subscription, each with its own identifier, which the standard allows as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bridge.message import Run, Stored
+from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERLAP_RANGES_MAX
+from edge.broker.ranges import Ranges
+from edge.broker.routes import Taker
+from edge.broker.subscriptions import TransientSubscription, WaitingPool
+from edge.broker.subscriptions.group import part_of
+from edge.broker.topics import matches, overlaps
+
+if TYPE_CHECKING:
+    from edge.broker.mqtt.client import Client, Subscriber
+
+
+class Combined(NamedTuple):
+    """What several subscriptions ask for together."""
+
+    qos: int
+    identifiers: tuple[int, ...]
+    retain_as_published: bool
+
+
+class Overlap:
+    """Live subscriptions of one client that match one address."""
+
+    __slots__ = ("_client_id", "_others", "_own", "_stored")
+
+    def __init__(self, client: Client, members: Sequence[Subscriber], pool: WaitingPool) -> None:
+        """`members` in the order they were made."""
+        self._client_id = client.client_id
+        local = [member for member in members if not member.request.no_local]
+        self._others = client.overlaps.taker(members, pool)
+        self._own = client.overlaps.taker(local, pool) if local else None
+        self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
+
+    def offer(self, run: Run) -> None:
+        """Deliver a run once; above QoS 0 a durable subscription among them does it, in the name of all."""
+        own = run.device == self._client_id
+        if run.qos and self._stored[0 if own else 1]:
+            return
+        taker = self._own if own else self._others
+        if taker is not None:
+            taker.offer(run)
+
+
+class Overlaps:
+    """The overlapping subscriptions of one client."""
+
+    __slots__ = ("_client", "_combined", "_sent", "_takers")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._takers: dict[tuple[str, ...], tuple[Subscriber, TransientSubscription]] = {}
+        self._combined: dict[tuple[str, bool], Combined] = {}
+        self._sent: dict[int, Ranges] = {}
+        """Positions sent already for a subscription that overlaps with another, by log."""
+
+    def changed(self, pattern: str) -> None:
+        """A subscription was made, replaced or removed: look anew at what it overlaps with."""
+        self._combined.clear()
+        for filters in [filters for filters in self._takers if pattern in filters]:
+            subscriber, subscription = self._takers.pop(filters)
+            subscription.leave(subscriber)
+        subscribers = [each for each in self._client.subscribers.values() if not each.competes]
+        if len(subscribers) > OVERLAP_CHECKED_MAX:
+            for each in subscribers:
+                each.overlaps = True  # where it is not so, looking costs time and changes nothing
+            return
+        changed = next((each for each in subscribers if each.request.filter == pattern), None)
+        for other in subscribers if changed is not None else ():
+            if other is not changed and overlaps(other.request.filter, pattern):
+                other.overlaps = changed.overlaps = True  # type: ignore[union-attr]
+
+    def takers(self) -> list[Subscriber]:
+        """The subscribers that stand for several live ones."""
+        return [subscriber for subscriber, _ in self._takers.values()]
+
+    def clear_takers(self) -> None:
+        """The client is away: what was waiting for it is gone with its live subscriptions."""
+        for subscriber, subscription in self._takers.values():
+            subscription.leave(subscriber)
+        self._takers.clear()
+
+    def taker(self, members: Sequence[Subscriber], pool: WaitingPool) -> TransientSubscription:
+        """The subscription that delivers in the name of these; made once for the same filters."""
+        filters = tuple(member.request.filter for member in members)
+        found = self._takers.get(filters)
+        if found is None:
+            combined = _combine(members)
+            subscriber = members[0].stand_in(combined)
+            subscription = TransientSubscription(members[0].request.filter, pool)
+            subscription.join(subscriber)
+            subscriber.live = subscription
+            found = self._takers[filters] = (subscriber, subscription)
+        return found[1]
+
+    def combined(self, run: Run) -> Combined:
+        """What the client's subscriptions that match a run ask for together."""
+        own = run.device == self._client.client_id
+        key = (run.address, own)
+        found = self._combined.get(key)
+        if found is None:
+            members = [
+                each
+                for each in self._client.subscribers.values()
+                if not each.competes
+                and not (own and each.request.no_local)
+                and matches(each.request.filter, run.address)
+            ]
+            if len(self._combined) >= HEADS_CACHED_MAX:
+                self._combined.clear()
+            found = self._combined[key] = _combine(members)
+        return found
+
+    def sort_out(self, log: int, stored: Stored) -> Iterator[tuple[Stored, bool]]:
+        """The parts of a stored run, in order, with whether another subscription has sent them; those that are not
+        count as sent from now on."""
+        sent = self._sent.setdefault(log, Ranges())
+        first, last = stored.position, stored.position + len(stored.run.bodies) - 1
+        at = first
+        for low, high in sent.within(first, last):
+            if at < low:
+                yield part_of(stored, at - first, low - first), False
+            yield part_of(stored, low - first, high + 1 - first), True
+            at = high + 1
+        if at <= last:
+            yield part_of(stored, at - first, last + 1 - first), False
+        sent.add(first, last)
+        if len(sent) > OVERLAP_RANGES_MAX:
+            sent.remove(0, next(iter(sent))[1])
+
+
+def _combine(members: Sequence[Subscriber]) -> Combined:
+    return Combined(
+        max((member.request.qos for member in members), default=0),
+        tuple(dict.fromkeys(each for member in members for each in member.identifiers)),
+        any(member.request.retain_as_published for member in members),
+    )
+
+
+def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[Taker]:
+    """Live subscriptions of one address, those of one client that overlap as one."""
+    by_client: dict[Client, list[Subscriber]] = {}
+    for subscription in live:
+        subscriber = _overlapping(subscription)
+        if subscriber is not None:
+            by_client.setdefault(subscriber.client, []).append(subscriber)
+    merged = {client: Overlap(client, found, pool) for client, found in by_client.items() if len(found) > 1}
+    if not merged:
+        return live
+    takers: list[Taker] = []
+    placed: set[Client] = set()
+    for subscription in live:
+        subscriber = _overlapping(subscription)
+        if subscriber is None or subscriber.client not in merged:
+            takers.append(subscription)
+        elif subscriber.client not in placed:
+            placed.add(subscriber.client)
+            takers.append(merged[subscriber.client])
+    return takers
+
+
+def _overlapping(subscription: TransientSubscription) -> Subscriber | None:
+    """Its consumer when that is an MQTT subscriber which overlaps with another one of its client."""
+    if subscription.share_name is not None or not subscription.group:
+        return None
+    consumer = subscription.group.consumers[0]
+    return consumer if getattr(consumer, "overlaps", False) else None  # type: ignore[return-value]

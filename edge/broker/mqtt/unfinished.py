@@ -1,0 +1,175 @@
+"""QoS 2 deliveries under way to a kept session, on disk, so that a restart of the gateway delivers none of them twice.
+
+A receiver may hand a message on when PUBLISH comes and recognises it again by its packet identifier until PUBREL
+(MQTT 5 section 4.3.3). So two things have to be on disk before they are sent: which packet identifier a message has
+(before PUBLISH), and that it was released (before PUBREL). After a restart the subscription delivers once more, by
+position, what it had not settled; `Unfinished` recognises these messages and goes on where the exchange had stopped.
+
+    SENT ──PUBREC──▶ RELEASED ──PUBCOMP──▶ DONE ──cursor on disk──▶ (forgotten)
+
+DONE exists because cursors move lazily (`store.contract`): until the settled position is on disk, a restart delivers
+the message again, and only this record says that the client has it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from bridge.message import Run
+from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.state import SessionState
+
+if TYPE_CHECKING:
+    from edge.broker.mqtt.connection import Connection
+
+DONE_KEPT_S: Final = 1.0
+"""How long a finished message stays in the record: 20 times the delay of cursor moves, so that the group that drops it
+from the record is sealed after the one that moves the cursor."""
+
+
+class Stage(enum.IntEnum):
+    """Where an exchange stands."""
+
+    SENT = 0
+    RELEASED = 1
+    DONE = 2
+
+
+class Entry(NamedTuple):
+    """One message of the record."""
+
+    stage: int
+    packet_id: int
+    log: int
+    position: int
+
+
+class Recovered(NamedTuple):
+    """Token of a message that was released before a restart; its body is not needed any more."""
+
+    log: int
+    position: int
+
+
+class Unfinished:
+    """The QoS 2 exchanges of one session that are kept on disk."""
+
+    def __init__(self, state: SessionState, changed: Callable[[], None]) -> None:
+        """`changed`: the record has to be written."""
+        self.fresh: list[int] = []
+        """Packet identifiers that wait for a record that has not been written yet."""
+        self._state = state
+        self._changed = changed
+        self._done: deque[tuple[float | None, int, int]] = deque()
+        """What is DONE: when the record with it was first written, log and position."""
+        self._recovered: dict[tuple[int, int], Entry] = {}
+        """What a restart found and no subscription has delivered again yet."""
+
+    # --- deliveries -------------------------------------------------------------------------------------------
+
+    def deliver(self, connection: Connection, delivery: Delivery, log: int, position: int) -> Sequence[int]:
+        """Send as `Connection.deliver` does, once the record is on disk; go on with what a restart interrupted."""
+        if not self._recovered:
+            return self._deliver_new(connection, delivery)
+        indexes = range(len(delivery.run.bodies))
+        if not any((log, position + i) in self._recovered for i in indexes):
+            return self._deliver_new(connection, delivery)
+        skipped: list[int] = []
+        for i in indexes:
+            entry = self._recovered.pop((log, position + i), None)
+            if entry is None:
+                one = msgspec.structs.replace(delivery, run=delivery.run.part(i, i + 1), token=_at(delivery, i))
+                skipped += [i for _ in self._deliver_new(connection, one)]
+            elif entry.stage == Stage.DONE:
+                skipped.append(i)  # the client has it: settled by the caller
+                self._done.append((None, log, position + i))
+            else:
+                self._go_on(connection, entry, delivery, i)
+        return skipped
+
+    def _deliver_new(self, connection: Connection, delivery: Delivery) -> Sequence[int]:
+        before = len(self._state.held)
+        skipped = connection.deliver(delivery)
+        ids = list(self._state.held)[before:]
+        if ids:
+            self.fresh += ids
+            self._changed()
+        return skipped
+
+    def _go_on(self, connection: Connection, entry: Entry, delivery: Delivery, index: int) -> None:
+        state = self._state
+        if entry.stage == Stage.RELEASED:
+            if entry.packet_id in state.released:
+                state.released[entry.packet_id] = (delivery, index)
+            return
+        state.reserved.discard(entry.packet_id)
+        state.outgoing[entry.packet_id] = (delivery, index)
+        connection.send_again(entry.packet_id)
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def received(self, packet_ids: Sequence[int]) -> None:
+        """PUBREC came for these: PUBREL follows when that is on disk."""
+        self.fresh += packet_ids
+        self._changed()
+
+    def completed(self, log: int, first: int, last: int) -> None:
+        """The client has these; their positions have been settled."""
+        for position in range(first, last + 1):
+            self._done.append((None, log, position))
+        self._changed()
+
+    def recovered_completed(self, token: Recovered) -> None:
+        """PUBCOMP for a message whose subscription has not delivered it again yet."""
+        entry = self._recovered.get(token)
+        if entry is not None:
+            self._recovered[token] = entry._replace(stage=Stage.DONE)
+
+    # --- the record -------------------------------------------------------------------------------------------
+
+    def encode(self, now: float) -> bytes:
+        """The record as it is to be written now; empty when there is nothing to keep."""
+        entries: dict[tuple[int, int], Entry] = dict(self._recovered)
+        for stage, under_way in ((Stage.SENT, self._state.outgoing), (Stage.RELEASED, self._state.released)):
+            for packet_id, (delivery, i) in under_way.items():
+                if delivery.kept:
+                    log, position = _place(delivery, i)
+                    entries[log, position] = Entry(stage, packet_id, log, position)
+        done = self._done
+        while done and done[0][0] is not None and done[0][0] + DONE_KEPT_S < now:
+            done.popleft()
+        self._done = deque((now if at is None else at, log, position) for at, log, position in done)
+        entries.update(((log, position), Entry(Stage.DONE, 0, log, position)) for _, log, position in self._done)
+        return msgspec.msgpack.encode(list(entries.values())) if entries else b""
+
+    def restore(self, record: bytes, pending: Callable[[int, int], bool]) -> None:
+        """Take up what the record says. `pending`: whether a subscription of the client still owes (log, position)."""
+        state = self._state
+        for entry in msgspec.msgpack.decode(record, type=list[Entry]):
+            place = (entry.log, entry.position)
+            if entry.stage == Stage.RELEASED:  # PUBREL goes out whatever the cursor says: the client waits for it
+                stand_in = Delivery(Run("", "", 2, b"", [b""]), 2, retain=False, token=Recovered(*place), kept=True)
+                state.released[entry.packet_id] = (stand_in, 0)
+            if pending(*place):
+                self._recovered[place] = entry
+                if entry.stage == Stage.SENT:
+                    state.reserved.add(entry.packet_id)
+
+
+def _at(delivery: Delivery, index: int) -> object:
+    """The token of one message of a delivery."""
+    token = delivery.token
+    return token._replace(position=token.position + index)  # type: ignore[attr-defined]
+
+
+def _place(delivery: Delivery, index: int) -> tuple[int, int]:
+    """Log and position of one message of a kept delivery."""
+    token = delivery.token
+    if isinstance(token, Recovered):
+        return token
+    return token.subscription.log, token.position + index  # type: ignore[attr-defined]

@@ -1,0 +1,83 @@
+"""Failed deliveries of one subscription: how often each message failed, where it must not go, when it may go again.
+
+Only messages that failed and are not settled yet are in here, in memory: a restart begins to count anew.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from edge.broker.configuration import Redelivery
+from edge.broker.contract import Consumer
+from edge.broker.limits import ATTEMPTS_TRACKED_MAX
+from edge.broker.ranges import Ranges
+
+
+def delay_s(redelivery: Redelivery, attempts: int) -> float:
+    """Seconds to wait after the failed delivery number `attempts` (1 is the first)."""
+    try:
+        delay = float(redelivery.delay_s) * float(redelivery.delay_multiplier) ** (attempts - 1)
+    except OverflowError:
+        delay = float("inf")
+    highest = redelivery.delay_max_s
+    return delay if highest is None else min(delay, highest)
+
+
+class Attempts:
+    """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
+
+    __slots__ = ("_due", "_excluded", "counts", "parked")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.parked = Ranges()
+        """Messages no consumer there may have; they wait for another one."""
+        self._excluded: dict[int, set[Consumer]] = {}
+        self._due: list[tuple[float, int]] = []
+
+    def failed(self, position: int) -> int:
+        """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
+        count = self.counts[position] = self.counts.get(position, 0) + 1
+        if len(self.counts) > ATTEMPTS_TRACKED_MAX:
+            oldest = next(iter(self.counts))
+            self.forget(oldest, oldest)
+        return count
+
+    def forget(self, first: int, last: int) -> None:
+        """These are settled."""
+        if last - first > len(self.counts):
+            gone = [position for position in self.counts if first <= position <= last]
+        else:
+            gone = [position for position in range(first, last + 1) if position in self.counts]
+        for position in gone:
+            del self.counts[position]
+            self._excluded.pop(position, None)
+
+    def exclude(self, position: int, consumer: Consumer) -> None:
+        """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here)."""
+        self._excluded.setdefault(position, set()).add(consumer)
+
+    def excluded(self, position: int) -> set[Consumer] | None:
+        return self._excluded.get(position)
+
+    def left(self, consumer: Consumer) -> None:
+        """The consumer is gone, and what was said about it."""
+        for position, consumers in list(self._excluded.items()):
+            consumers.discard(consumer)
+            if not consumers:
+                del self._excluded[position]
+
+    def delay(self, position: int, due_s: float) -> None:
+        heapq.heappush(self._due, (due_s, position))
+
+    @property
+    def delayed(self) -> int:
+        """Messages that wait for their time."""
+        return len(self._due)
+
+    def due(self, now_s: float) -> list[int]:
+        """Positions whose time has come."""
+        found = []
+        while self._due and self._due[0][0] <= now_s:
+            found.append(heapq.heappop(self._due)[1])
+        return found

@@ -1,0 +1,189 @@
+"""Brokers with a runtime of their own: RabbitMQ from Debian, ActiveMQ Artemis from Maven Central.
+
+Both run as private nodes: their folder, their ports, their process group; nothing of an installed service is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Final, Self
+
+from tests.bench.brokers import BrokerMissing, listens, resident_mib
+from tests.support.processes import free_port, wait_until
+
+START_S: Final = 90.0
+"""A JVM or an Erlang machine on a busy small computer."""
+QUEUES: Final = 16
+"""Queues made before the first round, one a round; more rounds use them in turn."""
+ARTEMIS: Final = "org.apache.activemq:apache-artemis:2.44.0:tar.gz:bin"
+_RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+class _Node:
+    """A process group in a folder of its own."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(
+            prefix="waypost-bench-", dir=Path.cwd() / "build", ignore_cleanup_errors=True
+        )
+        self.folder = Path(self._folder.name)
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def spawn(self, command: list[str], environment: dict[str, str]) -> None:
+        """Start a program in a group of its own; what it says goes to ``log`` in the folder."""
+        with (self.folder / "log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env=os.environ | environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def wait_for(self, *ports: int) -> None:
+        """Until it listens. AssertionError with its log when it does not."""
+
+        def ready() -> bool:
+            process = self._processes[-1]
+            said = (self.folder / "log").read_text(errors="replace")[-2000:]
+            assert process.poll() is None, f"{self.name} ended with {process.returncode}:\n{said}"
+            return all(listens(port) for port in ports)
+
+        wait_until(ready, timeout_s=START_S, what=f"{self.name} listens", every_s=0.2)
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(30)
+        self._folder.cleanup()
+
+    @property
+    def resident_mib(self) -> float:
+        """Of the whole group the broker runs in."""
+        group = os.getpgid(self._processes[-1].pid)
+        total = 0.0
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.getpgid(int(entry.name)) == group:
+                    total += resident_mib(int(entry.name))
+            except ProcessLookupError:
+                continue
+        return total
+
+
+class RabbitMQ(_Node):
+    """Debian's RabbitMQ 3.10 with its plugins for MQTT and AMQP 1.0; classic durable queues."""
+
+    name = "rabbitmq"
+
+    def __init__(self) -> None:
+        if not _RABBITMQ.exists() or shutil.which("epmd") is None:
+            raise BrokerMissing("rabbitmq is not installed: apt-get install --no-install-recommends rabbitmq-server")
+        super().__init__()
+        self._amqp, self._mqtt, self._epmd, self._distribution = (free_port() for _ in range(4))
+        (self.folder / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self._amqp}\nmqtt.listeners.tcp.1 = 127.0.0.1:{self._mqtt}\n"
+            "mqtt.allow_anonymous = true\namqp1_0.default_user = guest\n"
+        )
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_mqtt,rabbitmq_amqp1_0].\n")
+
+    def __enter__(self) -> Self:
+        folder = str(self.folder)
+        environment = {
+            "HOME": folder,
+            "ERL_EPMD_PORT": str(self._epmd),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"bench{self._amqp}@localhost",
+            "RABBITMQ_CONF_ENV_FILE": f"{folder}/no-environment-file",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/enabled_plugins",
+            "RABBITMQ_MNESIA_BASE": f"{folder}/data",
+            "RABBITMQ_LOG_BASE": f"{folder}/logs",
+            "RABBITMQ_PID_FILE": f"{folder}/pid",
+            "RABBITMQ_DIST_PORT": str(self._distribution),
+        }
+        self.spawn([shutil.which("epmd") or "epmd", "-port", str(self._epmd)], environment)
+        self.wait_for(self._epmd)
+        self.spawn([str(_RABBITMQ)], environment)
+        self.wait_for(self._amqp, self._mqtt)
+        return self
+
+    def port(self, protocol: str) -> int:
+        return self._mqtt if protocol == "mqtt" else self._amqp
+
+    def queue(self, number: int) -> str:
+        return f"/queue/bench{number % QUEUES}"
+
+
+class Artemis(_Node):
+    """ActiveMQ Artemis, its journal synced before every answer (its default), queues durable and anycast."""
+
+    name = "artemis"
+
+    def __init__(self) -> None:
+        home = _artemis_home()
+        super().__init__()
+        self._port = free_port()
+        self._instance = self.folder / "instance"
+        queues = ",".join(f"bench{i}:anycast" for i in range(QUEUES))
+        left_out = ("amqp-acceptor", "mqtt-acceptor", "stomp-acceptor", "hornetq-acceptor", "web")
+        command = [
+            str(home / "bin" / "artemis"), "create", str(self._instance), "--silent", "--allow-anonymous",
+            "--user=bench", "--password=bench", "--host=127.0.0.1", f"--default-port={self._port}",
+            f"--queues={queues}", *(f"--no-{each}" for each in left_out),
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self._folder.cleanup()
+            raise BrokerMissing(f"artemis cannot be set up: {(done.stderr or done.stdout)[-500:]}")
+
+    def __enter__(self) -> Self:
+        self.spawn([str(self._instance / "bin" / "artemis"), "run"], {})
+        self.wait_for(self._port)
+        return self
+
+    def port(self, protocol: str) -> int:
+        return self._port
+
+    def queue(self, number: int) -> str:
+        return f"bench{number % QUEUES}"
+
+
+def _artemis_home() -> Path:
+    """The unpacked distribution, under ``build``; fetched with Maven when it is not there. Raises BrokerMissing."""
+    named = os.environ.get("ARTEMIS_HOME")
+    if named is not None and (Path(named) / "bin" / "artemis").exists():
+        return Path(named)
+    folder = Path.cwd() / "build" / "artemis"
+    homes = sorted(folder.glob("apache-artemis-*/bin/artemis"))
+    if homes:
+        return homes[-1].parents[1]
+    if shutil.which("mvn") is None or shutil.which("java") is None:
+        raise BrokerMissing(
+            "artemis is not there: apt-get install maven (it is fetched with it), or name its folder in ARTEMIS_HOME"
+        )
+    command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTEMIS}", f"-DoutputDirectory={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    archives = sorted(folder.glob("apache-artemis-*.tar.gz"))
+    if done.returncode or not archives:
+        raise BrokerMissing(f"artemis cannot be fetched ({' '.join(command)}): {done.stdout[-500:]}")
+    with tarfile.open(archives[-1]) as archive:
+        archive.extractall(folder, filter="data")
+    return _artemis_home()

@@ -1,0 +1,186 @@
+"""What a peer sends is meant to hurt: sizes, garbage, filters and topics by the thousand.
+
+The gateway answers what the standard says, and other clients feel nothing (`ROUND_TRIP_S_MAX`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, Limits
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.wire import encode_variable_byte_integer
+from tests.support.hostile import Raw, unharmed
+from tests.support.processes import Waypost, edge
+
+ROUND_TRIP_S_MAX = 2.0
+RESIDENT_MIB_MAX = 100.0
+"""A gateway is at 35 MiB."""
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("hostile"), "gw") as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def others_feel_nothing(gateway: Waypost, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Around every test here; its attribute `resident_mib_max` allows more memory, and says why."""
+    allowed = getattr(request.function, "resident_mib_max", RESIDENT_MIB_MAX)
+    with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=allowed):
+        yield
+
+
+def farewell(client: Raw) -> ReasonCode:
+    """The reason of the DISCONNECT the gateway ends with."""
+    while not isinstance(packet := client.receive(), packets.Disconnect):
+        assert packet is not None, "closed without a word"
+    assert client.receive() is None
+    return packet.reason
+
+
+class TestSizes:
+    def test_huge_connect(self, gateway: Waypost) -> None:
+        """Refused by its length, before it is read [MQTT 5 section 4.13]."""
+        with Raw(gateway, 5) as client:
+            client.send(b"\x10" + encode_variable_byte_integer(CONNECT_BYTES_MAX + 1) + b"\x00\x04MQTT\x05")
+            answer = client.receive()
+            assert answer is None or (isinstance(answer, packets.ConnAck) and answer.reason.failed)
+
+    def test_packet_above_the_maximum(self, gateway: Waypost) -> None:
+        with Raw(gateway, 5).connect("large") as client:
+            client.send(b"\x30" + encode_variable_byte_integer(Limits().packet_bytes_max) + b"\x00\x01t")
+            assert farewell(client) is ReasonCode.PACKET_TOO_LARGE
+
+    def test_packets_at_the_maximum(self, gateway: Waypost) -> None:
+        """Three clients send the largest packet there may be at once; they are acknowledged."""
+        body = bytes(Limits().packet_bytes_max - 20)
+        clients = [Raw(gateway).connect(f"large-{i}") for i in range(3)]
+        for client in clients:
+            client.send(packets.Publish("large", body, qos=1, packet_id=1))
+        for client in clients:
+            assert isinstance(client.receive(), packets.PubAck)
+            client.close()
+
+    test_packets_at_the_maximum.resident_mib_max = 260.0  # type: ignore[attr-defined]  # 48 MiB, and one copy of each
+
+    def test_large_packet_that_never_ends(self, gateway: Waypost) -> None:
+        """20 clients announce 16 MiB and send 1 MiB: what is held is what came."""
+        clients = [Raw(gateway).connect(f"half-{i}") for i in range(20)]
+        for client in clients:
+            client.send(b"\x30" + encode_variable_byte_integer(15_000_000) + b"\x00\x01t" + bytes(1 << 20))
+        for client in clients:
+            client.close()
+
+    test_large_packet_that_never_ends.resident_mib_max = 160.0  # type: ignore[attr-defined]
+
+    def test_amqp_frame_above_the_maximum(self, gateway: Waypost) -> None:
+        with Raw(gateway, protocol="amqp") as client:
+            client.send(AMQP_HEADER + b"\xff\xff\xff\xff\x02\x00\x00\x00" + bytes(100_000))
+            assert client.rest().startswith(AMQP_HEADER)
+
+
+class TestGarbage:
+    @pytest.mark.parametrize("version", [3, 4, 5])
+    def test_behind_connect(self, gateway: Waypost, version: int) -> None:
+        """Random bytes end in a DISCONNECT with a reason (MQTT 5) or a closed connection (before)."""
+        source = random.Random(version)
+        for i in range(60):
+            with Raw(gateway, version).connect(f"garbage-{i}") as client:
+                client.send(b"\xf0\x01" + source.randbytes(200))  # AUTH, wrong in every version
+                if version == 5:
+                    assert farewell(client).failed
+                else:
+                    assert client.receive() is None
+
+    def test_behind_amqp_header(self, gateway: Waypost) -> None:
+        source = random.Random(1)
+        for _ in range(60):
+            with Raw(gateway, protocol="amqp") as client:
+                client.send(AMQP_HEADER + b"\x00\x00\x00\x40\x02\x00\x00\x00" + source.randbytes(200))
+                assert b"amqp:" in client.rest(), "a close frame says what was wrong"
+
+    def test_another_protocol(self, gateway: Waypost) -> None:
+        for protocol in ("mqtt", "amqp"):
+            with Raw(gateway, protocol=protocol) as client:
+                client.send(b"GET / HTTP/1.1\r\nHost: gateway\r\n\r\n")
+                answer = client.rest()
+                # [AMQP section 2.2]: the header that would have been right
+                assert answer == b"" if protocol == "mqtt" else answer.startswith(b"AMQP")
+
+
+class TestTopics:
+    def test_alias_above_the_maximum(self, gateway: Waypost) -> None:
+        with Raw(gateway, 5).connect("alias") as client:
+            client.send(packets.Publish("a", b"", properties=Properties(topic_alias=TOPIC_ALIAS_MAXIMUM + 1)))
+            assert farewell(client) is ReasonCode.TOPIC_ALIAS_INVALID
+
+    def test_aliases_with_the_longest_names(self, gateway: Waypost) -> None:
+        """50 clients set every alias to a name of 60 KiB: 50 MB."""
+        clients = [Raw(gateway, 5).connect(f"alias-{i}") for i in range(50)]
+        for client in clients:
+            for alias in range(1, TOPIC_ALIAS_MAXIMUM + 1):
+                name = f"{alias}/{'x' * 60_000}"
+                client.send(packets.Publish(name, b"", properties=Properties(topic_alias=alias)))
+            client.send(packets.PingReq())
+            assert isinstance(client.receive(), packets.PingResp)
+        for client in clients:
+            client.close()
+
+    test_aliases_with_the_longest_names.resident_mib_max = 260.0  # type: ignore[attr-defined]
+
+    def test_too_many_levels(self, gateway: Waypost) -> None:
+        with Raw(gateway, 5).connect("levels") as client:
+            client.send(packets.Subscribe(1, (SubscriptionRequest("+/" * TOPIC_LEVELS_MAX + "+", 0),)))
+            assert farewell(client).failed
+
+    def test_filters_built_to_explode(self, gateway: Waypost) -> None:
+        """Every mix of ``+`` and a name over ten levels, and messages all of them match."""
+        filters = ["/".join("+" if i >> level & 1 else "a" for level in range(10)) for i in range(1_000)]
+        with Raw(gateway, 5).connect("exploder") as client, Raw(gateway, 5).connect("trigger") as trigger:
+            for start in range(0, len(filters), 100):
+                assert not any(code >= 0x80 for code in client.subscribe(*filters[start : start + 100]))
+            assert client.subscribe("one/more") == [ReasonCode.QUOTA_EXCEEDED]
+            assert len(filters) == SUBSCRIPTIONS_PER_SESSION_MAX
+            for i in range(200):
+                trigger.send(packets.Publish("/".join("a" * 10), b"%d" % i))
+            trigger.send(packets.PingReq())
+            assert isinstance(trigger.receive(), packets.PingResp)
+
+    test_filters_built_to_explode.resident_mib_max = 200.0  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+    def test_retained_topics_and_a_thousand_filters_over_them(self, gateway: Waypost, topics: int) -> None:
+        """All retained messages are asked for by 300 filters by clients that do not read."""
+        with Raw(gateway).connect("retainer") as retainer:
+            batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
+            for start in range(0, topics, 500):
+                retainer.send(b"".join(batch[start : start + 500]), packets.PingReq())
+                assert isinstance(retainer.receive(), packets.PingResp)
+            clients = [Raw(gateway, receive_bytes=4096).connect(f"asker-{i}") for i in range(3)]
+            for client in clients:
+                wild = [SubscriptionRequest(f"+/+/{'+/' * (i % 3)}{i}", 0) for i in range(99)]
+                client.send(packets.Subscribe(1, (SubscriptionRequest("r/#", 0), *wild)))
+            with Raw(gateway).connect("reader") as reader:
+                reader.subscribe("r/#")
+                seen = {
+                    packet.topic
+                    for packet in (reader.receive() for _ in range(topics))
+                    if isinstance(packet, packets.Publish)
+                }
+                assert len(seen) == topics
+            for client in clients:
+                client.close()
+            for i in range(topics):
+                retainer.send(packets.Publish(f"r/{i % 97}/{i}", b"", retain=True))
+
+    test_retained_topics_and_a_thousand_filters_over_them.resident_mib_max = 260.0  # type: ignore[attr-defined]

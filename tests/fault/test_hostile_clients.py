@@ -1,0 +1,214 @@
+"""Clients that read slowly or not at all, never acknowledge, come back all the time or in crowds.
+
+Each must leave others unharmed: their round trips stay below `ROUND_TRIP_S_MAX`, the gateway's memory below a figure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.limits import LIVE_HOLD_S_MAX
+from edge.broker.mqtt import packets
+from tests.support.hostile import WAIT_S, Raw, resident_mib, unharmed
+from tests.support.processes import Waypost, edge, wait_until
+
+ROUND_TRIP_S_MAX = 2.0
+"""Of a client that has nothing to do with the hostile one, on a machine with two busy cores; alone it takes 1 ms."""
+RESIDENT_MIB_MAX = 220.0
+"""A gateway is at 35 MiB; all live subscribers may have 64 MiB waiting, 32 MiB may be gathered for the store and as
+much be on its way to the disk, and Python keeps some of what it freed."""
+BODY = bytes(10_000)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Waypost]:
+    with edge(tmp_path, "gw") as running:
+        yield running
+
+
+def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int = 0) -> float:
+    """Send so many MiB and wait until they have been taken; the seconds that took."""
+    with Raw(gateway).connect(name) as client:
+        begin = time.monotonic()
+        for i in range(mib * 100):
+            client.send(packets.Publish(topic, BODY, qos=qos, packet_id=i % 60_000 + 1 if qos else 0))
+        client.send(packets.PingReq())
+        while not isinstance(client.receive(), packets.PingResp):
+            pass
+        return time.monotonic() - begin
+
+
+class TestReaders:
+    """Subscribers that do not keep up."""
+
+    def test_stalled_socket(self, gateway: Waypost) -> None:
+        """Reads nothing: its publisher waits for it once and not for long, then what is too much is dropped."""
+        with (
+            unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
+            Raw(gateway, receive_bytes=4096).connect("stalled") as stalled,
+        ):
+            stalled.subscribe("flood/#")
+            took = publish_all(gateway, "flooder", "flood/a", 60)
+            assert took < LIVE_HOLD_S_MAX + WAIT_S / 2
+
+    def test_many_stalled_sockets(self, gateway: Waypost) -> None:
+        """Together they hold what the pool allows, and no more."""
+        with (
+            unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
+            contextlib.ExitStack() as stack,
+        ):
+            for i in range(40):
+                stalled = stack.enter_context(Raw(gateway, receive_bytes=4096).connect(f"stalled-{i}"))
+                stalled.subscribe(f"flood/{i}")
+            for i in range(40):
+                publish_all(gateway, f"flooder-{i}", f"flood/{i}", 2)
+
+    def test_slow_consumer_gets_everything_it_waits_for(self, gateway: Waypost) -> None:
+        """It reads all the time, slower than its publisher sends: the publisher is held back, nothing is lost."""
+        count = 3_000
+        with (
+            unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
+            Raw(gateway, receive_bytes=64 * 1024).connect("slow") as slow,
+        ):
+            slow.subscribe("flood/#")
+            sender = threading.Thread(target=publish_all, args=(gateway, "fast", "flood/a", count // 100))
+            sender.start()
+            received = 0
+            while received < count:
+                packet = slow.receive()
+                assert packet is not None
+                received += isinstance(packet, packets.Publish)
+                if received % 100 == 0:
+                    time.sleep(0.01)  # some 50 MiB/s: it reads, and is slower than its publisher
+            sender.join(WAIT_S)
+            assert not sender.is_alive()
+
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_never_acknowledges(self, gateway: Waypost, kept: bool) -> None:
+        """In-flight messages are bounded by the window; the rest waits on disk, or is dropped where nothing is kept."""
+        with (
+            unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
+            Raw(gateway).connect("mute", clean_start=not kept) as mute,
+        ):
+            mute.subscribe("flood/#", qos=1)
+            publish_all(gateway, "flooder", "flood/a", 40, qos=1)
+
+    def test_unacknowledged_messages_go_with_their_session(self, gateway: Waypost) -> None:
+        """200 clients in turn leave 1.2 MB un-acknowledged each: what a session held is freed with it."""
+        for i in range(200):
+            with Raw(gateway).connect(f"leaver-{i}") as client:
+                client.subscribe("flood/#", qos=1)
+                publish_all(gateway, "flooder", "flood/a", 1, qos=1)
+        with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX):
+            pass
+
+
+class TestCrowds:
+    """Many connections."""
+
+    @pytest.mark.parametrize("times", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
+    def test_quick_reconnects(self, gateway: Waypost, times: int) -> None:
+        """The same hundred clients, subscribing each time, half of them without a word at the end."""
+        with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80):
+            for i in range(times):
+                client = Raw(gateway, 5 if i % 3 else 4).connect(f"again-{i % 100}")
+                client.subscribe(f"again/{i % 100}/#", qos=1)
+                if i % 2:
+                    client.send(packets.Disconnect())
+                client.close()
+
+    def test_half_open_sockets(self, gateway: Waypost) -> None:
+        """500 connections that say nothing at all cost little, and are not in the way."""
+        with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80), contextlib.ExitStack() as stack:
+            for i in range(500):
+                stack.enter_context(Raw(gateway, protocol="mqtt" if i % 2 else "amqp"))
+
+    def test_connections_max(self, tmp_path: Path) -> None:
+        """A flood up to the limit: who is beyond it is closed at once, who is in stays in, and there is room later."""
+        with gateway_with(tmp_path, "connectionsMax: 50") as gateway:
+            with (
+                unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
+                contextlib.ExitStack() as stack,
+            ):
+                flood = [stack.enter_context(Raw(gateway)) for _ in range(200)]
+                refused = 0
+                for client in flood:
+                    client.socket.settimeout(0.05)
+                    with contextlib.suppress(TimeoutError):
+                        refused += client.rest() == b""
+                assert refused == 200 - 49, "the witness is one of the fifty"
+            wait_until(lambda: accepts(gateway), timeout_s=WAIT_S, what="there is room again")
+
+
+def accepts(gateway: Waypost) -> bool:
+    with Raw(gateway) as client:
+        client.send(packets.Connect("late", 4))
+        return client.receive() is not None
+
+
+@contextlib.contextmanager
+def gateway_with(folder: Path, *limits: str) -> Iterator[Waypost]:
+    """A gateway with these limits, as YAML."""
+    lines = "".join(f"    {limit}\n" for limit in limits)
+    file = folder / "gateway.yaml"
+    file.write_text(
+        "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: hostile}\n"
+        f"spec:\n  listeners: {{mqtt: '127.0.0.1:0', amqp: '127.0.0.1:0'}}\n  limits:\n{lines}"
+    )
+    arguments = ("edge", "run", "--data", str(folder / "limited"), "--config", str(file))
+    with Waypost(folder / "limited.log", *arguments) as running:
+        yield running
+
+
+def test_slow_loris(tmp_path: Path) -> None:
+    """Bytes of a CONNECT one by one do not extend the time there is for it."""
+    with (
+        gateway_with(tmp_path, "handshakeS: 1.0") as gateway,
+        unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80),
+        contextlib.ExitStack() as stack,
+    ):
+        lorises = [
+            (stack.enter_context(Raw(gateway, protocol=protocol)), opening)
+            for protocol, opening in (
+                ("mqtt", b"\x10\x80\x80\x01"),
+                ("amqp", b"AMQP\x00\x01\x00\x00\x00\x00\x10\x00\x02"),
+            )
+            for _ in range(25)
+        ]
+        ended: set[Raw] = set()
+        begin = time.monotonic()
+        for place in range(40):
+            for client, opening in lorises:
+                try:
+                    client.socket.send(opening[place : place + 1] or b"\0")
+                except OSError:
+                    ended.add(client)
+            time.sleep(0.1)  # the attack itself: a byte now and then
+            if len(ended) == len(lorises):
+                break
+        assert len(ended) == len(lorises), "all were ended while they still sent"
+        assert time.monotonic() - begin < 4
+
+
+def test_backlog_of_accepts_is_bounded_memory(gateway: Waypost) -> None:
+    """1 MiB behind CONNECT is what may wait for its answer; a client that pipelines is served all the same."""
+    with Raw(gateway) as client:
+        publish = packets.Publish("early/a", BODY).encode(4)
+        client.send(packets.Connect("early", 4).encode() + publish * 90, packets.PingReq())
+        assert isinstance(client.receive(), packets.ConnAck)
+        assert isinstance(client.receive(), packets.PingResp)
+    assert resident_mib(gateway.pid) < 100
+
+
+def test_a_port_scan_harms_nobody(gateway: Waypost) -> None:
+    with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=80):
+        for _ in range(300):
+            with socket.create_connection(("127.0.0.1", gateway.port("mqtt"))) as scanner:
+                scanner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset at the end

@@ -1,0 +1,163 @@
+"""Exactly once through SIGKILL of the gateway: QoS 2 in both directions (MQTT 5 section 4.3.3, DESIGN section 6).
+
+The client is our own and of few lines, because it must be cut off at a chosen packet. It keeps what the standard has a
+session keep: as a receiver, the packet identifiers it has seen and not released; as a sender, what it has not released.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.wire import PacketType, read_fixed_header
+from tests.support.processes import Waypost, edge
+
+WAIT_S = 20.0
+KEPT = Properties(session_expiry_interval_s=3600)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Waypost]:
+    with edge(tmp_path, "gw") as running:
+        yield running
+
+
+class Wire:
+    """One connection, packet by packet."""
+
+    def __init__(self, gateway: Waypost, client_id: str, version: int = 5) -> None:
+        self.version = version
+        self._data = b""
+        self._socket = socket.create_connection(("127.0.0.1", gateway.port("mqtt")), WAIT_S)
+        connect = p.Connect(client_id, version, clean_start=False)
+        if version == 5:
+            connect = p.Connect(client_id, version, clean_start=False, properties=KEPT)
+        self.send(connect)
+        connack = self.next()
+        assert isinstance(connack, p.ConnAck)
+        self.session_present = connack.session_present
+
+    def send(self, *packets: p.Packet) -> None:
+        self._socket.sendall(b"".join(packet.encode(self.version) for packet in packets))
+
+    def next(self) -> p.Packet:
+        while True:
+            header = read_fixed_header(self._data, 0)
+            if header is not None and header[0] + header[1] <= len(self._data):
+                stop = header[0] + header[1]
+                first, body, self._data = self._data[0], self._data[header[0] : stop], self._data[stop:]
+                version = 4 if first >> 4 == PacketType.CONNACK and len(body) == 2 else self.version
+                return p.decode(first, body, version)
+            more = self._socket.recv(65_536)
+            assert more, "the gateway closed"
+            self._data += more
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class Receiver:
+    """A QoS 2 receiver that hands a message on when PUBLISH comes, the eager of the two ways section 4.3.3 allows."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+        self.bodies: list[bytes] = []
+
+    def run(self, wire: Wire, *, until: int, stop_at: type | None = None, after: int = 0) -> None:
+        """Take packets until `until` bodies are there and nothing is open, or until this is packet `after` + 1 of
+        type `stop_at`, which is taken and not answered."""
+        met = 0
+        while len(self.bodies) < until or self.seen or stop_at is not None:
+            packet = wire.next()
+            stopping = stop_at is not None and isinstance(packet, stop_at) and met == after
+            met += stop_at is not None and isinstance(packet, stop_at)
+            if isinstance(packet, p.Publish):
+                if packet.packet_id not in self.seen:
+                    self.bodies.append(packet.payload)
+                    self.seen.add(packet.packet_id)
+                if not stopping:
+                    wire.send(p.PubRec(packet.packet_id))
+            elif isinstance(packet, p.PubRel):
+                self.seen.discard(packet.packet_id)
+                if not stopping:
+                    wire.send(p.PubComp(packet.packet_id))
+            if stopping:
+                return
+
+
+def subscribe(gateway: Waypost, version: int) -> None:
+    wire = Wire(gateway, "receiver", version)
+    wire.send(p.Subscribe(1, (SubscriptionRequest("topic/once/#", 2),)))
+    assert isinstance(wire.next(), p.SubAck)
+    wire.close()
+
+
+def publish(gateway: Waypost, bodies: list[bytes], version: int) -> None:
+    wire = Wire(gateway, "sender", version)
+    for packet_id, body in enumerate(bodies, 1):
+        wire.send(p.Publish("topic/once/a", body, 2, packet_id=packet_id))
+        assert isinstance(wire.next(), p.PubRec)
+        wire.send(p.PubRel(packet_id))
+        assert isinstance(wire.next(), p.PubComp)
+    wire.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
+@pytest.mark.parametrize("after", [0, 7])
+def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, stop_at: type, after: int) -> None:
+    """Killed when the receiver has PUBLISH but not answered it, and when it has PUBREL and forgot the identifier."""
+    subscribe(gateway, version)
+    bodies = [b"%d" % i for i in range(20)]
+    publish(gateway, bodies, version)
+    receiver = Receiver()
+    for round_ in range(3):
+        wire = Wire(gateway, "receiver", version)
+        assert wire.session_present
+        if round_ < 2 and (len(receiver.bodies) < 20 or receiver.seen):
+            receiver.run(wire, until=20, stop_at=stop_at, after=after)
+            gateway.kill()
+            wire.close()
+            gateway.start()
+        else:
+            receiver.run(wire, until=20)
+            wire.close()
+    publish(gateway, [b"last"], version)
+    wire = Wire(gateway, "receiver", version)
+    receiver.run(wire, until=21)
+    wire.close()
+    assert receiver.bodies == [*bodies, b"last"], "each once, in order, and none after the last"
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: int) -> None:
+    """Killed after PUBREC: the sender does not know that, and sends PUBLISH again under the same identifier."""
+    subscribe(gateway, version)
+    expected = [b"%d" % i for i in range(6)]
+    for body, released in zip(expected, itertools.cycle((False, True)), strict=False):
+        wire = Wire(gateway, "sender", version)
+        wire.send(p.Publish("topic/once/a", body, 2, packet_id=7))
+        assert isinstance(wire.next(), p.PubRec)
+        gateway.kill()
+        wire.close()
+        gateway.start()
+        wire = Wire(gateway, "sender", version)
+        assert wire.session_present
+        if not released:
+            wire.send(p.Publish("topic/once/a", body, 2, dup=True, packet_id=7))
+            assert isinstance(wire.next(), p.PubRec)
+        wire.send(p.PubRel(7))
+        assert isinstance(wire.next(), p.PubComp)
+        wire.close()
+    receiver = Receiver()
+    wire = Wire(gateway, "receiver", version)
+    receiver.run(wire, until=6)
+    wire.close()
+    assert receiver.bodies == expected

@@ -1,0 +1,269 @@
+"""The HTTP device API of a running gateway, with Python's own HTTP client and with curl."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import queue
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from proton import Message
+from proton.utils import BlockingConnection
+
+from tests.support.processes import Waypost, edge, wait_until
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
+        yield running
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+def ask(
+    gateway: Waypost, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> Answer:
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
+    connection.request(method, path, body, headers or {})
+    answer = connection.getresponse()
+    found = Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
+    connection.close()
+    return found
+
+
+class Subscriber:
+    """A Paho client that holds what it received."""
+
+    def __init__(self, gateway: Waypost, pattern: str) -> None:
+        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        subscribed = threading.Event()
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        self.client.on_message = lambda _c, _d, message: self.received.put(message)
+        self.client.on_subscribe = lambda *_: subscribed.set()
+        self.client.on_connect = lambda client, *_: client.subscribe(pattern, 1)
+        self.client.connect("127.0.0.1", gateway.port("mqtt"))
+        self.client.loop_start()
+        assert subscribed.wait(WAIT_S)
+
+    def get(self) -> paho.MQTTMessage:
+        return self.received.get(timeout=WAIT_S)
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+
+class TestPublish:
+    """`POST /t/<address>`."""
+
+    def test_one_message_reaches_a_subscriber(self, gateway: Waypost) -> None:
+        with Subscriber(gateway, "plant/#") as subscriber:
+            answer = ask(gateway, "POST", "/t/plant/7/temp?ttl=60", b'{"t": 21}', {"Content-Type": "application/json"})
+            assert (answer.status, answer.body) == (202, b"")
+            message = subscriber.get()
+            assert (message.topic, message.payload, message.qos) == ("plant/7/temp", b'{"t": 21}', 1)
+            assert message.properties is not None
+            assert message.properties.ContentType == "application/json"
+            assert message.properties.MessageExpiryInterval in (59, 60)
+
+    def test_queued_message_outlives_a_kill(self, tmp_path: Path) -> None:
+        with edge(tmp_path, "killed") as running:
+            assert ask(running, "POST", "/t/queue/jobs", b"kept").status == 202
+            running.kill()
+        with running:
+            assert ask(running, "GET", "/c/queue/jobs?wait=10").body == b"kept"
+
+    def test_retain_and_headers_of_hono(self, gateway: Waypost) -> None:
+        headers = {"QoS-Level": "0", "hono-ttl": "30"}
+        assert ask(gateway, "POST", "/t/topic/kept?retain=true", b"last", headers).status == 202
+        with Subscriber(gateway, "topic/kept") as subscriber:
+            message = subscriber.get()
+            assert (message.payload, message.retain, message.qos) == (b"last", True, 0)
+
+    def test_proton_receives(self, gateway: Waypost) -> None:
+        assert ask(gateway, "POST", "/t/queue/proton", b"hi", {"Content-Type": "text/plain"}).status == 202
+        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        receiver = connection.create_receiver("queue/proton")
+        message = receiver.receive(WAIT_S)
+        receiver.accept()
+        assert (bytes(message.body), message.content_type, message.durable) == (b"hi", "text/plain", True)
+        connection.close()
+
+    @pytest.mark.parametrize(
+        ("path", "headers", "status", "words"),
+        [
+            ("/t/", {}, 400, "1 to 65535 bytes"),
+            ("/t/a/%23", {}, 400, "do not stand in one"),
+            ("/t/%24SYS/x", {}, 400, "belong to the broker"),
+            ("/t/a%00b", {}, 400, "do not stand in one"),
+            ("/t/" + "/".join("x" * 200), {}, 400, "levels"),
+            ("/t/a?qos=3", {}, 400, "qos is a whole number from 0 to 2"),
+            ("/t/a?ttl=soon", {}, 400, "ttl is a whole number"),
+            ("/t/a?retain=maybe", {}, 400, "retain is true or false"),
+            ("/t/a", {"Content-Type": "x" * 300}, 400, "a content type has up to"),
+            ("/t/a", {"Origin": "https://elsewhere.example"}, 403, "pages of other sites"),
+            ("/t/a?device=" + "d" * 300, {}, 400, "a device's name"),
+            ("/t/anycast/nobody", {}, 503, "no consumer"),
+            ("/t/multicast/nobody", {}, 503, "no consumer"),
+        ],
+    )
+    def test_refusals(self, gateway: Waypost, path: str, headers: dict[str, str], status: int, words: str) -> None:
+        answer = ask(gateway, "POST", path, b"x", headers)
+        assert answer.status == status
+        assert words in answer.document["error"]
+        assert ("retry-after" in answer.headers) == (status == 503)
+
+    def test_too_large(self, gateway: Waypost) -> None:
+        answer = ask(gateway, "POST", "/t/a", b"x" * (4 * 1024 * 1024 + 1))
+        assert answer.status == 413
+        assert "at most 4194304 bytes" in answer.document["error"]
+
+    def test_page_of_this_machine_may(self, gateway: Waypost) -> None:
+        assert ask(gateway, "POST", "/t/a", b"x", {"Origin": "http://localhost:3000"}).status == 202
+
+    @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+    def test_curl(self, gateway: Waypost) -> None:
+        url = f"http://127.0.0.1:{gateway.port('http')}/t/queue/curl"
+        command = ["curl", "-sS", "-w", "%{http_code}", "-H", "Transfer-Encoding: chunked", "-d", "from curl", url]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=WAIT_S)
+        assert done.stdout == "202"
+        assert ask(gateway, "GET", "/c/queue/curl?wait=10").body == b"from curl"
+
+
+class TestBatch:
+    """`POST /t`."""
+
+    def test_array(self, gateway: Waypost) -> None:
+        items = [
+            {"address": "queue/batch", "body": "text"},
+            {"address": "queue/batch", "body": {"t": 1}, "ttl": 60},
+            {"address": "queue/batch", "base64": base64.b64encode(b"\0\xff").decode()},
+        ]
+        answer = ask(gateway, "POST", "/t", json.dumps(items).encode(), {"Content-Type": "application/json"})
+        assert (answer.status, answer.document) == (202, {"accepted": 3})
+        found = [ask(gateway, "GET", "/c/queue/batch?wait=10") for _ in items]
+        assert [answer.body for answer in found] == [b"text", b'{"t": 1}', b"\0\xff"]
+        assert [answer.headers["content-type"] for answer in found] == [
+            "application/octet-stream", "application/json", "application/octet-stream"
+        ]  # fmt: skip
+
+    def test_lines(self, gateway: Waypost) -> None:
+        with Subscriber(gateway, "lines/+") as subscriber:
+            lines = b"".join(b'{"address": "lines/%d", "body": %d}\n' % (i % 3, i) for i in range(1000))
+            answer = ask(gateway, "POST", "/t", lines, {"Content-Type": "application/x-ndjson"})
+            assert (answer.status, answer.document) == (202, {"accepted": 1000})
+            assert [int(subscriber.get().payload) for _ in range(1000)] == list(range(1000))
+
+    def test_one_bad_item_and_nothing_is_taken(self, gateway: Waypost) -> None:
+        items = b'[{"address": "queue/none", "body": 1}, {"address": "queue/#", "body": 2}]'
+        answer = ask(gateway, "POST", "/t", items, {"Content-Type": "application/json"})
+        assert answer.status == 400
+        assert answer.document["error"].startswith('item 1: "queue/#" is no address')
+        assert ask(gateway, "GET", "/c/queue/none").status == 204
+
+    def test_answers_in_order(self, gateway: Waypost) -> None:
+        items = [{"address": name, "body": 1} for name in ("queue/some", "anycast/nobody", "queue/some")]
+        answer = ask(gateway, "POST", "/t", json.dumps(items).encode(), {"Content-Type": "application/json"})
+        assert answer.status == 503
+        assert answer.document["accepted"] == 2
+        assert [result["status"] for result in answer.document["results"]] == [202, 503, 202]
+
+
+class TestPoll:
+    """`GET /c/<address>`."""
+
+    def test_a_message_that_comes_while_waiting(self, gateway: Waypost) -> None:
+        answers: queue.Queue[Answer] = queue.Queue()
+        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/queue/wait?wait=20")))
+        waiting.start()
+        polls(gateway, 1)
+        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        sender = connection.create_sender("queue/wait")
+        sender.send(Message(body="reboot", content_type="text/plain", correlation_id="c1", reply_to="answers/7"))
+        answer = answers.get(timeout=WAIT_S)
+        waiting.join()
+        connection.close()
+        assert (answer.status, answer.body) == (200, b"reboot")
+        assert answer.headers["waypost-address"] == "queue/wait"
+        assert answer.headers["waypost-response-address"] == "answers/7"
+        assert base64.b64decode(answer.headers["waypost-correlation-data"]) == b"c1"
+        assert answer.headers["content-type"] == "text/plain"
+
+    def test_nothing_came(self, gateway: Waypost) -> None:
+        began = time.monotonic()
+        assert ask(gateway, "GET", "/c/queue/empty?wait=1").status == 204
+        assert time.monotonic() - began >= 0.9
+
+    def test_who_went_away_takes_nothing(self, gateway: Waypost) -> None:
+        gone = socket.create_connection(("127.0.0.1", gateway.port("http")), WAIT_S)
+        gone.sendall(b"GET /c/queue/left?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        polls(gateway, 1)
+        gone.close()
+        polls(gateway, 0)
+        assert ask(gateway, "POST", "/t/queue/left", b"for somebody else").status == 202
+        assert ask(gateway, "GET", "/c/queue/left?wait=10").body == b"for somebody else"
+
+    def test_each_message_once_and_in_order(self, gateway: Waypost) -> None:
+        lines = b"".join(b'{"address": "queue/once", "body": %d}\n' % i for i in range(30))
+        assert ask(gateway, "POST", "/t", lines, {"Content-Type": "application/x-ndjson"}).status == 202
+        assert [int(ask(gateway, "GET", "/c/queue/once?wait=5").body) for _ in range(30)] == list(range(30))
+        assert ask(gateway, "GET", "/c/queue/once").status == 204
+
+    def test_anycast(self, gateway: Waypost) -> None:
+        answers: queue.Queue[Answer] = queue.Queue()
+        waiting = threading.Thread(target=lambda: answers.put(ask(gateway, "GET", "/c/anycast/a?wait=20")))
+        waiting.start()
+        polls(gateway, 1)
+        assert ask(gateway, "POST", "/t/anycast/a", b"hand to hand").status == 202
+        assert answers.get(timeout=WAIT_S).body == b"hand to hand"
+        waiting.join()
+
+    @pytest.mark.parametrize(
+        ("path", "status", "words"),
+        [
+            ("/c/topic/x", 409, "is a topic"),
+            ("/c/queue/x?wait=-1", 400, "wait is a whole number"),
+            ("/c/queue/%2B", 400, "do not stand in one"),
+        ],
+    )
+    def test_refusals(self, gateway: Waypost, path: str, status: int, words: str) -> None:
+        answer = ask(gateway, "GET", path)
+        assert answer.status == status
+        assert words in answer.document["error"]
+
+
+def polls(gateway: Waypost, count: int) -> None:
+    """Wait until as many requests wait for a message."""
+
+    def there() -> bool:
+        found: int = ask(gateway, "GET", "/api/v1/status").document["clients"]["http"]
+        return found == count
+
+    condition: Callable[[], bool] = there
+    wait_until(condition, timeout_s=WAIT_S, what=f"{count} requests waiting")

@@ -1,0 +1,216 @@
+"""What MQTT sessions promise beyond one connection's packets, seen through Paho's client and a live gateway."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from tests.support.processes import Waypost, edge
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
+        yield running
+
+
+class Client:
+    """Paho's client at MQTT 5, its callbacks as queues."""
+
+    def __init__(
+        self, gateway: Waypost, client_id: str, *, expiry_s: int = 0, clean: bool = True, keep_alive: int = 30
+    ) -> None:
+        self.client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=5)
+        self.client.on_message = lambda _c, _d, message: self.received.put(message)
+        self.client.on_subscribe = lambda _c, _d, _m, codes, _p: self.subscribed.put([code.value for code in codes])
+        self.client.on_connect = lambda _c, _d, _flags, _code, found: self.connected.put(found)
+        self.client.on_disconnect = lambda _c, _d, _flags, code, _p: self.disconnected.put(code.value)
+        self.received: queue.Queue[paho.MQTTMessage] = queue.Queue()
+        self.subscribed: queue.Queue[list[int]] = queue.Queue()
+        self.connected: queue.Queue[Properties] = queue.Queue()
+        self.disconnected: queue.Queue[int] = queue.Queue()
+        block = Properties(PacketTypes.CONNECT)
+        if expiry_s:
+            block.SessionExpiryInterval = expiry_s
+        block.RequestResponseInformation = 1
+        self.client.connect("127.0.0.1", gateway.port("mqtt"), keep_alive, clean_start=clean, properties=block)
+        self.client.loop_start()
+        self.told = self.connected.get(timeout=WAIT_S)
+
+    def subscribe(self, *filters: tuple[str, int], identifier: int = 0, **options: object) -> list[int]:
+        block = Properties(PacketTypes.SUBSCRIBE)
+        if identifier:
+            block.SubscriptionIdentifier = identifier
+        wanted = [(pattern, SubscribeOptions(qos, **options)) for pattern, qos in filters]  # type: ignore[arg-type]
+        self.client.subscribe(wanted, properties=block)
+        return self.subscribed.get(timeout=WAIT_S)
+
+    def publish(self, topic: str, body: bytes, qos: int, *, retain: bool = False, expiry_s: int = 0) -> None:
+        block = Properties(PacketTypes.PUBLISH)
+        if expiry_s:
+            block.MessageExpiryInterval = expiry_s
+        self.client.publish(topic, body, qos, retain, properties=block).wait_for_publish(WAIT_S)
+
+    def get(self) -> paho.MQTTMessage:
+        return self.received.get(timeout=WAIT_S)
+
+    def bodies(self, until: bytes) -> list[bytes]:
+        """What came before this one, which is sent last."""
+        found: list[bytes] = []
+        while (body := self.get().payload) != until:
+            found.append(body)
+        return found
+
+    def close(self) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("expiry_s", [0, 600])
+def test_overlapping_subscriptions(gateway: Waypost, qos: int, expiry_s: int) -> None:
+    """One copy, at the highest QoS and with every identifier, whether the session is kept or not."""
+    base = f"topic/overlap/{qos}/{expiry_s}"
+    with Client(gateway, f"overlap{qos}{expiry_s}", expiry_s=expiry_s) as client:
+        client.subscribe((f"{base}/+", 0), identifier=1)
+        client.subscribe((f"{base}/#", 2), identifier=2)
+        client.subscribe((f"{base}/a", 1), identifier=3)
+        for i in range(50):
+            client.publish(f"{base}/a", b"%d" % i, qos)
+        client.publish(f"{base}/b", b"end", qos)
+        for i in range(50):
+            message = client.get()
+            assert (message.payload, message.qos) == (b"%d" % i, qos)
+            assert sorted(message.properties.SubscriptionIdentifier) == [1, 2, 3]
+        message = client.get()
+        assert message.payload == b"end"
+        assert sorted(message.properties.SubscriptionIdentifier) == [1, 2]
+
+
+def test_overlapping_subscriptions_of_an_absent_client(gateway: Waypost) -> None:
+    with Client(gateway, "absent", expiry_s=600) as client:
+        client.subscribe(("topic/absent/#", 1), identifier=1)
+        client.subscribe(("topic/absent/+", 2), identifier=2)
+    with Client(gateway, "writer") as writer:
+        for i in range(200):
+            writer.publish("topic/absent/a", b"%d" % i, 2)
+    with Client(gateway, "absent", expiry_s=600, clean=False) as client:
+        for i in range(200):
+            message = client.get()
+            assert (message.payload, message.qos) == (b"%d" % i, 2)
+            assert sorted(message.properties.SubscriptionIdentifier) == [1, 2]
+        client.publish("topic/absent/a", b"end", 2)
+        assert client.bodies(b"end") == []
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_message_expiry_is_counted_down(gateway: Waypost, retain: bool) -> None:
+    topic = f"topic/expiry/{retain}/"
+    if not retain:
+        with Client(gateway, "sleeper", expiry_s=600) as client:
+            client.subscribe((topic + "#", 1))
+    with Client(gateway, "writer") as writer:
+        writer.publish(topic + "a", b"short", 1, expiry_s=1, retain=retain)
+        writer.publish(topic + "b", b"long", 1, expiry_s=100, retain=retain)
+        writer.publish(topic + "c", b"for ever", 1, retain=retain)
+        time.sleep(1.5)  # what is tested is the gateway's clock
+    with Client(gateway, "sleeper", expiry_s=600, clean=False) as client:
+        if retain:
+            client.subscribe((topic + "#", 1))
+        found = sorted((client.get() for _ in range(2)), key=lambda message: message.payload)
+        assert [message.payload for message in found] == [b"for ever", b"long"]
+        assert 90 <= found[1].properties.MessageExpiryInterval <= 99
+        client.publish(topic + "d", b"end", 1)
+        assert client.bodies(b"end") == []
+
+
+def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) -> None:
+    """One group for all; what a member leaves un-acknowledged goes to another one."""
+    shared = "$share/g/topic/shared/#"
+    kept = Client(gateway, "kept", expiry_s=600)
+    passing = Client(gateway, "passing")
+    kept.subscribe((shared, 1))
+    passing.subscribe((shared, 1))
+    with Client(gateway, "writer") as writer:
+        for i in range(100):
+            writer.publish("topic/shared/a", b"%d" % i, i % 2)
+        got = [client.get().payload for client in (kept, passing) for _ in range(1)]
+        passing.close()
+        kept.client.loop_stop()
+        kept.client._sock.close()  # type: ignore[union-attr]
+        for i in range(100, 150):
+            writer.publish("topic/shared/a", b"%d" % i, 1)
+    with Client(gateway, "kept", expiry_s=600, clean=False) as again:
+        again.publish("topic/shared/z", b"end", 1)
+        got += again.bodies(b"end")
+    for client in (kept, passing):
+        while not client.received.empty():
+            got.append(client.received.get().payload)
+    assert set(got) >= {b"%d" % i for i in range(1, 150, 2)} | {b"%d" % i for i in range(100, 150)}
+
+
+def test_retain_options(gateway: Waypost) -> None:
+    topic = "topic/retain options"
+    with Client(gateway, "writer") as writer, Client(gateway, "reader") as reader:
+        writer.publish(topic, b"kept", 1, retain=True)
+        reader.subscribe((topic, 1), retainHandling=2)
+        reader.subscribe((topic, 1), retainHandling=1)
+        writer.publish(topic, b"as set", 1, retain=True)
+        first = reader.get()
+        assert (first.payload, first.retain) == (b"as set", False), "nothing retained: not wanted, and not new"
+        reader.subscribe((topic, 1), retainHandling=0, retainAsPublished=True)
+        assert (reader.get().retain, reader.received.empty()) == (True, True)
+        writer.publish(topic, b"as published", 1, retain=True)
+        last = reader.get()
+        assert (last.payload, last.retain) == (b"as published", True)
+
+
+def test_figures(gateway: Waypost) -> None:
+    with Client(gateway, "operator") as client:
+        client.subscribe(("$SYS/broker/clients/#", 0), ("$SYS/broker/version", 0))
+        found = {message.topic: message for message in (client.get() for _ in range(4))}
+        assert found["$SYS/broker/version"].payload.startswith(b"waypost ")
+        assert int(found["$SYS/broker/clients/connected"].payload) >= 1
+        assert all(message.retain for message in found.values())
+        codes: queue.Queue[int] = queue.Queue()
+        client.client.on_publish = lambda _c, _d, _m, code, _p: codes.put(code.value)
+        client.client.publish("$SYS/broker/version", b"mine", 1)
+        assert codes.get(timeout=WAIT_S) == 0x87
+        again = client.get()  # the next period
+        assert again.topic.startswith("$SYS/broker/")
+        assert not again.retain
+
+
+def test_what_the_server_decides(gateway: Waypost) -> None:
+    with Client(gateway, "patient", keep_alive=3600, expiry_s=0xFFFF_FFFF) as client:
+        assert client.told.ServerKeepAlive == 60
+        assert client.told.SessionExpiryInterval == 365 * 86_400
+        assert client.told.ResponseInformation == "replies/patient"
+    with Client(gateway, "brisk", keep_alive=10, expiry_s=5) as client:
+        assert not hasattr(client.told, "ServerKeepAlive")
+        assert not hasattr(client.told, "SessionExpiryInterval")
+
+
+def test_shutdown_is_announced(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as running:
+        client = Client(running, "told")
+        assert running.stop() == 0
+        assert client.disconnected.get(timeout=WAIT_S) == 0x8B
+        client.client.loop_stop()

@@ -1,0 +1,166 @@
+"""A gateway that dials with TLS: its hub with certificates of both, a peer nobody vouches for, a password."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import shutil
+import threading
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.driver import Driver
+from bridge.engine import Engine
+from bridge.sasl import SaslServer
+from edge.broker.configuration import TlsListener
+from edge.broker.listeners.tcp import Gone, TcpListener
+from edge.broker.listeners.tls import Certificates
+from tests.integration.test_transports import Client
+from tests.support.certificates import Authority, Issued
+from tests.support.processes import Waypost, hub, wait_until
+
+WAIT_S = 20.0
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+UPLINK = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: gw-tls}}
+spec:
+  listeners: {{mqtt: 127.0.0.1:0, http: 127.0.0.1:0}}
+{gateway}
+---
+apiVersion: waypost/v1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {space}
+---
+apiVersion: waypost/v1
+kind: Address
+metadata: {{name: plant}}
+spec: {{address: "plant/#", type: topic, forwarders: [{{name: up, remoteAddress: {connector}}}]}}
+"""
+
+
+def uplinked(folder: Path, *, gateway: str = "", space: str = "{}", connector: str = "hub") -> Waypost:
+    """A gateway that forwards `plant/#` over a connector."""
+    config = folder / "uplinked.yaml"
+    config.write_text(UPLINK.format(gateway=gateway, space=space, connector=connector))
+    return Waypost(folder / "uplinked.log", "edge", "run", "--data", str(folder / "uplinked"), "--config", str(config))
+
+
+def uplink_status(running: Waypost) -> dict[str, Any]:
+    url = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+        found: dict[str, Any] = json.load(answer)["uplink"]
+    return found
+
+
+class TestUplink:
+    """The other end: a gateway that dials with TLS."""
+
+    def test_gateway_to_hub_with_certificates_of_both(self, tmp_path: Path, authority: Authority) -> None:
+        ours, theirs = authority.issue("gw-tls"), authority.issue("hub")
+        settings = tmp_path / "hub.yaml"
+        settings.write_text(
+            "{apiVersion: waypost/v1, kind: Hub, spec: {gatherMilliseconds: 50, tls: {certificate: "
+            f"{theirs.certificate}, key: {theirs.key}, clientCa: {authority.certificate}, clientRequired: true}}}}}}"
+        )
+        with hub(tmp_path, "--config", str(settings)) as far:
+            link = (
+                f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}, "
+                f"clientCert: {ours.certificate}, clientKey: {ours.key}}}}}"
+            )
+            with uplinked(tmp_path, gateway=link) as near, Client(near.port("mqtt"), "device") as client:
+                for i in range(20):
+                    client.publish("plant/1", b"%d" % i)
+                wait_until(lambda: uplink_status(near)["acked"] == 20, timeout_s=WAIT_S, what="20 at the hub")
+                assert uplink_status(near)["state"] == "connected"
+                assert uplink_status(near)["endpoint"].startswith("amqps://")
+
+    def test_hub_nobody_vouches_for(self, tmp_path: Path, authority: Authority) -> None:
+        theirs = Authority(tmp_path / "other", "somebody else").issue("hub")
+        settings = tmp_path / "hub.yaml"
+        settings.write_text(
+            "{apiVersion: waypost/v1, kind: Hub, spec: {tls: {certificate: "
+            f"{theirs.certificate}, key: {theirs.key}}}}}}}"
+        )
+        with hub(tmp_path, "--config", str(settings)) as far:
+            link = f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}}}}}"
+            with uplinked(tmp_path, gateway=link) as near:
+                wait_until(
+                    lambda: "certificate verify failed" in (uplink_status(near)["last_error"] or ""),
+                    timeout_s=WAIT_S,
+                    what="the reason in the status",
+                )
+                assert uplink_status(near)["state"] == "connecting"
+
+    def test_password_over_tls(self, tmp_path: Path, authority: Authority) -> None:
+        asked: queue.Queue[tuple[str, str, bytes]] = queue.Queue()
+        theirs = authority.issue("localhost", file="peer")
+        with PasswordPeer(theirs, lambda *claim: asked.put(claim)) as peer:
+            space = (
+                f"{{connectors: [{{name: peer, endpointHosts: [{{host: localhost, port: {peer.port}}}], tls: {{caCert: "
+                f"{authority.certificate}}}, credentials: {{username: alice, password: opensesame}}}}]}}"
+            )
+            with uplinked(tmp_path, space=space, connector="peer"):
+                assert asked.get(timeout=WAIT_S) == ("PLAIN", "alice", b"opensesame")
+
+
+class PasswordPeer:
+    """An AMQP server with TLS in a thread of its own; it hears what the client says of itself, and refuses it."""
+
+    def __init__(self, issued: Issued, heard: Callable[[str, str, bytes], None]) -> None:
+        self.port = 0
+        self._issued = issued
+        self._heard = heard
+        self._stop: Callable[[], object] = lambda: None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> PasswordPeer:
+        self._thread.start()
+        assert self._ready.wait(WAIT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
+        files = TlsListener(certificate=self._issued.certificate, key=self._issued.key)
+        listener = TcpListener("peer", self._driver)
+        _, self.port = await listener.start("127.0.0.1", 0, Certificates(files))
+        self._ready.set()
+        await stopped.wait()
+        await listener.stop()
+
+    def _driver(self, gone: Gone, identity: str | None) -> Driver:
+        engine = Engine(container_id="peer", server=True, sasl=SaslServer(self._refuse))
+        return Driver(engine, lambda _driver: Nobody(), write_bytes_max=65_536, gone=gone)
+
+    def _refuse(self, mechanism: str, username: str, password: bytes) -> None:
+        self._heard(mechanism, username, password)
+
+
+class Nobody:
+    """An owner that does nothing."""
+
+    def handle(self, events: Sequence[object]) -> None:
+        pass
+
+    def writable(self) -> None:
+        pass

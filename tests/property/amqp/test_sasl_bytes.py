@@ -1,0 +1,64 @@
+"""Any bytes at all to a SASL server that asks for secrets: nothing escapes, nobody gets in, nothing grows."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.amqp_values import Described, Symbol, Ulong, encode
+from bridge.sasl import EARLY_BYTES_MAX, FRAME_BYTES_MAX, SASL_HEADER, Answer, SaslServer
+from bridge.scram import Keys, Verifier, derive
+
+SALT = bytes(16)
+KEYS: Keys = derive("s3cret", SALT, 1)
+
+
+class Credentials:
+    """Refuses every password, sometimes later."""
+
+    def __init__(self) -> None:
+        self.later: list[Answer] = []
+
+    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        if len(password) % 2:
+            self.later.append(answer)
+        else:
+            answer(None)
+
+    def scram(self, username: str) -> Verifier:
+        return Verifier(SALT, 1, [KEYS])
+
+
+def frame(code: int, *fields: object) -> bytes:
+    body = encode(Described(Ulong(code), list(fields)))
+    return struct.pack(">IBBH", len(body) + 8, 2, 1, 0) + body
+
+
+TEXTS = st.lists(
+    st.sampled_from(["n,,", "n=user", "r=", "r=x", ",", "p=", "p=AAAA", "c=biws", "=", "\u00fc", "\0"]), max_size=6
+)
+RESPONSES = st.one_of(st.binary(max_size=60), TEXTS.map(lambda parts: "".join(parts).encode()))
+MECHANISMS = st.sampled_from(["PLAIN", "SCRAM-SHA-256", "ANONYMOUS", "EXTERNAL", "X"])
+FRAMES = st.one_of(
+    st.builds(lambda name, response: frame(0x41, Symbol(name), response), MECHANISMS, RESPONSES),
+    st.builds(lambda response: frame(0x43, response), RESPONSES),
+    st.builds(frame, st.integers(0x3F, 0x46)),
+    st.binary(max_size=40),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(FRAMES, max_size=5), st.integers(1, 50), st.booleans())
+def test_nothing_escapes_and_nobody_gets_in(frames: list[bytes], chunk: int, answered: bool) -> None:
+    asked = Credentials()
+    server = SaslServer(credentials=asked)
+    data = SASL_HEADER + b"".join(frames)
+    for i in range(0, len(data), chunk):
+        server.receive(data[i : i + chunk])
+        assert len(server._input) <= EARLY_BYTES_MAX + FRAME_BYTES_MAX
+        if answered and asked.later:
+            asked.later.pop()(None)
+    assert not server.done
+    assert server.identity is None

@@ -1,0 +1,64 @@
+"""The policy against a naive model: every address there is, one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.broker.policy import Grant, Operation, Rule
+from edge.broker.topics import matches
+
+LEVELS = ("a", "b", "$x")
+NAMES = ["/".join(levels) for depth in (1, 2, 3) for levels in itertools.product(LEVELS, repeat=depth)]
+FILTERS = st.builds(
+    lambda levels, rest: "/".join([*levels, *rest]),
+    st.lists(st.sampled_from([*LEVELS, "+", "%u"]), min_size=1, max_size=3),
+    st.sampled_from([[], ["#"]]),
+)
+RULES = st.lists(
+    st.builds(
+        Rule,
+        st.lists(FILTERS, min_size=1, max_size=2).map(tuple),
+        st.frozensets(st.sampled_from(Operation), min_size=1),
+    ),
+    max_size=4,
+)
+
+
+def model(rules: list[Rule], operation: Operation, name: str) -> bool:
+    return any(
+        operation in rule.operations and matches(pattern.replace("%u", "a"), name)
+        for rule in rules
+        for pattern in rule.addresses
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(RULES)
+def test_names_are_allowed_as_the_model_says(rules: list[Rule]) -> None:
+    grant = Grant("a", "c", rules)
+    for name in [*NAMES, *NAMES]:  # and once more, remembered
+        assert grant.may_send(name) is model(rules, Operation.SEND, name)
+        assert grant.may(Operation.MANAGE, name) is model(rules, Operation.MANAGE, name)
+
+
+@settings(max_examples=150, deadline=None)
+@given(RULES, FILTERS.filter(lambda pattern: "%" not in pattern))
+def test_a_filter_that_is_allowed_reaches_nothing_that_is_not(rules: list[Rule], pattern: str) -> None:
+    grant = Grant("a", "c", rules)
+    if grant.may_receive(pattern):
+        for name in NAMES:
+            assert not matches(pattern, name) or model(rules, Operation.RECV, name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(RULES, st.text("ab+#/%uc$", min_size=0, max_size=4))
+def test_no_user_name_reaches_beyond_one_level(rules: list[Rule], user: str) -> None:
+    """Whatever a user is called, it gets no more than a rule with + in place of the mark would give."""
+    grant = Grant(user, user, rules)
+    widest = [Rule(tuple(p.replace("%u", "+") for p in rule.addresses), rule.operations) for rule in rules]
+    for name in NAMES:
+        if grant.may_send(name) and not name.startswith("$"):
+            assert model(widest, Operation.SEND, name)

@@ -1,0 +1,164 @@
+"""A whole broker in memory that is fed one byte stream after the other: what hypothesis and atheris have in common.
+
+A stream goes through the real listener's driver into the real session, router and store. What must hold for any bytes:
+no exception leaves a callback, a connection that has ended ends its socket, what we sent is well-formed, and another
+client that is connected all the time gets its own message back after every stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from bridge.driver import Driver
+from edge.broker.addresses import AddressRule, AddressType
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
+from edge.broker.limits import Limits
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.server import Broker
+from edge.broker.store.memory import MemoryStore
+from tests.unit.mqtt.client import split
+
+Protocol = Literal["mqtt", "amqp"]
+TURNS = 8
+"""Turns of the loop after each piece: read, commit, answer, write, and some to spare."""
+STREAMS_MAX = 400
+"""Streams one broker is fed: sessions that outlive their connection are meant to stay, so it is made anew then."""
+PACKET_BYTES_MAX = 4_096
+
+
+class Transport(asyncio.Transport):
+    """A socket whose other end keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.ended = False
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        assert not self.ended, "written to a socket that was closed"
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Everything is taken at once."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self.ended
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+    def pause_reading(self) -> None:
+        """The harness feeds all the same: a kernel may have a read under way."""
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+
+
+class Target:
+    """Feeds streams to a broker and checks what must hold."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(self._escaped)
+        self._errors: list[dict[str, Any]] = []
+        self._streams = STREAMS_MAX
+        self._round = 0
+        self._broker: Broker
+        self._witness: Driver
+        self._heard: Transport
+
+    def feed(self, protocol: Protocol, pieces: Iterator[bytes]) -> bytes:
+        """One connection from beginning to end; what the peer was sent. AssertionError when something does not hold."""
+        if self._streams >= STREAMS_MAX:
+            self._begin()
+        self._streams += 1
+        driver, transport = self._connect(protocol)
+        for piece in pieces:
+            if transport.ended:
+                break
+            driver.data_received(piece)
+            self._turn()
+        self._turn()
+        assert transport.ended or not driver.connection.closed, "the machine has ended and the socket is open"
+        driver.connection_lost(None)
+        self._turn()
+        assert driver.connection.closed
+        sent = bytes(transport.written)
+        self._other_session_feels_nothing()
+        return sent
+
+    def close(self) -> None:
+        """The loop is closed; call it at the end of a test."""
+        self._loop.close()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._streams = 0
+        rules = [AddressConfiguration(AddressRule(f"{kind.value}/#", kind)) for kind in AddressType]
+        limits = Limits(packet_bytes_max=PACKET_BYTES_MAX, inflight_max=20, receive_maximum=20)
+        configuration = BrokerConfiguration(addresses=tuple(rules), limits=limits)
+
+        async def make() -> Broker:
+            return Broker(configuration, MemoryStore(post=self._loop.call_soon))
+
+        self._broker = self._loop.run_until_complete(make())
+        self._witness, self._heard = self._connect("mqtt")
+        subscribe = packets.Subscribe(1, (SubscriptionRequest("witness/only", 1),))
+        self._witness.data_received(packets.Connect("a witness nobody guesses", 4).encode() + subscribe.encode(4))
+        self._turn()
+        self._heard.written.clear()
+
+    def _connect(self, protocol: Protocol) -> tuple[Driver, Transport]:
+        async def make() -> tuple[Driver, Transport]:
+            listener = self._broker.mqtt if protocol == "mqtt" else self._broker.amqp
+            driver = listener._accept()
+            assert isinstance(driver, Driver)
+            transport = Transport()
+            driver.connection_made(transport)
+            return driver, transport
+
+        return self._loop.run_until_complete(make())
+
+    def _turn(self) -> None:
+        for _ in range(TURNS):
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        assert not self._errors, self._errors
+
+    def _other_session_feels_nothing(self) -> None:
+        self._round += 1
+        body = b"round %d" % self._round
+        self._witness.data_received(packets.Publish("witness/only", body, qos=1, packet_id=7).encode(4))
+        self._turn()
+        found = split(bytes(self._heard.written), 4)
+        self._heard.written.clear()
+        received = [packet for packet in found if isinstance(packet, packets.Publish)]
+        assert [packet.payload for packet in received] == [body], found
+        assert sum(isinstance(packet, packets.PubAck) for packet in found) == 1, found
+        for packet in received:
+            self._witness.data_received(packets.PubAck(packet.packet_id).encode(4))
+        self._turn()
+
+    def _escaped(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._errors.append(context)
+
+
+def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """The stream as reads of `size` bytes; 0: one read."""
+    if not size:
+        yield data
+        return
+    for start in range(0, len(data), size):
+        yield data[start : start + size]

@@ -1,0 +1,68 @@
+"""Any byte stream, against a whole broker; small here, for minutes with atheris (README of this folder)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.broker.mqtt import packets
+from tests.property.amqp.test_engine_bytes import TURNS
+from tests.property.fuzz.corpus import AMQP_STREAM, mqtt_seeds, mqtt_steps
+from tests.property.fuzz.target import Target, in_pieces
+
+MQTT_SEEDS = mqtt_seeds()
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+piece_sizes = st.sampled_from([0, 0, 1, 7, 100])
+damages = st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255), st.integers(0, 2)), max_size=5)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    made = Target()
+    yield made
+    made.close()
+
+
+def damaged(stream: bytes, how: list[tuple[int, int, int]]) -> bytes:
+    data = bytearray(stream)
+    for place, value, kind in how:
+        at = place % len(data)
+        if kind == 0:
+            data[at] = value
+        elif kind == 1:
+            del data[at : at + value % 9]
+        else:
+            data[at:at] = data[at : at + value]
+        if not data:
+            return b"\0"
+    return bytes(data)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_the_seed_is_understood(target: Target, version: int) -> None:
+    sent = target.feed("mqtt", iter(mqtt_steps(version)))
+    assert b"kept" in sent, "the queue's message came back"
+    assert len(target.feed("amqp", iter(TURNS))) > 100
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(MQTT_SEEDS), damages, piece_sizes)
+def test_damaged_mqtt(target: Target, seed: bytes, how: list[tuple[int, int, int]], size: int) -> None:
+    target.feed("mqtt", in_pieces(damaged(seed, how), size))
+
+
+@settings(max_examples=40, deadline=None)
+@given(damages, piece_sizes)
+def test_damaged_amqp(target: Target, how: list[tuple[int, int, int]], size: int) -> None:
+    target.feed("amqp", in_pieces(damaged(AMQP_STREAM, how), size))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.binary(max_size=400), st.sampled_from([None, 3, 4, 5]), piece_sizes)
+def test_random_bytes(target: Target, data: bytes, version: int | None, size: int) -> None:
+    opening = packets.Connect("fuzz", version).encode() if version else b""
+    target.feed("mqtt", in_pieces(opening + data, size))
+    target.feed("amqp", in_pieces((AMQP_HEADER if version else b"") + data, size))

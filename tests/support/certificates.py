@@ -1,0 +1,57 @@
+"""Certificates for tests, made by the openssl command: an authority, and what it signs."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Issued(NamedTuple):
+    """Paths of a certificate and its key, as text."""
+
+    certificate: str
+    key: str
+
+
+class Authority:
+    """A certificate authority in a folder."""
+
+    def __init__(self, folder: Path, name: str = "test authority") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.certificate = str(folder / "ca.pem")
+        self._key = str(folder / "ca.key")
+        _openssl(
+            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "-subj", f"/CN={name}", "-keyout", self._key, "-out", self.certificate,
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
+
+    def issue(self, name: str, *, file: str | None = None) -> Issued:
+        """Sign a certificate for `name` (and for this machine's loopback), in files called `file`."""
+        stem = self.folder / (file or name)
+        request, certificate, key = (str(stem) + end for end in (".csr", ".pem", ".key"))
+        _openssl(
+            "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-subj", f"/O=tests/CN={name}", "-keyout", key, "-out", request,
+            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+        )  # fmt: skip
+        _openssl(
+            "x509", "-req", "-in", request, "-CA", self.certificate, "-CAkey", self._key, "-CAcreateserial",
+            "-days", "2", "-out", certificate, "-copy_extensions", "copy",
+        )  # fmt: skip
+        return Issued(certificate, key)
+
+    def context(self, issued: Issued | None = None) -> ssl.SSLContext:
+        """A client's context that trusts this authority, and shows `issued` when asked."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        if issued is not None:
+            context.load_cert_chain(issued.certificate, issued.key)
+        return context
+
+
+def _openssl(*arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,317 @@
+"""What a session offers beside sending and receiving: browsing, selectors, retained messages, wills, services."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+import pytest
+
+from bridge.amqp_values import Described, Symbol, Timestamp, decode, encode
+from bridge.engine import Condition, Detached, Engine, Flow, Link, State
+from bridge.engine.events import source, target
+from bridge.message import RETAIN, Run
+from bridge.sasl import SaslClient
+from edge.broker.amqp import sections as s
+from edge.broker.amqp.translate import outline, payload_of, read_header
+from edge.broker.configuration import AddressPolicy, Redelivery
+from edge.broker.limits import MANAGEMENT_RESULTS_MAX, WILL_BYTES_MAX
+from edge.broker.mqtt.properties import Properties, encode_run
+from tests.unit.amqp.broker import Client, MqttDevice, Site
+from tests.unit.amqp.wire import of_kind
+
+
+def section(code: int, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + encode(value)
+
+
+def message(text: str, *, annotations: Any = None, properties: Any = None, application: Any = None) -> bytes:
+    parts = section(s.MESSAGE_ANNOTATIONS, annotations) if annotations else b""
+    parts += section(s.PROPERTIES, properties) if properties else b""
+    parts += section(s.APPLICATION_PROPERTIES, application) if application else b""
+    return parts + section(s.DATA, text.encode())
+
+
+def send(client: Client, address: str, *messages: bytes) -> None:
+    link = client.sender(address, name=f"send {address} {len(client.events)}")
+    for tag, each in enumerate(messages):
+        client.engine.send(link, tag, each)
+    client.site.settle_down()
+
+
+def bodies(client: Client, link: Link) -> list[bytes]:
+    return [outline(each).body for each in client.received(link)]
+
+
+def selecting(text: Any) -> dict[str, Any]:
+    return {"selector": Described(Symbol("apache.org:selector-filter:string"), text)}
+
+
+class TestDeliveryCount:
+    def test_counts_failures_in_the_header(self) -> None:
+        client = Site().client()
+        send(client, "queue/a", section(s.HEADER, [True]) + message("m"))
+        link = client.receiver("queue/a")
+        for i, state in enumerate((State.RELEASED, State.MODIFIED_FAILED, State.MODIFIED_FAILED)):
+            client.engine.settle(link, [i], state)
+            client.site.settle_down()
+        headers = [decode(each, 3)[0] for each in client.received(link)]
+        assert headers[:2] == [[True], [True]]
+        assert [header[4] for header in headers[2:]] == [1, 2]
+        assert headers[3][0] is True
+
+    def test_dead_letter_has_the_reason(self) -> None:
+        site = Site()
+        policy = AddressPolicy(redelivery=Redelivery(attempts_max=1), deadletter="deadletter/d")
+        site.router.reconfigure(site.router.table, {"queue/#": policy})
+        client = site.client()
+        send(client, "queue/a", message("m", annotations={Symbol("x-opt-own"): 1}))
+        link = client.receiver("queue/a")
+        client.engine.settle(link, [0], State.MODIFIED_FAILED)
+        site.settle_down()
+        (dead,) = client.received(client.receiver("deadletter/d", name="dead"))
+        assert outline(dead).annotations == {
+            "x-opt-own": 1,
+            "x-opt-waypost-dead-reason": "delivery attempts exceeded",
+            "x-opt-waypost-dead-from": "queue/a",
+            "x-opt-waypost-dead-sequence": 0,
+        }
+
+    def test_absolute_expiry_is_a_time_to_live(self) -> None:
+        site = Site()
+        client = site.client()
+        now_ms = site.router.now_ns() // 1_000_000
+        fields = [None] * 8
+        late = message("late", properties=[*fields, Timestamp(now_ms - 1)])
+        soon = message("soon", properties=[*fields, Timestamp(now_ms + 5000)])
+        send(client, "queue/a", late, soon)
+        (got,) = client.received(client.receiver("queue/a"))
+        assert outline(got).body == b"soon"
+        assert read_header(got).ttl_ms == 5000
+        assert [lost.reason for lost in site.router.deadletters.ledger] == ["expired"]
+
+
+class TestBrowsing:
+    def test_copies_and_leaves(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, "queue/a", *(message(str(i)) for i in range(5)))
+        eater = client.receiver("queue/a", credit=2)
+        client.engine.settle(eater, [0, 1])
+        site.settle_down()
+        browser = client.receiver(source("queue/a", distribution_mode="copy"), name="browse")
+        assert bodies(client, browser) == [b"2", b"3", b"4"]
+        assert client.deliveries(browser) == []
+        send(client, "queue/a", message("5"))
+        assert bodies(client, browser)[3:] == [b"5"]
+        client.engine.grant(eater, 10)
+        site.settle_down()
+        assert bodies(client, eater) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+    def test_by_credit_and_drained_at_the_end(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, "queue/a", *(message(str(i)) for i in range(5)))
+        browser = client.receiver(source("queue/a", distribution_mode="copy"), credit=2)
+        assert bodies(client, browser) == [b"0", b"1"]
+        client.engine.grant(browser, 10, drain=True)
+        site.settle_down()
+        assert bodies(client, browser) == [b"0", b"1", b"2", b"3", b"4"]
+        assert of_kind(client.events, Flow)[-1] == Flow(browser, 0, True)
+
+    def test_selected(self) -> None:
+        client = Site().client()
+        send(client, "queue/a", *(message(str(i), application={"n": i}) for i in range(6)))
+        wanted = source("queue/a", distribution_mode="copy", filters=selecting("n > 3"))
+        assert bodies(client, client.receiver(wanted, credit=2)) == [b"4", b"5"]
+
+
+class TestSelectors:
+    def test_topic_and_confirmation(self) -> None:
+        client = Site().client()
+        link = client.receiver(source("topic/a", filters=selecting("kind = 'x' AND JMSPriority = 4")))
+        assert set(link.source.filters) == {"selector"}
+        send(client, "topic/a", message("1", application={"kind": "x"}), message("2", application={"kind": "y"}))
+        assert bodies(client, link) == [b"1"]
+
+    def test_durable_subscription_is_done_with_what_is_not_selected(self) -> None:
+        site = Site()
+        client = site.client()
+        client.receiver(source("topic/a", durability=1, filters=selecting("kind = 'x'")))
+        send(client, "topic/a", message("1"), message("2", application={"kind": "x"}))
+        (durable,) = site.router.durable_subscriptions.values()
+        assert sum(part.outstanding + part.backlog for part in durable.parts) == 1
+
+    def test_user_properties_of_mqtt_can_be_selected(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver(source("topic/a", filters=selecting("room = 'kitchen'")))
+        for room in ("hall", "kitchen"):
+            properties = encode_run(Properties(user_property=(("room", room),)))
+            site.router.publish(MqttDevice(), Run("topic/a", "m", 1, properties, [room.encode()]), ())
+        site.settle_down()
+        assert bodies(client, link) == [b"kitchen"]
+
+    @pytest.mark.parametrize("text", ["n >", 5])
+    def test_refused(self, text: Any) -> None:
+        client = Site().client()
+        client.receiver(source("topic/a", filters=selecting(text)))
+        (detached,) = of_kind(client.events, Detached)
+        assert detached.condition.name == "amqp:invalid-field"
+
+    def test_not_confirmed_where_others_would_starve(self) -> None:
+        client = Site().client()
+        link = client.receiver(source("queue/a", filters=selecting("n > 1")))
+        assert not link.source.filters
+
+
+class TestRetained:
+    def test_both_ways(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, "topic/a", message("kept", annotations={Symbol("x-opt-retain-message"): True}))
+        (kept,) = site.router.retained.matching("topic/a")
+        assert kept.flags & RETAIN
+        link = client.receiver("topic/#")
+        assert bodies(client, link) == [b"kept"]
+        assert outline(client.received(link)[0]).annotations == {"x-opt-retain-message": True}
+        send(client, "topic/a", message("", annotations={Symbol("x-opt-retain-message"): True}))
+        assert site.router.retained.matching("topic/a") == []
+
+    def test_not_again_for_a_subscription_that_was_there(self) -> None:
+        site = Site()
+        client = site.client()
+        site.router.publish(MqttDevice(), Run("topic/a", "m", 1 | RETAIN, b"", [b"kept"]), ())
+        site.settle_down()
+        wanted = source("topic/a", durability=1)
+        link = client.receiver(wanted)
+        assert bodies(client, link) == [b"kept"]
+        client.engine.detach(link, closed=False)
+        site.settle_down()
+        again = client.receiver(wanted)
+        assert bodies(client, again) == []
+
+
+def with_will(site: Site, **will: Any) -> Client:
+    client = Client(site, "device-1")
+    properties: dict[str, Any] = {Symbol(f"x-opt-{name.replace('_', '-')}"): value for name, value in will.items()}
+    client.engine = Engine(container_id="device-1", server=False, sasl=SaslClient(), properties=properties)
+    client.engine.open()
+    site.clients.append(client)
+    site.settle_down()
+    return client
+
+
+class TestWill:
+    WILL: ClassVar[dict[str, Any]] = {
+        "will_address": "topic/gone",
+        "will_body": b"bye",
+        "mqtt_qos": 2,
+        "retain_message": True,
+    }
+
+    def test_published_when_the_connection_breaks(self) -> None:
+        site = Site()
+        client = with_will(site, **self.WILL)
+        client.cut()
+        site.settle_down()
+        (kept,) = site.router.retained.matching("topic/gone")
+        assert (kept.bodies, kept.device, kept.qos) == ([b"bye"], "device-1", 2)
+
+    def test_withdrawn_by_close(self) -> None:
+        site = Site()
+        client = with_will(site, **self.WILL)
+        client.engine.close()
+        site.settle_down()
+        assert client.ended == [None]
+        assert not len(site.router.retained)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"will_address": "a/#"},
+            {"will_address": 5},
+            {"will_body": "x" * (WILL_BYTES_MAX + 1)},
+            {"will_body": 5},
+            {"mqtt_qos": 3},
+        ],
+    )
+    def test_one_that_cannot_be_is_refused_at_once(self, change: dict[str, Any]) -> None:
+        site = Site()
+        client = with_will(site, **{**self.WILL, **change})
+        client.cut()
+        site.settle_down()
+        (ended,) = client.ended
+        assert ended is None or isinstance(ended, Condition)
+        assert not len(site.router.retained)
+
+
+def ask(client: Client, service: str, application: dict[str, Any], body: Any = None) -> tuple[dict[str, Any], Any]:
+    """One request over links of their own; (application properties, body) of the answer."""
+    number = len(client.events)
+    answers = client.receiver(source(service), name=f"answers {number}", target=target(f"me {number}"))
+    request = section(s.PROPERTIES, ["id-1", None, None, None, f"me {number}"])
+    request += section(s.APPLICATION_PROPERTIES, application) + section(s.VALUE, body)
+    link = client.sender(service, name=f"ask {number}")
+    client.engine.send(link, 0, request)
+    client.site.settle_down()
+    assert client.outcomes(link) == [(0, State.ACCEPTED, None)]
+    (answer,) = client.received(answers)
+    _, properties, payload = payload_of(answer[s.bare_message(answer)[1] :])
+    assert properties["correlation-id"] == "id-1"
+    return properties["application-properties"], json.loads(payload)
+
+
+class TestManagement:
+    def test_query_and_read(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, "queue/a", message("1"), message("2"))
+        client.receiver("queue/a", credit=1)
+        wanted = {"attributeNames": ["name", "messages", "unsettled", "consumers"]}
+        application, body = ask(client, "$management", {"operation": "QUERY"}, wanted)
+        assert application["statusCode"] == 200
+        assert body["attributeNames"] == wanted["attributeNames"]
+        assert ["queue/a", 1, 1, 1] in body["results"]
+        assert ["anycast/#", 0, 0, 0] in body["results"]
+        application, body = ask(client, "$management", {"operation": "READ", "name": "queue/a"})
+        assert (application["statusCode"], body["addressType"]) == (200, "queue")
+
+    @pytest.mark.parametrize(
+        ("application", "status"),
+        [
+            ({"operation": "READ", "name": "nothing"}, 404),
+            ({"operation": "CREATE", "name": "queue/x"}, 501),
+            ({"operation": "QUERY", "offset": -1}, 400),
+            ({"operation": "DANCE"}, 400),
+            ({"operation": "GET-TYPES"}, 200),
+        ],
+    )
+    def test_status(self, application: dict[str, Any], status: int) -> None:
+        assert ask(Site().client(), "$management", application)[0]["statusCode"] == status
+
+    def test_answers_are_bounded(self) -> None:
+        site = Site()
+        client = site.client()
+        for i in range(MANAGEMENT_RESULTS_MAX + 1):
+            site.router.publish(MqttDevice(), Run(f"queue/{i}", "m", 1, b"", [b""]), ())
+        site.settle_down()
+        request = {"operation": "QUERY", "entityType": "io.waypost.address"}
+        _, body = ask(client, "$management", request)
+        assert len(body["results"]) == MANAGEMENT_RESULTS_MAX
+        _, rest = ask(client, "$management", {**request, "offset": MANAGEMENT_RESULTS_MAX})
+        names = {row[0] for row in body["results"] + rest["results"]}
+        assert {f"queue/{i}" for i in range(MANAGEMENT_RESULTS_MAX + 1)} <= names
+
+    def test_a_request_nobody_waits_for_is_rejected(self) -> None:
+        client = Site().client()
+        link = client.sender("$management")
+        client.engine.send(link, 0, section(s.APPLICATION_PROPERTIES, {"operation": "QUERY"}) + section(s.VALUE, None))
+        client.site.settle_down()
+        ((_, state, condition),) = client.outcomes(link)
+        assert condition is not None
+        assert (state, condition.name) == (State.REJECTED, "amqp:invalid-field")
+
+    def test_put_token(self) -> None:
+        application, _ = ask(Site().client(), "$cbs", {"operation": "put-token", "type": "jwt"}, "token")
+        assert application["status-code"] == 202

@@ -1,0 +1,128 @@
+"""The credential file: what it keeps, who may read it, and its bounds."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edge.broker import credentials
+from edge.broker.credentials import (
+    FILE,
+    CredentialFile,
+    CredentialsError,
+    Snapshot,
+    User,
+    ending,
+    new_user,
+    with_rules,
+    with_secret,
+)
+from edge.broker.limits import (
+    PASSWORD_BYTES_MAX,
+    RULES_PER_USER_MAX,
+    SECRETS_PER_USER_MAX,
+    USERNAME_CHARACTERS_MAX,
+)
+from edge.broker.policy import Operation, Rule
+
+RULE = Rule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))
+
+
+@pytest.fixture(scope="module")
+def joe() -> User:
+    return with_secret(new_user("joe", [RULE]), "s3cret", at_s=0.0, not_after=9.5)
+
+
+def load(data: Path) -> Snapshot:
+    with CredentialFile.open(data) as file:
+        return file.load()
+
+
+class TestFile:
+    def test_what_is_put_is_found(self, tmp_path: Path, joe: User) -> None:
+        jane = new_user("jane")
+        with CredentialFile.open(tmp_path) as file:
+            file.put([joe, jane])
+        found = load(tmp_path)
+        assert found.users == {"jane": jane, "joe": joe}
+        assert len(found.decoy_key) == 32
+        assert load(tmp_path) == found
+
+    def test_only_the_owner_reads_it_and_no_password_is_in_it(self, tmp_path: Path, joe: User) -> None:
+        with CredentialFile.open(tmp_path) as file:
+            file.put([joe])
+        assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+        assert b"s3cret" not in (tmp_path / FILE).read_bytes()
+
+    def test_another_process_s_change_is_seen(self, tmp_path: Path, joe: User) -> None:
+        with CredentialFile.open(tmp_path) as mine, CredentialFile.open(tmp_path) as other:
+            assert mine.changed()  # never loaded
+            mine.load()
+            assert not mine.changed()
+            other.put([joe])
+            assert mine.changed()
+            assert mine.load().users == {"joe": joe}
+            assert not mine.changed()
+            assert other.remove(["joe", "nobody"]) == ["joe"]
+            assert mine.changed()
+            assert mine.load().users == {}
+
+    def test_new_means_new_and_all_or_nothing(self, tmp_path: Path, joe: User) -> None:
+        with CredentialFile.open(tmp_path) as file:
+            file.put([joe], new=True)
+            with pytest.raises(CredentialsError, match="there is a user joe already"):
+                file.put([new_user("jane"), joe], new=True)
+            assert list(file.load().users) == ["joe"]
+
+    def test_users_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(credentials, "USERS_MAX", 2)
+        with CredentialFile.open(tmp_path) as file:
+            file.put([new_user("a"), new_user("b")])
+            with pytest.raises(CredentialsError, match="more than 2 users"):
+                file.put([new_user("c")])
+            assert sorted(file.load().users) == ["a", "b"]
+
+    def test_files_that_cannot_be_used(self, tmp_path: Path) -> None:
+        (tmp_path / "newer").mkdir()
+        with sqlite3.connect(tmp_path / "newer" / FILE) as database:
+            database.execute("PRAGMA user_version = 99")
+        database.close()
+        with pytest.raises(CredentialsError, match="newer program"):
+            CredentialFile.open(tmp_path / "newer")
+        (tmp_path / "bad").mkdir()
+        (tmp_path / "bad" / FILE).write_bytes(b"no database at all" * 100)
+        with pytest.raises(CredentialsError, match="not a database"):
+            CredentialFile.open(tmp_path / "bad")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(CredentialsError, match="cannot open"):
+            CredentialFile.open(tmp_path / "file")
+
+
+class TestUsers:
+    @pytest.mark.parametrize("name", ["", "x" * (USERNAME_CHARACTERS_MAX + 1), "a\nb", "a\x00"])
+    def test_names_that_are_none(self, name: str) -> None:
+        with pytest.raises(CredentialsError):
+            new_user(name)
+
+    @pytest.mark.parametrize("password", ["", "x" * (PASSWORD_BYTES_MAX + 1), "bell\x07", "\ud800"])
+    def test_passwords_that_are_none(self, password: str) -> None:
+        with pytest.raises(CredentialsError):
+            with_secret(new_user("joe"), password, at_s=0.0)
+
+    def test_rules_are_bounded(self) -> None:
+        with_rules(new_user("joe"), [RULE] * RULES_PER_USER_MAX)
+        with pytest.raises(CredentialsError):
+            with_rules(new_user("joe"), [RULE] * (RULES_PER_USER_MAX + 1))
+        with pytest.raises(CredentialsError):
+            new_user("joe", [Rule(("a",) * (RULES_PER_USER_MAX + 1), RULE.operations)])
+
+    def test_secrets_are_bounded_and_make_room_when_they_have_ended(self) -> None:
+        user = new_user("joe")
+        for i in range(SECRETS_PER_USER_MAX):
+            user = with_secret(user, f"p{i}", at_s=0.0)
+        with pytest.raises(CredentialsError, match="wait for one to end"):
+            with_secret(user, "more", at_s=0.0)
+        user = with_secret(ending(user, 10.0), "more", at_s=10.0)
+        assert len(user.secrets) == 1

@@ -1,0 +1,303 @@
+"""The gate: verdicts that come later, secrets that overlap, and what a storm of guesses may cost."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import pytest
+
+from bridge.sasl import SaslClient, SaslServer
+from bridge.scram import ScramClient, ScramError, ScramServer
+from edge.broker import credentials, identity
+from edge.broker.configuration import Authentication
+from edge.broker.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
+from edge.broker.identity import Done, Gate, SaslCredentials, Verdict, Work
+from edge.broker.limits import (
+    PASSWORD_BYTES_MAX,
+    VERDICT_KEPT_S,
+    VERIFICATIONS_MAX,
+    VERIFICATIONS_PER_USER_MAX,
+)
+from edge.broker.policy import Operation, Rule
+
+NOW = 1_000_000.0
+RULE = Rule(("up/#",), frozenset({Operation.SEND}))
+
+
+@pytest.fixture(scope="module")
+def joe() -> User:
+    return with_secret(new_user("joe", [RULE]), "s3cret", at_s=NOW)
+
+
+class Rig:
+    """A gate with a worker that works when it is told to, and clocks that stand still."""
+
+    def __init__(self, *users: User, mode: Authentication = Authentication.STANDARD) -> None:
+        self.waiting: deque[tuple[Work, Done]] = deque()
+        self.now = 0.0
+        self.utc_s = NOW
+        self.gate = Gate(
+            mode,
+            Snapshot({user.name: user for user in users}, b"k"),
+            worker=lambda work, done: self.waiting.append((work, done)),
+            clock=lambda: self.now,
+            utc_s=lambda: self.utc_s,
+        )
+
+    def ask(self, username: str | None, password: str | None) -> list[Verdict]:
+        verdicts: list[Verdict] = []
+        self.gate.check(username, None if password is None else password.encode(), verdicts.append)
+        return verdicts
+
+    def work(self) -> None:
+        while self.waiting:
+            work, done = self.waiting.popleft()
+            done(work())
+
+    def verdict(self, username: str | None, password: str | None) -> Verdict:
+        verdicts = self.ask(username, password)
+        self.work()
+        (verdict,) = verdicts
+        return verdict
+
+
+class TestVerdicts:
+    def test_right_and_wrong(self, joe: User) -> None:
+        rig = Rig(joe)
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        assert rig.verdict("joe", "S3cret") is Verdict.REFUSED
+        assert rig.verdict("jane", "s3cret") is Verdict.REFUSED
+        assert rig.verdict(None, None) is Verdict.REFUSED
+        assert rig.verdict("joe", None) is Verdict.REFUSED
+        assert rig.gate.refused == 4
+
+    def test_a_right_password_is_remembered_for_a_while(self, joe: User) -> None:
+        rig = Rig(joe)
+        assert rig.ask("joe", "s3cret") == []  # later
+        rig.work()
+        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]  # at once
+        assert rig.ask("joe", "wrong") == []
+        rig.work()
+        rig.now += VERDICT_KEPT_S
+        assert rig.ask("joe", "s3cret") == []
+        rig.work()
+        assert rig.gate.verifications == 3
+
+    def test_a_wrong_user_costs_as_much_as_a_wrong_password(self, joe: User) -> None:
+        rig = Rig(joe)
+        rig.ask("jane", "x")
+        assert len(rig.waiting) == 1
+        rig.work()
+        assert rig.gate.verifications == 1
+
+    def test_verdicts_come_as_they_are_ready(self, joe: User) -> None:
+        rig = Rig(joe)
+        order: list[str] = []
+        rig.gate.check("joe", b"wrong", lambda verdict: order.append(f"first {verdict.name}"))
+        rig.gate.check("joe", b"s3cret", lambda verdict: order.append(f"second {verdict.name}"))
+        rig.waiting.rotate(1)
+        rig.work()
+        assert order == ["second ACCEPTED", "first REFUSED"]
+
+    def test_a_user_removed_while_verified_is_not_let_in(self, joe: User) -> None:
+        rig = Rig(joe)
+        verdicts = rig.ask("joe", "s3cret")
+        rig.gate.update(Snapshot())
+        rig.work()
+        assert verdicts == [Verdict.REFUSED]
+
+    def test_a_removed_user_is_not_remembered(self, joe: User) -> None:
+        rig = Rig(joe)
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        rig.gate.update(Snapshot())
+        assert rig.verdict("joe", "s3cret") is Verdict.REFUSED
+
+    @pytest.mark.parametrize("mode", [Authentication.EXTERNAL, Authentication.NONE])
+    def test_passwords_count_in_standard_only(self, joe: User, mode: Authentication) -> None:
+        assert Rig(joe, mode=mode).verdict("joe", "s3cret") is Verdict.REFUSED
+
+    def test_nothing_secret_is_logged(self, joe: User, caplog: pytest.LogCaptureFixture) -> None:
+        rig = Rig(joe)
+        with caplog.at_level(logging.DEBUG):
+            rig.verdict("joe", "hunter2")
+            for _ in range(9):
+                rig.verdict("joe", "hunter2")
+        assert [record.getMessage() for record in caplog.records] == [
+            "user 'joe': wrong user name or password (1 since start)"
+        ]
+        assert "hunter2" not in repr((joe, rig.gate.__dict__))
+        assert joe.secrets[0].argon2 not in repr(joe)
+
+
+class TestRotation:
+    def test_secrets_overlap(self, joe: User) -> None:
+        rotated = with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW, not_before=NOW + 50)
+        rig = Rig(rotated)
+        for utc_s, old, new in ((NOW, True, False), (NOW + 50, True, True), (NOW + 100, False, True)):
+            rig.utc_s = utc_s
+            assert (rig.verdict("joe", "s3cret") is Verdict.ACCEPTED) is old
+            assert (rig.verdict("joe", "fresh") is Verdict.ACCEPTED) is new
+
+    def test_a_remembered_secret_ends_in_time(self, joe: User) -> None:
+        rig = Rig(ending(joe, NOW + 1))
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        rig.utc_s = NOW + 1
+        assert rig.verdict("joe", "s3cret") is Verdict.REFUSED
+
+    def test_scram_knows_every_valid_secret(self, joe: User) -> None:
+        rig = Rig(with_secret(ending(joe, NOW + 100), "fresh", at_s=NOW))
+
+        def proves(password: str) -> bool:
+            client, server = ScramClient("joe", password), ScramServer()
+            server.first(client.first())
+            try:
+                client.check(server.finish(client.answer(server.challenge(rig.gate.scram("joe")))))
+            except ScramError:
+                return False
+            return True
+
+        assert [proves(password) for password in ("s3cret", "fresh", "other")] == [True, True, False]
+        rig.utc_s = NOW + 100
+        assert [proves(password) for password in ("s3cret", "fresh")] == [False, True]
+
+    def test_an_unknown_user_looks_like_a_known_one(self, joe: User) -> None:
+        rig = Rig(joe)
+        known, unknown = rig.gate.scram("joe"), rig.gate.scram("jane")
+        assert (len(unknown.salt), unknown.iterations) == (len(known.salt), known.iterations)
+        assert rig.gate.scram("jane") == unknown != rig.gate.scram("john")
+
+
+class TestBounds:
+    def test_one_user_cannot_keep_everybody_waiting(self, joe: User) -> None:
+        rig = Rig(joe)
+        for _ in range(VERIFICATIONS_PER_USER_MAX):
+            assert rig.ask("joe", "wrong") == []
+        assert rig.ask("joe", "wrong") == [Verdict.BUSY]
+        for i in range(VERIFICATIONS_PER_USER_MAX):  # names that are nobody's count together
+            assert rig.ask(f"nobody{i}", "wrong") == []
+        assert rig.ask("nobody", "wrong") == [Verdict.BUSY]
+        assert rig.gate.busy == 2
+        rig.work()
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+
+    def test_all_together_are_bounded(self) -> None:
+        users = [new_user(f"u{i}") for i in range(VERIFICATIONS_MAX + 1)]
+        rig = Rig(*users)
+        for user in users[:-1]:
+            assert rig.ask(user.name, "x") == []
+        assert rig.ask(users[-1].name, "x") == [Verdict.BUSY]
+
+    def test_a_remembered_password_passes_a_storm(self, joe: User) -> None:
+        rig = Rig(joe)
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        while rig.ask("joe", "wrong") != [Verdict.BUSY]:
+            pass
+        assert rig.ask("joe", "s3cret") == [Verdict.ACCEPTED]
+
+    def test_a_long_password_is_not_hashed(self, joe: User) -> None:
+        rig = Rig(joe)
+        assert rig.ask("joe", "x" * (PASSWORD_BYTES_MAX + 1)) == [Verdict.REFUSED]
+        assert not rig.waiting
+
+    def test_remembered_verdicts_are_bounded(self, joe: User, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(identity, "USERS_MAX", 1)
+        jane = with_secret(new_user("jane"), "s3cret", at_s=NOW)
+        rig = Rig(joe, jane)
+        assert rig.verdict("joe", "s3cret") is Verdict.ACCEPTED
+        assert rig.verdict("jane", "s3cret") is Verdict.ACCEPTED
+        assert rig.ask("jane", "s3cret") == [Verdict.ACCEPTED]
+        assert rig.ask("joe", "s3cret") == []  # forgotten for jane, and verified again
+
+
+class TestGrants:
+    def test_a_change_of_rules_cuts_the_connections(self, joe: User) -> None:
+        rig = Rig(joe)
+        cut: list[str] = []
+        one = rig.gate.grant("joe", "c1", lambda: cut.append("one"))
+        two = rig.gate.grant("joe", "c2", lambda: cut.append("two"))
+        assert one is not None
+        assert two is not None
+        assert one.may_send("up/1")
+        rig.gate.release(two)
+        rig.gate.update(Snapshot({"joe": with_secret(joe, "another", at_s=NOW)}))
+        assert cut == []  # a new secret is no reason
+        rig.gate.update(Snapshot({"joe": with_rules(joe, [])}))
+        assert cut == ["one"]
+        rig.gate.update(Snapshot())
+        assert cut == ["one", "one"]
+        rig.gate.release(one)
+        rig.gate.release(one)
+        assert rig.gate.grant("joe", "c1", lambda: None) is None
+
+
+class TestSasl:
+    """PLAIN with a verdict that comes later, as the engine sees it."""
+
+    def begin(self, rig: Rig, password: str) -> tuple[SaslClient, SaslServer, list[str]]:
+        woken: list[str] = []
+        asked = SaslCredentials(rig.gate)
+        asked.wake = lambda: woken.append("turn")
+        server = SaslServer(credentials=asked)
+        client = SaslClient("joe", password)
+        client._wanted = ["PLAIN"]
+        server.receive(client.take())
+        client.receive(server.take())
+        server.receive(client.take() + b"early")
+        return client, server, woken
+
+    def test_the_outcome_waits_and_what_came_early_is_kept(self, joe: User) -> None:
+        rig = Rig(joe)
+        client, server, woken = self.begin(rig, "s3cret")
+        assert server.deciding
+        assert (server.done, server.take(), woken) == (False, b"", [])
+        rig.work()
+        assert woken == ["turn"]
+        server.receive(b"")
+        assert (server.done, server.identity, server.rest) == (True, "joe", b"early")
+        client.receive(server.take())
+        assert client.done
+
+    def test_remembered_is_answered_at_once(self, joe: User) -> None:
+        rig = Rig(joe)
+        rig.verdict("joe", "s3cret")
+        _, server, woken = self.begin(rig, "s3cret")
+        assert server.done
+        assert woken == []  # no turn within a turn
+
+    @pytest.mark.parametrize(("busy", "outcome"), [(False, 1), (True, 4)])
+    def test_refused_and_busy_have_outcomes_of_their_own(self, joe: User, busy: bool, outcome: int) -> None:
+        rig = Rig(joe)
+        for _ in range(VERIFICATIONS_PER_USER_MAX if busy else 0):
+            rig.ask("joe", "wrong")
+        client, server, _ = self.begin(rig, "wrong")
+        rig.work()
+        client.receive(server.take())
+        assert client.failure == f"the peer refused our credentials (SASL outcome {outcome})"
+        assert server.failure is not None
+
+    def test_early_bytes_are_bounded(self, joe: User) -> None:
+        rig = Rig(joe)
+        _, server, _ = self.begin(rig, "s3cret")
+        failures = []
+        for data in (bytes(65_536 - len(b"early")), b"x"):
+            server.receive(data)
+            failures.append(server.failure)
+        assert failures == [None, "more than 65536 bytes before the outcome"]
+        rig.work()  # the verdict comes to nothing
+        assert not server.done
+
+    def test_anonymous_is_no_user_name(self, joe: User) -> None:
+        anonymous = with_secret(new_user("anonymous"), "s3cret", at_s=NOW)
+        answers: list[str | None] = []
+
+        def answer(identity: str | None, *, temporary: bool = False) -> None:
+            answers.append(identity)
+
+        SaslCredentials(Rig(joe, anonymous).gate).plain("anonymous", b"s3cret", answer)
+        assert answers == [None]
+
+
+def test_the_hash_is_argon2id(joe: User) -> None:
+    assert joe.secrets[0].argon2.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert credentials.verify(joe, b"s3cret", NOW) == joe.secrets[0]

@@ -1,0 +1,117 @@
+"""Who is held back for a live subscriber that is behind, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bridge.message import Run
+from edge.broker.contract import Refusal
+from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
+from edge.broker.subscriptions.pressure import Pace
+from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
+
+BODY = bytes(64 * 1024)
+RUNS = LIVE_BEHIND_BYTES_MAX // len(BODY)
+
+
+class Publisher:
+    """An origin that notes what it is told."""
+
+    name = "publisher"
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        raise AssertionError("nothing was asked")
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        raise AssertionError("nothing was asked")
+
+    def hold_back(self) -> None:
+        self.held = True
+
+    def go_on(self) -> None:
+        self.held = False
+
+
+class Reader:
+    """A consumer whose credit the test sets."""
+
+    name = "reader"
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.bytes = 0
+
+    def deliver(self, subscription: Any, stored: Any) -> None:
+        self.bytes += stored.run.size
+
+
+class TestPressure:
+    def setup_method(self) -> None:
+        self.pool = WaitingPool()
+        self.pressure = self.pool.pressure
+        self.reader, self.publisher = Reader(), Publisher()
+        self.subscription = TransientSubscription("a", self.pool)
+        self.subscription.join(self.reader)
+
+    def publish(self, runs: int, device: str = "publisher") -> None:
+        for _ in range(runs):
+            self.subscription.offer(Run("a", device, 0, b"", [BODY]))
+            if self.pressure.pressing:
+                self.pressure.hold(self.publisher)
+
+    def pace(self) -> Pace:
+        return self.subscription.pace
+
+    def is_held(self) -> bool:
+        return self.publisher.held
+
+    def read(self) -> None:
+        self.reader.credit = 1 << 30
+        self.subscription.pump()
+        while self.pressure.unfinished:
+            self.pressure.go_on()
+
+    def test_held_beyond_the_limit_until_it_caught_up(self) -> None:
+        self.publish(RUNS)
+        assert not self.is_held()
+        self.publish(1)
+        assert self.is_held()
+        self.read()
+        assert not self.is_held()
+        assert self.reader.bytes == (RUNS + 1) * len(BODY)
+        assert self.subscription.dropped == 0
+
+    def test_not_for_long(self) -> None:
+        self.publish(RUNS + 1)
+        for _ in range(round(LIVE_HOLD_S_MAX / TICK_S)):
+            self.pressure.tick()
+            assert self.is_held()
+        self.pressure.tick()
+        assert not self.is_held()
+        assert self.pace() is Pace.STALLED
+        self.publish(RUNS * 20)
+        assert not self.is_held()
+        assert self.subscription.dropped > 0
+        self.read()  # it has read everything: it is waited for again
+        assert self.pace() is Pace.KEEPING_UP
+
+    def test_not_for_a_subscriber_that_leaves(self) -> None:
+        self.publish(RUNS + 1)
+        self.subscription.leave(self.reader)
+        assert not self.is_held()
+        assert self.pool.waiting_bytes == 0
+
+    def test_nobody_waits_for_himself(self) -> None:
+        self.publish(RUNS + 1, device="reader")
+        assert not self.is_held()
+
+    def test_delivers_in_portions(self) -> None:
+        self.publish(RUNS + 1)
+        self.reader.credit = 1 << 30
+        self.subscription.pump()
+        assert self.reader.bytes == LIVE_PUMP_BYTES_MAX
+        assert self.subscription in self.pressure.unfinished

@@ -1,0 +1,459 @@
+"""What a stored address promises beyond its type: redelivery, dead letters, time to live, and nothing lost unseen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pytest
+
+from bridge.amqp_values import Uint, decode, encode
+from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
+from edge.broker import deadletters, limits
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.amqp.translate import outline, read_header
+from edge.broker.configuration import AddressPolicy, Redelivery
+from edge.broker.contract import AddressError, Outcome, Refusal, Subscription
+from edge.broker.deadletters import Lost, Reason, with_annotations
+from edge.broker.expiry import ttl_ns
+from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+from edge.broker.router import Router, SubscribeOptions
+from edge.broker.store.contract import StoreFull
+from edge.broker.store.memory import MemoryStore
+from edge.broker.subscriptions.attempts import Attempts, delay_s
+from edge.broker.subscriptions.pattern import Joinable
+
+S = 1_000_000_000
+
+
+class Origin:
+    name = "device"
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        """Not looked at here."""
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        """Not looked at here."""
+
+
+class Consumer:
+    def __init__(self, name: str = "c", credit: int = 1000) -> None:
+        self.name = name
+        self.credit = credit
+        self.got: list[tuple[str, int]] = []
+        self.runs: list[Run] = []
+        self.last: tuple[Subscription, int] | None = None
+        self.joined: Joinable | None = None
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.credit -= len(stored.run.bodies)
+        self.got += [(body.decode("latin-1"), subscription.attempts) for body in stored.run.bodies]
+        self.runs.append(stored.run)
+        self.last = (subscription, stored.position)
+
+    def answer(self, outcome: Outcome, count: int = 1) -> None:
+        assert self.last is not None
+        subscription, position = self.last
+        subscription.settle(self, position, position + count - 1, outcome)
+
+
+class Site:
+    """A router over the store in memory, with a clock of its own."""
+
+    def __init__(self, **policies: AddressPolicy) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.now = 1000.0
+        self.good = False
+        self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
+        rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
+        self.policies = {f"{name}/#": policy for name, policy in policies.items()}
+        self.table = AddressTable(rules)
+        self.boot()
+
+    def boot(self) -> None:
+        self.router = Router(
+            self.store,
+            self.table,
+            clock_ns=lambda: int(self.now * S),
+            clock_good=lambda: self.good,
+            flush_soon=lambda: None,
+            policies=self.policies,
+            monotonic_s=lambda: self.now,
+        )
+
+    def settle_down(self, *, wait_s: float = 0.0) -> None:
+        self.now += wait_s
+        for _ in range(8):
+            self.router.tick()
+            self.router.flush()
+            while self.posted:
+                self.posted.popleft()()
+
+    def send(self, address: str, *bodies: bytes, properties: bytes = b"", flags: int = 1) -> None:
+        self.router.publish(Origin(), Run(address, "device", flags, properties, list(bodies)), ())
+        self.settle_down()
+
+    def consumer(
+        self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
+    ) -> Consumer:
+        consumer = Consumer(name, credit)
+        consumer.joined = self.router.subscribe(consumer, address, options or SubscribeOptions())
+        consumer.joined.pump()
+        self.settle_down()
+        return consumer
+
+    @property
+    def lost(self) -> list[Lost]:
+        self.settle_down()
+        return [msgspec.msgpack.decode(value, type=Lost) for _, value in self.store.items(deadletters.KIND)]
+
+    def kept(self, address: str) -> int:
+        """Messages of a queue that nobody is done with."""
+        self.settle_down(wait_s=1.0)
+        queue = self.router.queues[address]
+        record = self.store.cursor(queue.cursor)
+        done = record.position + sum(last - first + 1 for first, last in record.acknowledged)
+        return self.store.bounds(queue.log)[1] - done
+
+
+def attempts(count: int, **more: float) -> AddressPolicy:
+    return AddressPolicy(redelivery=Redelivery(attempts_max=count, **more), deadletter="deadletter/dead")
+
+
+class TestRedelivery:
+    def test_only_failures_count(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"m")
+        for outcome in (Outcome.RELEASED, Outcome.MODIFIED_FAILED, Outcome.RELEASED, Outcome.MODIFIED_FAILED):
+            consumer.answer(outcome)
+            site.settle_down()
+        assert consumer.got == [("m", 0), ("m", 0), ("m", 1), ("m", 1), ("m", 2)]
+        consumer.answer(Outcome.ACCEPTED)
+        assert site.kept("queue/a") == 0
+        assert site.lost == []
+
+    def test_neighbours_of_a_failed_message_have_their_own_count(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"1", b"2", b"3", b"4")
+        assert consumer.last is not None
+        subscription, first = consumer.last
+        subscription.settle(consumer, first + 1, first + 1, Outcome.MODIFIED_FAILED)
+        subscription.settle(consumer, first, first + 3, Outcome.RELEASED)
+        site.settle_down()
+        assert sorted(consumer.got[4:]) == [("1", 0), ("2", 1), ("3", 0), ("4", 0)]
+
+    def test_dead_letter_after_the_last_attempt(self) -> None:
+        site = Site(queue=attempts(3))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"first")
+        consumer.answer(Outcome.ACCEPTED)
+        site.send("queue/a", b"poison")
+        for _ in range(3):
+            consumer.answer(Outcome.MODIFIED_FAILED)
+            site.settle_down()
+        assert consumer.got == [("first", 0), ("poison", 0), ("poison", 1), ("poison", 2)]
+        dead = site.consumer("deadletter/dead")
+        assert dead.got == [("poison", 0)]
+        marks = dict(decode_run(dead.runs[0].properties).user_property)
+        assert marks == {
+            "x-opt-waypost-dead-reason": "delivery attempts exceeded",
+            "x-opt-waypost-dead-from": "queue/a",
+            "x-opt-waypost-dead-sequence": "1",
+        }
+        assert site.kept("queue/a") == 0
+        assert site.lost == []
+
+    def test_delay_grows_to_its_maximum(self) -> None:
+        redelivery = Redelivery(delay_s=10, delay_multiplier=3, delay_max_s=50)
+        assert [delay_s(redelivery, n) for n in (1, 2, 3, 4)] == [10, 30, 50, 50]
+        assert delay_s(Redelivery(delay_s=1, delay_multiplier=2), 5000) == float("inf")
+
+    def test_delayed_message_waits_and_others_do_not(self) -> None:
+        site = Site(queue=AddressPolicy(redelivery=Redelivery(delay_s=10, delay_multiplier=2)))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"slow")
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+        site.send("queue/a", b"next")
+        consumer.answer(Outcome.ACCEPTED)
+        assert consumer.got == [("slow", 0), ("next", 0)]
+        assert site.router.queues["queue/a"].backlog == 1
+        site.settle_down(wait_s=9.9)
+        assert len(consumer.got) == 2
+        site.settle_down(wait_s=0.2)
+        assert consumer.got[2:] == [("slow", 1)]
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down(wait_s=19.9)
+        assert len(consumer.got) == 3
+        site.settle_down(wait_s=0.2)
+        assert consumer.got[3:] == [("slow", 2)]
+
+    def test_undeliverable_here_goes_to_another_and_never_back(self) -> None:
+        site = Site()
+        first = site.consumer("queue/a", "first")
+        site.send("queue/a", b"m")
+        first.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        assert first.got == [("m", 0)]
+        site.send("queue/a", b"n")  # not held up by what nobody there may have
+        assert first.got == [("m", 0), ("n", 0)]
+        first.answer(Outcome.ACCEPTED)
+        assert site.router.queues["queue/a"].backlog == 1
+        second = site.consumer("queue/a", "second")
+        assert second.got == [("m", 1)]
+        second.answer(Outcome.RELEASED)
+        site.settle_down()
+        assert len(first.got) == 2
+        assert second.got == [("m", 1), ("m", 1)]
+
+    def test_who_may_have_it_lacks_credit(self) -> None:
+        site = Site()
+        first = site.consumer("queue/a", "first")
+        site.send("queue/a", b"m")
+        second = site.consumer("queue/a", "second", credit=0)
+        first.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        site.send("queue/a", b"n")
+        assert first.got == [("m", 0), ("n", 0)]
+        second.credit = 1
+        site.router.queues["queue/a"].pump()
+        site.settle_down()
+        assert second.got == [("m", 1)]
+
+    def test_undeliverable_to_the_only_one_there_will_be(self) -> None:
+        site = Site()
+        consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
+        site.send("topic/a", b"m")
+        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        (lost,) = site.lost
+        assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
+
+    def test_counts_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge.broker.subscriptions.attempts.ATTEMPTS_TRACKED_MAX", 3)
+        book = Attempts()
+        for position in range(5):
+            book.failed(position)
+        assert list(book.counts) == [2, 3, 4]
+        assert book.failed(4) == 2
+
+
+class TestGivenUp:
+    def test_rejected_without_a_dead_letter_address_is_in_the_ledger(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"0", b"1", b"2", b"3")
+        assert consumer.last is not None
+        subscription, first = consumer.last
+        for position in (1, 2):
+            subscription.settle(consumer, first + position, first + position, Outcome.REJECTED)
+            site.settle_down()
+        (lost,) = site.lost
+        assert (lost.address, lost.reason, lost.first, lost.last, lost.count) == ("queue/a", "rejected", 1, 2, 2)
+        subscription.settle(consumer, first, first, Outcome.ACCEPTED)
+        subscription.settle(consumer, first + 3, first + 3, Outcome.ACCEPTED)
+        assert site.kept("queue/a") == 0
+        site.boot()
+        site.send("queue/a", b"4")
+        again = site.consumer("queue/a")
+        again.answer(Outcome.REJECTED)
+        assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
+
+    def test_records_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(deadletters, "LOST_RECORDS_MAX", 2)
+        site = Site()
+        consumer = site.consumer("queue/a", credit=1)
+        site.send("queue/a", *(b"%d" % i for i in range(10)))
+        for i in range(10):
+            consumer.answer(Outcome.ACCEPTED if i % 2 else Outcome.REJECTED)
+            consumer.credit = 1
+            site.router.queues["queue/a"].pump()
+            site.settle_down()
+        assert [(lost.first, lost.last, lost.count) for lost in site.lost] == [(0, 0, 1), (2, 8, 4)]
+
+    def test_a_full_store_keeps_what_could_not_be_buried(self) -> None:
+        site = Site(queue=attempts(1))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"poison")
+        site.store.failure = StoreFull("no space left")
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+        assert site.kept("queue/a") == 1
+        site.store.failure = None
+        assert site.kept("queue/a") == 0
+        assert site.consumer("deadletter/dead").got == [("poison", 0)]
+        assert site.lost == []
+
+    def test_what_a_dead_letter_address_rejects_is_in_the_ledger(self) -> None:
+        site = Site(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
+        consumer = site.consumer("queue/a")
+        site.send("queue/a", b"poison")
+        consumer.answer(Outcome.REJECTED)
+        site.settle_down()
+        dead = site.consumer("deadletter/dead")
+        dead.answer(Outcome.REJECTED)
+        (lost,) = site.lost
+        assert lost.address == "deadletter/dead"
+
+    def test_amqp_messages_keep_what_they_have(self) -> None:
+        header = b"\x00\x53\x70" + encode([True, None, Uint(60_000)])
+        body = with_annotations(b"\x00\x53\x75\xa0\x03abc", {"x-opt-mine": "kept"})
+        stored = Stored(3, 7, Run("queue/a", "device", AMQP | 1, header, [body]))
+        (dead,) = deadletters.dead_runs(stored, "deadletter/dead", Reason.REJECTED)
+        found = outline(dead.bodies[0])
+        assert found.body == b"abc"
+        assert found.annotations == {
+            "x-opt-mine": "kept",
+            "x-opt-waypost-dead-reason": "rejected",
+            "x-opt-waypost-dead-from": "queue/a",
+            "x-opt-waypost-dead-sequence": 7,
+        }
+        assert read_header(dead.properties).durable
+        assert read_header(dead.properties).ttl_ms is None
+        assert decode(dead.properties, 3)[0] == [True, None]
+
+
+def expiry(seconds: int) -> bytes:
+    return encode_run(Properties(message_expiry_interval_s=seconds))
+
+
+class TestTimeToLive:
+    @pytest.mark.parametrize(
+        ("properties", "flags", "policy", "seconds"),
+        [
+            (b"", 1, AddressPolicy(), None),
+            (expiry(5), 1, AddressPolicy(), 5),
+            (b"\x00\x53\x70" + encode([True, None, Uint(5000)]), AMQP | 1, AddressPolicy(), 5),
+            (b"\x00\x53\x70\xc0\x02\x01\x41", AMQP | 1, AddressPolicy(), None),
+            (expiry(5), 1, AddressPolicy(ttl_max_s=2), 2),
+            (expiry(5), 1, AddressPolicy(ttl_min_s=9), 9),
+            (b"", 1, AddressPolicy(ttl_max_s=2), 2),
+            (b"", 1, AddressPolicy(ttl_min_s=9), None),
+            (encode_run(Properties(message_expiry_interval_s=5, content_type="x" * 200)), 1, AddressPolicy(), 5),
+        ],
+    )
+    def test_own_and_address(self, properties: bytes, flags: int, policy: AddressPolicy, seconds: int | None) -> None:
+        run = Run("queue/a", "d", flags, properties, [b""])
+        assert ttl_ns(run, policy) == (None if seconds is None else seconds * S)
+
+    @pytest.mark.parametrize("level", [True, False])
+    def test_expired_goes_to_the_expiry_address(self, level: bool) -> None:
+        site = Site(queue=AddressPolicy(expiry="deadletter/late"))
+        consumer = site.consumer("queue/a", credit=0) if level else None
+        site.send("queue/a", b"late", properties=expiry(5))
+        site.send("queue/a", b"later", properties=expiry(60))
+        site.settle_down(wait_s=5)
+        if consumer is None:
+            consumer = site.consumer("queue/a")
+        else:
+            consumer.credit = 10
+            site.router.queues["queue/a"].pump()
+            site.settle_down()
+        assert consumer.got == [("later", 0)]
+        consumer.answer(Outcome.ACCEPTED)
+        late = site.consumer("deadletter/late")
+        assert late.got == [("late", 0)]
+        assert decode_run(late.runs[0].properties).message_expiry_interval_s is None
+        assert site.kept("queue/a") == 0
+        assert site.lost == []
+
+    def test_expired_without_an_address_is_in_the_ledger(self) -> None:
+        site = Site(topic=AddressPolicy(ttl_max_s=10))
+        consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
+        assert consumer.joined is not None
+        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        site.send("topic/a", b"0", b"1")
+        site.settle_down(wait_s=11)
+        site.send("topic/a", b"2")
+        again = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
+        assert again.got == [("2", 0)]
+        (lost,) = site.lost
+        assert (lost.first, lost.last, lost.reason, lost.subscription) == (0, 1, "expired", "sub")
+
+    def test_many_expired_at_once_pass_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge.broker.subscriptions.log.GIVING_UP_MAX", 10)
+        monkeypatch.setattr("edge.broker.subscriptions.log.READ_BYTES_MAX", 100)
+        site = Site(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
+        for i in range(100):
+            site.send("queue/a", b"%04d" % i, b"x" * 10)
+        site.settle_down(wait_s=2)
+        consumer = site.consumer("queue/a")
+        for _ in range(40):
+            site.settle_down()
+        assert consumer.got == []
+        assert site.router.queues["deadletter/late"].backlog == 200
+        assert site.kept("queue/a") == 0
+
+    def test_a_forwarder_sends_on_what_it_was_given(self) -> None:
+        site = Site()
+        options = SubscribeOptions(durable_name="forwarder/hub/a", all_qos=True)
+        uplink = site.consumer("topic/#", options=options, credit=0)
+        site.send("topic/a", b"old", properties=expiry(1))
+        uplink.credit = 10
+        site.now += 60
+        assert uplink.joined is not None
+        uplink.joined.pump()
+        site.settle_down()
+        assert uplink.got == [("old", 0)]
+
+    def test_a_clock_that_was_set_meanwhile_says_nothing(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a", credit=0)
+        site.send("queue/a", b"kept", properties=expiry(5))
+        site.good = True
+        site.now += 1_700_000_000
+        consumer.credit = 2
+        site.router.queues["queue/a"].pump()
+        assert consumer.got == [("kept", 0)]
+        assert not consumer.runs[0].flags & CLOCK_GOOD
+
+    def test_a_live_subscriber_gets_nothing_stale(self) -> None:
+        site = Site()
+        consumer = site.consumer("topic/a", credit=0)
+        site.send("topic/a", b"stale", properties=expiry(5))
+        site.send("topic/a", b"fresh", properties=expiry(50))
+        site.now += 6
+        consumer.credit = 10
+        assert consumer.joined is not None
+        consumer.joined.pump()
+        assert consumer.got == [("fresh", 0)]
+
+
+class TestConsumers:
+    def test_no_more_than_configured(self) -> None:
+        site = Site(queue=AddressPolicy(consumers_max=2), anycast=AddressPolicy(consumers_max=1))
+        first = site.consumer("queue/a", "first")
+        site.consumer("queue/a", "second")
+        with pytest.raises(AddressError) as refused:
+            site.consumer("queue/a", "third")
+        assert refused.value.refusal is Refusal.FULL
+        assert first.joined is not None
+        site.router.unsubscribe(first, first.joined, forget=False)
+        site.consumer("queue/a", "third")
+        site.consumer("anycast/a")
+        with pytest.raises(AddressError):
+            site.consumer("anycast/a")
+
+    def test_of_a_named_subscription(self) -> None:
+        site = Site()
+        site.router.reconfigure(site.table, {"topic/a::sub": AddressPolicy(consumers_max=1)})
+        options = SubscribeOptions(durable_name="topic/a::sub", shared=True)
+        site.consumer("topic/a", "first", options=options)
+        with pytest.raises(AddressError):
+            site.consumer("topic/a", "second", options=options)
+
+    def test_a_new_policy_counts_for_what_is_there(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        site.router.reconfigure(site.table, {"queue/#": attempts(1)})
+        site.send("queue/a", b"poison")
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+        assert site.router.queues["deadletter/dead"].backlog == 1
+
+
+def test_limits_are_named() -> None:
+    assert limits.GIVING_UP_MAX > 0
+    assert limits.LOST_RECORDS_MAX > 0

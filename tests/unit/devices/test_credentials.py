@@ -1,0 +1,153 @@
+"""`waypost device add | list | allow | credentials rotate | remove`, and users that resources describe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from edge.appliance.devices.cli import device
+from edge.appliance.devices.credentials import LiveUsers, apply_resources
+from edge.broker.configuration import ConfiguredUser
+from edge.broker.credentials import CredentialFile, Snapshot, User, new_user, verify
+from edge.broker.policy import Operation, Rule
+
+RULE = Rule(("plant/#",), frozenset({Operation.SEND}))
+
+
+def run(data: Path, *arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(device, [*arguments, "--data", str(data)], input=stdin)
+
+
+def users(data: Path) -> dict[str, User]:
+    with CredentialFile.open(data) as file:
+        return dict(file.load().users)
+
+
+def opens(data: Path, name: str, password: str) -> bool:
+    return verify(users(data)[name], password.encode(), 1e12) is not None
+
+
+class TestCommands:
+    def test_add_makes_a_password_and_shows_it_once(self, tmp_path: Path) -> None:
+        done = run(tmp_path, "add", "pump7", "--allow", "send:plant/%u/#", "--allow", "recv, view:a/+")
+        assert done.exit_code == 0
+        first, second = done.stdout.splitlines()
+        assert first == "pump7: added"
+        assert opens(tmp_path, "pump7", second.removeprefix("password: "))
+        assert users(tmp_path)["pump7"].rules == (
+            Rule(("plant/%u/#",), frozenset({Operation.SEND})),
+            Rule(("a/+",), frozenset({Operation.RECV, Operation.VIEW})),
+        )
+        listed = run(tmp_path, "list").stdout
+        assert listed.startswith("pump7  (device; secret ")
+        assert listed.endswith("  send:plant/%u/#\n  recv,view:a/+\n")
+
+    def test_a_password_of_one_s_own_is_not_shown(self, tmp_path: Path) -> None:
+        done = run(tmp_path, "add", "pump7", "--password-stdin", "--json", stdin="my own\n")
+        assert json.loads(done.stdout) == {"name": "pump7", "allow": []}
+        assert "may do nothing yet" in done.stderr
+        assert opens(tmp_path, "pump7", "my own")
+
+    @pytest.mark.parametrize(
+        ("arguments", "stdin", "said"),
+        [
+            (["add", "x", "--allow", "send"], None, "no filter behind the colon"),
+            (["add", "x", "--allow", "fly:a/#"], None, "'fly' is not one of send, recv, view, manage"),
+            (["add", "x", "--allow", "send:a/#/b"], None, "# stands alone in the last level"),
+            (["add", "x", "--password-stdin", "--generate"], "y\n", "exclude each other"),
+            (["add", "x", "--password-stdin"], "", "no password on standard input"),
+            (["add", "x", "--password-stdin"], "\x07\n", "this password cannot be used"),
+            (["add", "a\nb"], None, "printable characters"),
+            (["add", "there"], None, "there is a user there already"),
+            (["remove", "nobody"], None, "there is no user nobody"),
+            (["allow", "nobody"], None, "there is no user nobody"),
+            (["credentials", "rotate", "nobody"], None, "there is no user nobody"),
+            (["credentials", "rotate", "there", "--overlap", "soon"], None, '"soon" is no duration'),
+            (["remove", "alice"], None, "comes from a MessagingUser resource"),
+        ],
+    )
+    def test_what_cannot_be_is_said(self, tmp_path: Path, arguments: list[str], stdin: str | None, said: str) -> None:
+        with CredentialFile.open(tmp_path) as file:
+            file.put([new_user("there"), new_user("alice", origin="resource")])
+        before = users(tmp_path)
+        done = run(tmp_path, *arguments, stdin=stdin)
+        assert done.exit_code != 0
+        assert said in done.output
+        assert "Traceback" not in done.output
+        assert users(tmp_path) == before
+
+    def test_rotate_overlaps(self, tmp_path: Path) -> None:
+        run(tmp_path, "add", "p", "--password-stdin", stdin="one\n")
+        done = run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--overlap", "1h", stdin="two\n")
+        assert "the old ones end 20" in done.stdout
+        old, new = users(tmp_path)["p"].secrets
+        assert old.not_after is not None
+        assert (old.not_before, new.not_before, new.not_after) == (0.0, 0.0, None)
+        run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--overlap", "0s", stdin="three\n")
+        assert len(users(tmp_path)["p"].secrets) == 1
+        run(tmp_path, "credentials", "rotate", "p", "--password-stdin", "--start-in", "1h", stdin="four\n")
+        assert users(tmp_path)["p"].secrets[1].not_before > 0
+        assert " from 20" in run(tmp_path, "list").stdout
+
+    def test_allow_replaces_and_remove_removes(self, tmp_path: Path) -> None:
+        run(tmp_path, "add", "p", "--allow", "send:a")
+        assert run(tmp_path, "allow", "p", "--allow", "recv:b").exit_code == 0
+        assert [rule.addresses for rule in users(tmp_path)["p"].rules] == [("b",)]
+        assert run(tmp_path, "remove", "p").stdout == "p: removed\n"
+        assert json.loads(run(tmp_path, "list", "--json").stdout) == []
+
+
+class TestResources:
+    def test_users_follow_their_resources(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with CredentialFile.open(tmp_path) as file:
+            file.put([new_user("hand")])
+            wanted = [
+                ConfiguredUser("alice", "one", (RULE,)),
+                ConfiguredUser("cert", None, (RULE,)),
+                ConfiguredUser("hand", "one"),
+            ]
+            first = apply_resources(file, wanted).users
+            assert {name: user.origin for name, user in first.items()} == {
+                "alice": "resource",
+                "cert": "resource",
+                "hand": "device",
+            }
+            assert first["hand"].secrets == first["cert"].secrets == ()
+            assert ["hand" in record.getMessage() for record in caplog.records] == [True]
+            assert verify(first["alice"], b"one", 0.0)
+            again = apply_resources(file, wanted).users
+            assert again == first  # nothing is hashed or written anew
+            changed = apply_resources(file, [ConfiguredUser("alice", "two")]).users
+            assert set(changed) == {"alice", "hand"}
+            assert changed["alice"].rules == ()
+            assert not verify(changed["alice"], b"one", 0.0)
+            assert verify(changed["alice"], b"two", 0.0)
+
+    def test_a_running_gateway_follows_the_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("edge.appliance.devices.credentials.WATCH_S", 0.01)
+        seen: asyncio.Queue[Snapshot] = asyncio.Queue()
+
+        async def main() -> None:
+            live = LiveUsers(tmp_path, seen.put_nowait)
+            await live.start([ConfiguredUser("alice", None)])
+            assert list((await seen.get()).users) == ["alice"]
+            with CredentialFile.open(tmp_path) as file:
+                file.put([new_user("pump7")])
+            async with asyncio.timeout(10):
+                while "pump7" not in (await seen.get()).users:
+                    pass
+            await live.stop()
+
+        with caplog.at_level(logging.WARNING):
+            asyncio.run(main())
+        assert not caplog.records
+
+    def test_a_password_does_not_show(self) -> None:
+        assert "hunter2" not in repr(ConfiguredUser("alice", "hunter2"))

@@ -1,0 +1,192 @@
+"""The device API over a router and a store in memory: refusals of the store, limits, and who may do what."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.configuration import Authentication
+from edge.broker.credentials import Snapshot, new_user, with_secret
+from edge.broker.http import api as module
+from edge.broker.http.api import DeviceApi
+from edge.broker.http.messages import BadRequest, batch, single
+from edge.broker.identity import Gate
+from edge.broker.limits import HTTP_BATCH_MAX, Limits
+from edge.broker.policy import Operation, Rule
+from edge.broker.router import Router
+from edge.broker.store.contract import StoreError, StoreFull
+from edge.broker.store.memory import MemoryStore
+
+NDJSON = {"Content-Type": "application/x-ndjson"}
+
+
+class Rig:
+    """The API inside a loop; `client` asks it."""
+
+    def __init__(self, gate: Gate | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.store = MemoryStore(post=loop.call_soon)
+        rules = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", AddressType.ANYCAST)]
+        table = AddressTable(rules, AddressRule("#", AddressType.TOPIC))
+        self.router = Router(
+            self.store, table, clock_ns=time.time_ns, flush_soon=lambda: loop.call_soon(self.router.flush)
+        )
+        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), gate)
+        transport = httpx.ASGITransport(Starlette(routes=self.api.routes))
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Gate] | None = None) -> None:
+    async def main() -> None:
+        rig = Rig(gate() if gate is not None else None)
+        async with rig.client:
+            await test(rig)
+        assert (rig.api.publishing, rig.api.polling, rig.api._held_bytes) == (0, 0, 0)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("failure", "status"), [(StoreFull("no space"), 507), (StoreError("broken"), 503)])
+def test_store_that_cannot_write(failure: StoreError, status: int) -> None:
+    async def test(rig: Rig) -> None:
+        rig.store.failure = failure
+        answer = await rig.client.post("/t/queue/a", content=b"x")
+        assert answer.status_code == status
+        lines = b'{"address": "queue/a", "body": 1}\n' * 2 + b'{"address": "queue/b", "body": 1}'
+        answer = await rig.client.post("/t", content=lines, headers=NDJSON)
+        assert answer.status_code == status
+        assert answer.json()["results"] == [{"status": status}] * 3
+        rig.store.failure = None
+        assert (await rig.client.post("/t/queue/a", content=b"x")).status_code == 202
+
+    run(test)
+
+
+def test_bodies_are_bounded() -> None:
+    async def test(rig: Rig) -> None:
+        async def endless() -> AsyncIterator[bytes]:
+            while True:
+                yield b"x" * 100
+
+        assert (await rig.client.post("/t/a", content=b"x" * 1000)).status_code == 202
+        assert (await rig.client.post("/t/a", content=b"x" * 1001)).status_code == 413
+        assert (await rig.client.post("/t/a", content=endless())).status_code == 413
+
+    run(test)
+
+
+def test_bounds_of_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        monkeypatch.setattr(module, "HTTP_REQUESTS_MAX", 0)
+        answer = await rig.client.post("/t/a", content=b"x")
+        assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        monkeypatch.setattr(module, "HTTP_REQUESTS_MAX", 1)
+        monkeypatch.setattr(module, "HTTP_BODIES_BYTES_MAX", 10)
+        assert (await rig.client.post("/t/a", content=b"x" * 11)).status_code == 503
+        assert (await rig.client.post("/t/a", content=b"x" * 10)).status_code == 202
+        monkeypatch.setattr(module, "HTTP_POLLS_MAX", 0)
+        assert (await rig.client.get("/c/queue/a")).status_code == 503
+
+    run(test)
+
+
+def test_times_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(rig: Rig) -> None:
+        async def stalled() -> AsyncIterator[bytes]:
+            yield b"x"
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(module, "HTTP_BODY_S_MAX", 0.05)
+        assert (await rig.client.post("/t/a", content=stalled())).status_code == 408
+        monkeypatch.setattr(module, "HTTP_ANSWER_S_MAX", 0.05)
+        monkeypatch.setattr(rig.router, "flush", lambda: None)  # a commit that never comes
+        answer = await rig.client.post("/t/queue/a", content=b"x")
+        assert answer.status_code == 504
+        assert "may have been taken" in answer.json()["error"]
+
+    run(test)
+    assert module._wait_s("0") == 0.25
+    assert module._wait_s("99999") == 300.0
+
+
+def test_batches_are_bounded() -> None:
+    line = b'{"address": "a", "body": 1}\n'
+    assert len(batch(line * HTTP_BATCH_MAX, NDJSON["Content-Type"])) == HTTP_BATCH_MAX
+    with pytest.raises(BadRequest, match="at most 10000") as caught:
+        batch(line * (HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
+    assert caught.value.status == 413
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'[{"address": "a"}]', "item 0: one of body and base64"),
+        (b'[{"address": "a", "body": 1, "base64": ""}]', "item 0: one of body and base64"),
+        (b'[{"address": "a", "base64": "%"}]', "item 0: base64 is not valid"),
+        (b'[{"address": "a", "body": 1, "qoss": 1}]', "item 0: Object contains unknown field `qoss`"),
+        (b'[{"address": "a", "body": 1, "qos": 3}]', "item 0: Expected `int` <= 2"),
+        (b'[{"body": 1}]', "item 0: Object missing required field `address`"),
+        (b'{"address": "a"}', "not a JSON array"),
+        (b"[1, ", "not a JSON array"),
+    ],
+)
+def test_bad_batches(body: bytes, words: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        batch(body, "application/json; charset=utf-8")
+    assert words in str(caught.value)
+
+
+def test_batch_of_another_type() -> None:
+    with pytest.raises(BadRequest, match="not text/plain") as caught:
+        batch(b"[]", "text/plain")
+    assert caught.value.status == 415
+
+
+def test_query_goes_before_headers() -> None:
+    headers = {"content-type": "text/plain", "qos-level": "0", "hono-ttl": "5"}
+    assert single("a", b"", {}, headers).content_type == "text/plain"
+    assert (single("a", b"", {}, headers).qos, single("a", b"", {}, headers).ttl_s) == (0, 5)
+    message = single("a", b"", {"qos": "2", "ttl": "9", "content-type": "x/y"}, headers)
+    assert (message.qos, message.ttl_s, message.content_type) == (2, 9, "x/y")
+
+
+def gate() -> Gate:
+    """Lets `alice` in with `secret`: she may send to `plant/#` and receive from `queue/alice`."""
+    rules = (
+        Rule(("plant/#",), frozenset((Operation.SEND,))),
+        Rule(("queue/alice",), frozenset((Operation.RECV,))),
+    )
+    user = with_secret(new_user("alice", rules), "secret", at_s=0.0)
+    return Gate(
+        Authentication.STANDARD,
+        Snapshot({"alice": user}),
+        worker=lambda work, done: done(work()),
+        clock=time.monotonic,
+    )
+
+
+def test_who_may_do_what() -> None:
+    async def test(rig: Rig) -> None:
+        alice = httpx.BasicAuth("alice", "secret")
+        assert (await rig.client.post("/t/plant/1", content=b"x", auth=alice)).status_code == 202
+        assert (await rig.client.post("/t/queue/1", content=b"x", auth=alice)).status_code == 403
+        assert (await rig.client.get("/c/queue/alice", auth=alice)).status_code == 204
+        assert (await rig.client.get("/c/queue/bob", auth=alice)).status_code == 403
+        lines = b'{"address": "plant/1", "body": 1}\n{"address": "queue/1", "body": 1}'
+        assert (await rig.client.post("/t", content=lines, headers=NDJSON, auth=alice)).status_code == 403
+        for auth in (httpx.BasicAuth("alice", "wrong"), httpx.BasicAuth("mallory", "secret"), None):
+            answer = await rig.client.post("/t/plant/1", content=b"x", auth=auth)
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"].startswith("Basic ")
+        for broken in ("Basic %", "Bearer x", "Basic " + "YQ=="):
+            answer = await rig.client.post("/t/plant/1", content=b"x", headers={"Authorization": broken})
+            assert answer.status_code == 401
+
+    run(test, gate)

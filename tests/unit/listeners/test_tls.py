@@ -1,0 +1,273 @@
+"""Certificate files: what is read, what is refused in which words, and what a change does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bridge.driver import Driver
+from edge.broker.configuration import TlsFiles, TlsListener
+from edge.broker.limits import TLS_HANDSHAKES_MAX
+from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
+from edge.broker.listeners.tls import Certificates, TlsError, subject_name
+from edge.broker.peer_tls import PeerTlsError, peer_context
+from tests.support.certificates import Authority, Issued
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def server(authority: Authority) -> Issued:
+    return authority.issue("localhost", file="server")
+
+
+@pytest.fixture(scope="module")
+def other(authority: Authority) -> Issued:
+    return authority.issue("other")
+
+
+class TestFiles:
+    """`Certificates` and `peer_context`."""
+
+    def test_good_files(self, authority: Authority, server: Issued) -> None:
+        files = TlsListener(certificate=server.certificate, key=server.key, client_ca=authority.certificate)
+        context = Certificates(files).context
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        assert context.verify_mode is ssl.CERT_OPTIONAL
+
+    def test_what_is_asked_for(self, authority: Authority, server: Issued) -> None:
+        files = TlsListener(
+            certificate=server.certificate,
+            key=server.key,
+            client_ca=authority.certificate,
+            client_required=True,
+            minimum="1.3",
+        )
+        context = Certificates(files).context
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+        assert context.verify_mode is ssl.CERT_REQUIRED
+
+    def test_bad_files(self, authority: Authority, server: Issued, other: Issued, tmp_path: Path) -> None:
+        nonsense = tmp_path / "nonsense.pem"
+        nonsense.write_text("no certificate")
+        missing = str(tmp_path / "missing.pem")
+        for certificate, key, authority_file, words in (
+            (server.certificate, other.key, None, "the key does not belong to the certificate"),
+            (str(nonsense), server.key, None, "no certificate or key in PEM"),
+            (missing, server.key, None, "No such file"),
+            (server.certificate, server.key, missing, "client authority .*No such file"),
+            (server.certificate, server.key, str(nonsense), "client authority .*no certificate"),
+        ):
+            with pytest.raises(TlsError, match=words):
+                Certificates(TlsListener(certificate=certificate, key=key, client_ca=authority_file))
+
+    def test_peer(self, authority: Authority, server: Issued, other: Issued, tmp_path: Path) -> None:
+        context = peer_context(TlsFiles(ca=authority.certificate, certificate=server.certificate, key=server.key))
+        assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+        assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+        with pytest.raises(PeerTlsError, match=r"authority .*No such file"):
+            peer_context(TlsFiles(ca=str(tmp_path / "missing.pem")))
+        with pytest.raises(PeerTlsError, match="does not belong"):
+            peer_context(TlsFiles(certificate=server.certificate, key=other.key))
+
+    def test_change(self, authority: Authority, other: Issued, caplog: pytest.LogCaptureFixture) -> None:
+        issued = authority.issue("changing")
+        certificates = Certificates(TlsListener(certificate=issued.certificate, key=issued.key))
+        first = certificates.context
+        assert not certificates.check()
+        shutil.copy(other.certificate, issued.certificate)  # a renewal between its two files
+        with caplog.at_level(logging.WARNING):
+            assert not certificates.check()
+            assert not certificates.check()
+        assert [record.levelname for record in caplog.records] == ["WARNING"], "said once"
+        assert certificates.context is first
+        shutil.copy(other.key, issued.key)
+        assert certificates.check()
+        assert certificates.context is not first
+        Path(issued.key).unlink()
+        assert not certificates.check()
+
+
+@pytest.mark.parametrize(
+    ("certificate", "name"),
+    [
+        (None, None),
+        ({}, None),
+        ({"subject": ((("organizationName", "plant"),), (("commonName", "device-7"),))}, "device-7"),
+        ({"subject": ((("commonName", "group"),), (("commonName", "device-7"),))}, "device-7"),
+        ({"subject": ((("organizationName", "plant"), ("commonName", "together")),)}, "together"),
+        ({"subject": ((("commonName", ""),),)}, None),
+    ],
+)
+def test_subject_name(certificate: dict[str, Any] | None, name: str | None) -> None:
+    assert subject_name(certificate) == name
+
+
+class Echo:
+    """A connection that gives back what it gets."""
+
+    closed = False
+    deadline = None
+
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        self.out.append(data)
+        return ()
+
+    def receive_eof(self, now: float) -> Sequence[Any]:
+        return ()
+
+    def handle_timeout(self, now: float) -> Sequence[Any]:
+        return ()
+
+    def data_to_send(self) -> bytes:
+        data, self.out = b"".join(self.out), []
+        return data
+
+
+class Owner:
+    """Nothing to do."""
+
+    def handle(self, events: Sequence[Any]) -> None:
+        pass
+
+    def writable(self) -> None:
+        pass
+
+
+class Rig:
+    """A TLS listener with echoing connections inside a test's loop."""
+
+    def __init__(self, issued: Issued, *, client_ca: str | None = None, handshake_s: float = 10.0) -> None:
+        self.identities: list[str | None] = []
+        self.room = True
+        self.listener = TcpListener("mqtts", self._driver)
+        self.certificates = Certificates(
+            TlsListener(certificate=issued.certificate, key=issued.key, client_ca=client_ca)
+        )
+        self._handshake_s = handshake_s
+        self.port = 0
+
+    async def __aenter__(self) -> Rig:
+        _, self.port = await self.listener.start("127.0.0.1", 0, self.certificates, handshake_s=self._handshake_s)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.listener.stop()
+
+    def _driver(self, gone: Gone, identity: str | None) -> Driver | None:
+        self.identities.append(identity)
+        return Driver(Echo(), lambda driver: Owner(), write_bytes_max=65_536, gone=gone) if self.room else None
+
+    async def open(self, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+
+
+class TestListener:
+    """Handshakes."""
+
+    def test_identity_and_bytes(self, authority: Authority, server: Issued, other: Issued) -> None:
+        async def main() -> None:
+            async with Rig(server, client_ca=authority.certificate) as rig:
+                for issued, name in ((other, "other"), (None, None)):
+                    reader, writer = await rig.open(authority.context(issued))
+                    body = bytes(range(256)) * 2000
+                    writer.write(body)
+                    assert await reader.readexactly(len(body)) == body
+                    [driver] = rig.listener.drivers
+                    assert (rig.identities[-1], driver.identity) == (name, name)
+                    await closed(writer)
+                    await until(lambda: not rig.listener.drivers)
+
+        asyncio.run(main())
+
+    def test_strangers_and_silence_cost_no_driver(
+        self, authority: Authority, server: Issued, other: Issued, tmp_path: Path
+    ) -> None:
+        stranger = Authority(tmp_path, "somebody else").issue("other")
+
+        async def main() -> None:
+            async with Rig(server, client_ca=authority.certificate, handshake_s=0.2) as rig:
+                with contextlib.suppress(OSError):
+                    reader, writer = await rig.open(authority.context(stranger))
+                    assert await reader.read() == b""
+                    await closed(writer)
+                reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+                async with asyncio.timeout(WAIT_S):
+                    assert await reader.read() == b"", "who is silent is closed"
+                await closed(writer)
+                reader, writer = await asyncio.open_connection("127.0.0.1", rig.port)
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                async with asyncio.timeout(WAIT_S):
+                    with contextlib.suppress(OSError):
+                        assert b"HTTP" not in await reader.read()
+                await closed(writer)
+                assert rig.identities == []
+
+        asyncio.run(main())
+
+    def test_no_room(self, authority: Authority, server: Issued) -> None:
+        async def main() -> None:
+            async with Rig(server) as rig:
+                rig.room = False
+                reader, writer = await rig.open(authority.context())
+                assert await reader.read() == b""
+                await closed(writer)
+                assert rig.listener.refused == 1
+
+        asyncio.run(main())
+
+    def test_handshakes_are_bounded(self, authority: Authority, server: Issued) -> None:
+        async def main() -> None:
+            async with Rig(server, handshake_s=1.0) as rig:
+                acceptor = rig.listener._secure
+                assert acceptor is not None
+                silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(TLS_HANDSHAKES_MAX + 20)]
+                await until(lambda: len(acceptor.handshakes) == TLS_HANDSHAKES_MAX)
+                reader, writer = await rig.open(authority.context())  # served when the silent ones have been dropped
+                writer.write(b"x")
+                assert await reader.readexactly(1) == b"x"
+                assert len(acceptor.handshakes) <= TLS_HANDSHAKES_MAX
+                await closed(writer)
+                for connection in silent:
+                    connection.close()
+
+        asyncio.run(main())
+
+    def test_port_in_use(self, server: Issued) -> None:
+        async def main() -> None:
+            async with Rig(server) as rig:
+                again = TcpListener("amqps", rig._driver)
+                with pytest.raises(ListenError, match=r"amqps: cannot listen .* the port is in use"):
+                    await again.start("127.0.0.1", rig.port, rig.certificates)
+
+        asyncio.run(main())

@@ -1,0 +1,241 @@
+"""WebSocket around a machine that echoes, byte by byte; sections are RFC 6455's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from wsproto import ConnectionType, WSConnection, events
+
+from bridge.websocket import HANDSHAKE_BYTES_MAX, MQTT, SEND_BYTES_MAX, WebSocketConnection
+
+REQUEST = (
+    b"GET /mqtt HTTP/1.1\r\nHost: gw:1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: chat, mqtt\r\n\r\n"
+)
+MASK = b"\1\2\3\4"
+
+
+def frame(
+    opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool = True, size: int | None = None
+) -> bytes:
+    """A frame as a client writes it (section 5.2); `size`: what it claims to have."""
+    size = len(payload) if size is None else size
+    mask_bit = 0x80 if masked else 0
+    head = bytes(((0x80 if final else 0) | opcode,))
+    if size < 126:
+        head += bytes((mask_bit | size,))
+    elif size < 1 << 16:
+        head += bytes((mask_bit | 126,)) + size.to_bytes(2, "big")
+    else:
+        head += bytes((mask_bit | 127,)) + size.to_bytes(8, "big")
+    if masked:
+        payload = bytes(byte ^ MASK[i % 4] for i, byte in enumerate(payload))
+        head += MASK
+    return head + payload
+
+
+class Echo:
+    """Gives back what it gets; `quit` closes it; its events are what it received."""
+
+    def __init__(self, deadline: float | None = 10.0) -> None:
+        self.closed = False
+        self.deadline = deadline
+        self.ended = 0
+        self.out = b""
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        self.out += data
+        self.closed = data == b"quit"
+        return [data]
+
+    def receive_eof(self, now: float) -> Sequence[Any]:
+        self.ended += 1
+        self.closed = True
+        return ["eof"]
+
+    def handle_timeout(self, now: float) -> Sequence[Any]:
+        return ["timeout"]
+
+    def data_to_send(self) -> bytes:
+        data, self.out = self.out, b""
+        return data
+
+
+def connection(
+    inner: Echo | None = None, *, message_bytes_max: int = 1000, any_origin: bool = False
+) -> WebSocketConnection:
+    return WebSocketConnection(inner or Echo(), MQTT, message_bytes_max=message_bytes_max, any_origin=any_origin)
+
+
+def opened(inner: Echo | None = None, *, message_bytes_max: int = 1000) -> WebSocketConnection:
+    found = connection(inner, message_bytes_max=message_bytes_max)
+    assert found.receive_data(REQUEST, 0.0) == []
+    assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
+    return found
+
+
+class TestHandshake:
+    """Section 4.2."""
+
+    def test_accepted(self) -> None:
+        found = connection()
+        found.receive_data(REQUEST, 0.0)
+        head = found.data_to_send().lower()
+        assert b"sec-websocket-accept: s3pplmbitxaq9kygzzhzrbk+xoo=" in head  # the example of section 1.3
+        assert b"sec-websocket-protocol: mqtt\r\n" in head
+        assert not found.closed
+        assert found.path == "/mqtt"
+
+    def test_byte_by_byte(self) -> None:
+        found = connection()
+        for i in range(len(REQUEST)):
+            found.receive_data(REQUEST[i : i + 1], 0.0)
+        assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
+
+    @pytest.mark.parametrize(
+        ("old", "new", "status"),
+        [
+            (b"chat, mqtt", b"amqp", 400),
+            (b"Sec-WebSocket-Protocol: chat, mqtt\r\n", b"", 400),
+            (b"Upgrade: websocket\r\nConnection: Upgrade\r\n", b"", 426),
+            (b"Upgrade: websocket\r\n", b"Upgrade: h2c\r\n", 426),
+            (b"Version: 13", b"Version: 8", 426),
+            (b"GET", b"POST", 400),
+            (b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", b"", 400),
+            (b"GET /mqtt HTTP/1.1", b"\x16\x03\x01\x02\x00", 400),
+            (b"Host: gw:1", b"Host: \xff\xfe", 400),
+            (b"chat, mqtt", b"\xff", 400),
+            (b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example", 403),
+            (b"Host: gw:1", b"Host: gw:1\r\nOrigin: null", 403),
+            (b"Host: gw:1", b"Host: gw:1\r\nOrigin: http://[", 403),
+        ],
+    )
+    def test_refused(self, old: bytes, new: bytes, status: int) -> None:
+        assert old in REQUEST
+        inner = Echo()
+        found = connection(inner)
+        found.receive_data(REQUEST.replace(old, new), 0.0)
+        answer = found.data_to_send()
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert (b"Upgrade: websocket" in head) == (status == 426)
+        assert found.closed
+        assert inner.ended == 1
+        assert found.receive_data(b"more", 0.0) == ()
+
+    @pytest.mark.parametrize("origin", [b"http://gw", b"https://gw:8443", b"http://localhost:3000", b"http://[::1]"])
+    def test_origins_that_may(self, origin: bytes) -> None:
+        found = connection()
+        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: " + origin), 0.0)
+        assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
+
+    def test_any_origin(self) -> None:
+        found = connection(any_origin=True)
+        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
+        assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
+
+    def test_endless_request(self) -> None:
+        found = connection()
+        for _ in range(HANDSHAKE_BYTES_MAX // 64 + 1):
+            found.receive_data(b"x" * 64, 0.0)
+        assert found.data_to_send()[:12] in (b"HTTP/1.1 431", b"HTTP/1.1 400")
+        assert found.closed
+
+    def test_no_request_in_time(self) -> None:
+        found = connection(Echo(deadline=10.0))
+        assert found.deadline == 10.0
+        assert found.handle_timeout(9.0) == ["timeout"]
+        assert not found.closed
+        assert found.handle_timeout(10.0) == ["timeout", "eof"]
+        assert found.data_to_send().startswith(b"HTTP/1.1 408 ")
+        assert found.closed
+        assert found.deadline is None
+
+
+class TestFrames:
+    """Sections 5 and 7."""
+
+    def test_a_read_is_one_call_of_the_machine_inside(self) -> None:
+        found = opened()
+        data = frame(2, b"one") + frame(2, b"two", final=False) + frame(9, b"a") + frame(9, b"b") + frame(0, b"three")
+        assert found.receive_data(data, 1.0) == [b"onetwothree"]
+        assert found.data_to_send() == frame(10, b"b", masked=False) + frame(2, b"onetwothree", masked=False)
+
+    def test_large_output_in_several_messages(self) -> None:
+        inner = Echo()
+        found = opened(inner)
+        inner.out = bytes(SEND_BYTES_MAX + 5)
+        sizes = []
+        client = WSConnection(ConnectionType.CLIENT)
+        client.send(events.Request(host="h", target="/", subprotocols=["mqtt"]))
+        rest = found.data_to_send()
+        while rest:
+            size = rest[1] if rest[1] < 126 else int.from_bytes(rest[2:10] if rest[1] == 127 else rest[2:4], "big")
+            head = 2 if rest[1] < 126 else 10 if rest[1] == 127 else 4
+            assert rest[0] == 0x82, "a whole message each"
+            sizes.append(size)
+            rest = rest[head + size :]
+        assert sizes == [SEND_BYTES_MAX, 5]
+
+    @pytest.mark.parametrize(
+        ("data", "code"),
+        [
+            (frame(1, b"text"), 1003),
+            (frame(2, b"x" * 1001), 1009),
+            (frame(2, b"x" * 600, final=False) + frame(0, b"x" * 401), 1009),
+            (frame(2, b"x", masked=False), 1002),
+            (frame(3, b"x"), 1002),
+            (frame(0, b"x"), 1002),
+            (frame(9, b"x" * 126), 1002),
+            (frame(9, b"x", final=False), 1002),
+            (b"\xf2\x80" + MASK, 1002),
+            (frame(8, b"\x03\xe8bye"), 1000),
+            (frame(8, b"\x03\xe9"), 1001),
+            (frame(8, b"\x0f\xa1"), 4001),
+            (frame(8), 1000),
+            (frame(8, b"\x03"), 1002),
+            (frame(1, b"\xff"), 1007),
+        ],
+    )
+    def test_closed_with(self, data: bytes, code: int) -> None:
+        inner = Echo()
+        found = opened(inner)
+        told = found.receive_data(frame(2, b"before") + data, 1.0)
+        assert told[0].startswith(b"before")
+        assert told[-1] == "eof"
+        assert inner.ended == 1
+        answer = found.data_to_send()
+        assert found.closed
+        assert answer[0] == 0x88
+        assert int.from_bytes(answer[2:4], "big") == code
+        assert found.receive_data(frame(2, b"after"), 1.0) == ()
+
+    def test_a_claimed_size_takes_no_memory(self) -> None:
+        found = opened()
+        found.receive_data(frame(2, b"", size=1 << 40), 1.0)
+        assert found.receive_data(b"x" * 1001, 1.0)[-1] == "eof"
+        assert int.from_bytes(found.data_to_send()[2:4], "big") == 1009
+
+    def test_end_from_inside(self) -> None:
+        found = opened()
+        found.receive_data(frame(2, b"quit"), 1.0)
+        assert not found.closed
+        assert found.data_to_send() == frame(2, b"quit", masked=False) + frame(8, b"\x03\xe8", masked=False)
+        assert found.closed
+
+    def test_eof(self) -> None:
+        found = opened()
+        assert found.receive_eof(1.0) == ["eof"]
+        assert found.closed
+        assert found.data_to_send() == b""
+
+    def test_deadline_is_the_one_inside(self) -> None:
+        inner = Echo(deadline=7.0)
+        found = opened(inner)
+        assert found.deadline == 7.0
+        assert found.handle_timeout(7.0) == ["timeout"]
+        assert not found.closed

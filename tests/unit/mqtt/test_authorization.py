@@ -1,0 +1,222 @@
+"""A session behind a gate: CONNACK waits for the verdict, and what is not allowed is said as the version has it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bridge.message import DURABLE, Run
+from edge.broker.addresses import AddressTable
+from edge.broker.configuration import Authentication
+from edge.broker.credentials import Snapshot, User, new_user
+from edge.broker.identity import Gate, Verdict
+from edge.broker.limits import Limits
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.clients import Clients
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.session import MqttSession
+from edge.broker.policy import Operation, Rule
+from edge.broker.router import Router
+from edge.broker.store.memory import MemoryStore
+from tests.unit.mqtt.client import split
+
+RULES = [Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]
+
+
+class PendingGate(Gate):
+    """A gate whose verdicts are given by the test."""
+
+    def __init__(self, *users: User) -> None:
+        snapshot = Snapshot({user.name: user for user in users})
+        super().__init__(Authentication.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
+        self.asked: list[Callable[[Verdict], None]] = []
+
+    def check(self, username: str | None, password: bytes | None, decided: Callable[[Verdict], None]) -> None:
+        self.asked.append(decided)
+
+
+class Driver:
+    """What a session asks of a driver."""
+
+    peername = "test:1"
+    congested = False
+
+    def __init__(self, identity: str | None = None) -> None:
+        self.identity = identity
+        self.flushes = 0
+
+    def flush_soon(self) -> None:
+        self.flushes += 1
+
+
+class Site:
+    """A router, sessions, a gate with the user ``joe``."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.store = MemoryStore(post=self.posted.append)
+        self.router = Router(self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.clients = Clients(self.router, self.store, lambda run: [run], clock_ns=lambda: 1)
+        self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
+
+    def settle(self) -> None:
+        self.router.flush()
+        while self.posted:
+            self.posted.popleft()()
+
+
+class Peer:
+    """One client of the site."""
+
+    def __init__(self, site: Site, version: int, *, identity: str | None = None, **connect: Any) -> None:
+        self.site, self.version = site, version
+        self.connection = Connection(Limits(), 0.0)
+        self.driver = Driver(identity)
+        self.session = MqttSession(
+            self.driver,  # type: ignore[arg-type]
+            self.connection,
+            site.router,
+            site.clients,
+            lambda: 0.0,
+            site.gate,
+        )
+        self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
+
+    def send(self, packet: Any) -> None:
+        self.session.handle(self.connection.receive_data(packet.encode(self.version), 0.0))
+
+    def sent(self) -> list[Any]:
+        self.site.settle()
+        return split(self.connection.data_to_send(), self.version)
+
+
+def admitted(site: Site, version: int, **connect: Any) -> Peer:
+    peer = Peer(site, version, username=connect.pop("username", "joe"), password=b"x", **connect)
+    site.gate.asked.pop()(Verdict.ACCEPTED)
+    peer.sent()
+    return peer
+
+
+class TestVerdict:
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_connack_waits_and_so_does_what_follows(self, version: int) -> None:
+        site = Site()
+        peer = Peer(site, version, username="joe", password=b"x")
+        peer.send(packets.Subscribe(7, (SubscriptionRequest("up/1", 1),)))
+        assert peer.sent() == []
+        site.gate.asked.pop()(Verdict.ACCEPTED)
+        assert [type(packet) for packet in peer.sent()] == [packets.ConnAck, packets.SubAck]
+        assert peer.driver.flushes
+
+    @pytest.mark.parametrize(
+        ("version", "verdict", "reason"),
+        [(4, Verdict.REFUSED, 0x86), (5, Verdict.REFUSED, 0x86), (4, Verdict.BUSY, 0x88), (5, Verdict.BUSY, 0x89)],
+    )
+    def test_refused(self, version: int, verdict: Verdict, reason: int) -> None:
+        site = Site()
+        peer = Peer(site, version, username="joe", password=b"x")
+        site.gate.asked.pop()(verdict)
+        (answer,) = peer.sent()
+        assert answer.reason == reason
+        assert peer.connection.closed
+        assert len(site.clients) == 0
+
+    def test_a_client_that_did_not_wait_gets_no_session(self) -> None:
+        site = Site()
+        peer = Peer(site, 5, username="joe", password=b"x")
+        peer.session.handle(peer.connection.receive_eof(1.0))
+        site.gate.asked.pop()(Verdict.ACCEPTED)
+        assert len(site.clients) == 0
+
+    def test_a_certificate_is_enough(self) -> None:
+        site = Site()
+        assert Peer(site, 5, identity="joe").sent()[0].reason == 0
+        assert Peer(site, 5, identity="stranger", client_id="d").sent()[0].reason == 0x87
+        assert Peer(site, 5, identity="joe", username="jane", client_id="e").sent() == []  # has to prove to be jane
+        assert len(site.gate.asked) == 1
+
+
+class TestDenied:
+    def test_mqtt_5_is_told_and_goes_on(self) -> None:
+        peer = admitted(Site(), 5)
+        peer.send(packets.Publish("no", b"x", 1, packet_id=1))
+        (answer,) = peer.sent()
+        assert (type(answer), answer.reason) == (packets.PubAck, 0x87)
+        for _ in range(2):  # the packet identifier is free again
+            peer.send(packets.Publish("no", b"x", 2, packet_id=2))
+            (answer,) = peer.sent()
+            assert (type(answer), answer.reason) == (packets.PubRec, 0x87)
+        peer.send(
+            packets.Subscribe(
+                3,
+                (
+                    SubscriptionRequest("#", 1),
+                    SubscriptionRequest("up/+", 1),
+                ),
+            )
+        )
+        (answer,) = peer.sent()
+        assert list(answer.codes) == [0x87, 1]
+        assert peer.site.router.figures.refused == 3
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_before_mqtt_5_the_connection_closes(self, qos: int) -> None:
+        peer = admitted(Site(), 4)
+        peer.send(packets.Publish("no", b"x", qos, packet_id=1))
+        assert peer.sent() == []
+        assert peer.connection.closed
+
+    @pytest.mark.parametrize("version", [3, 4, 5])
+    def test_qos_0_is_dropped_and_counted(self, version: int) -> None:
+        peer = admitted(Site(), version)
+        peer.send(packets.Publish("no", b"x", 0))
+        assert peer.sent() == []
+        assert not peer.connection.closed
+        assert peer.site.router.figures.refused == 1
+        assert peer.site.router.figures.received == 0
+
+
+class TestSessions:
+    def test_a_session_belongs_to_its_user(self) -> None:
+        site = Site()
+        first = admitted(site, 4, clean_start=False)
+        thief = Peer(site, 4, username="jane", password=b"x")
+        site.gate.asked.pop()(Verdict.ACCEPTED)
+        assert thief.sent()[0].reason == 0x85
+        assert not first.connection.closed
+        assert (
+            Clients(site.router, site.store, lambda run: [run], clock_ns=lambda: 1).owner("c") == "joe"
+        )  # after a restart too
+
+    def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
+        site = Site()
+        peer = admitted(site, 5, clean_start=True, properties=Properties(session_expiry_interval_s=100))
+        peer.send(
+            packets.Subscribe(
+                3,
+                (
+                    SubscriptionRequest("up/#", 1),
+                    SubscriptionRequest("up/a", 1),
+                ),
+            )
+        )
+        narrow = [Rule(("up/a",), frozenset({Operation.RECV}))]
+        peer.sent()
+        site.gate.update(Snapshot({"joe": new_user("joe", narrow)}))
+        assert peer.sent()[0].reason == 0x87
+        assert peer.connection.closed
+        again = Peer(site, 5, username="joe", password=b"x", clean_start=False)
+        site.gate.asked.pop()(Verdict.ACCEPTED)
+        assert again.sent()[0].session_present
+        site.router.publish(again.session, _run("up/a"), ())
+        site.router.publish(again.session, _run("up/b"), ())
+        assert [packet.topic for packet in again.sent()] == ["up/a"]
+
+
+def _run(address: str) -> Any:
+    return Run(address, "x", 1 | DURABLE, b"", [b"body"])

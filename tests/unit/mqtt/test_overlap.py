@@ -1,0 +1,72 @@
+"""Overlapping subscriptions of one client beyond their bounds: copies may come twice, none is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.message import Run, Stored
+from edge.broker.mqtt import overlap
+from edge.broker.mqtt.client import Client, Subscriber
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.expiry import Lifetime
+
+
+def client() -> Client:
+    return Client("c", lambda run: [run], Lifetime(lambda: 0, lambda: True), lambda _client: None)
+
+
+def subscribe(one: Client, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
+    made = Subscriber(one, SubscriptionRequest(pattern, qos, **options), len(one.subscribers) + 1, kept=True)
+    one.subscribers[pattern] = made
+    one.overlaps.changed(pattern)
+    return made
+
+
+def stored(first: int, count: int) -> Stored:
+    return Stored(first, first, Run("t/a", "d", 1, b"", [b"%d" % (first + i) for i in range(count)]))
+
+
+def parts(one: Client, first: int, count: int) -> list[tuple[int, int, bool]]:
+    return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.sort_out(7, stored(first, count))]
+
+
+def test_only_filters_that_overlap_are_marked() -> None:
+    one = client()
+    made = [subscribe(one, pattern) for pattern in ("t/a", "t/b", "u/+", "t/+")]
+    assert [each.overlaps for each in made] == [True, True, False, True]
+
+
+def test_with_many_subscriptions_all_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "OVERLAP_CHECKED_MAX", 3)
+    one = client()
+    made = [subscribe(one, pattern) for pattern in ("a", "b", "c")]
+    assert not any(each.overlaps for each in made)
+    made.append(subscribe(one, "d"))
+    assert all(each.overlaps for each in made)
+
+
+def test_parts_sent_already_are_told_apart() -> None:
+    one = client()
+    assert parts(one, 10, 5) == [(10, 5, False)]
+    assert parts(one, 8, 10) == [(8, 2, False), (10, 5, True), (15, 3, False)]
+    assert parts(one, 8, 10) == [(8, 10, True)]
+
+
+def test_ranges_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overlap, "OVERLAP_RANGES_MAX", 3)
+    one = client()
+    for i in range(5):
+        parts(one, 10 * i, 1)
+    assert parts(one, 0, 1) == [(0, 1, False)], "forgotten: it comes once more"
+    assert parts(one, 40, 1) == [(40, 1, True)]
+
+
+def test_options_are_combined_and_no_local_counts_for_own_messages() -> None:
+    one = client()
+    subscribe(one, "t/+", 1, no_local=True)
+    subscribe(one, "t/#", 0, retain_as_published=True)
+    subscribe(one, "u/#", 2)
+    other = one.overlaps.combined(Run("t/a", "d", 1, b"", [b""]))
+    own = one.overlaps.combined(Run("t/a", "c", 1, b"", [b""]))
+    assert other == overlap.Combined(1, (1, 2), retain_as_published=True)
+    assert own == overlap.Combined(0, (2,), retain_as_published=True)

@@ -1,0 +1,127 @@
+"""What is kept on disk of QoS 2 deliveries (section 4.3.3), and how it is taken up after a restart."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bridge.message import Run
+from edge.broker.mqtt import events
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.unfinished import DONE_KEPT_S, Unfinished
+from tests.unit.mqtt.client import Opened
+
+
+class Log(NamedTuple):
+    log: int = 3
+
+
+class Token(NamedTuple):
+    subscription: Log
+    position: int
+
+
+def delivery(position: int, *bodies: bytes) -> Delivery:
+    return Delivery(Run("t/a", "d", 2, b"", list(bodies)), 2, retain=False, token=Token(Log(), position), kept=True)
+
+
+class Rig:
+    """A session over one connection; `commit` is what `Clients` does when a group is on disk."""
+
+    def __init__(self, record: bytes = b"", pending: tuple[int, ...] = ()) -> None:
+        self.state = SessionState()
+        self.changes = 0
+        self.unfinished = Unfinished(self.state, self.changed)
+        if record:
+            self.unfinished.restore(record, lambda log, position: log == 3 and position in pending)
+        self.opened = Opened(5, p.Connect("c", 5, clean_start=False), self.state)
+
+    def changed(self) -> None:
+        self.changes += 1
+
+    def deliver(self, position: int, *bodies: bytes) -> list[int]:
+        made = delivery(position, *bodies)
+        return list(self.unfinished.deliver(self.opened.connection, made, 3, position))
+
+    def commit(self, now: float = 0.0) -> bytes:
+        record = self.unfinished.encode(now)
+        fresh, self.unfinished.fresh = self.unfinished.fresh, []
+        self.opened.connection.send_held(fresh)
+        return record
+
+    def answer(self, *what: p.Packet) -> None:
+        for event in self.opened.send(*what):
+            if isinstance(event, events.Received):
+                self.unfinished.received(event.packet_ids)
+            elif isinstance(event, events.Acknowledged):
+                for made, i in event.messages:
+                    position = made.token.position + i  # type: ignore[attr-defined]
+                    self.unfinished.completed(3, position, position)
+
+
+def test_publish_and_pubrel_wait_for_the_disk() -> None:
+    rig = Rig()
+    rig.deliver(10, b"x", b"y")
+    assert (rig.opened.sent(), rig.changes) == ([], 1)
+    rig.commit()
+    assert [(each.payload, each.dup) for each in rig.opened.sent()] == [(b"x", False), (b"y", False)]  # type: ignore[attr-defined]
+    rig.answer(p.PubRec(1), p.PubRec(2))
+    assert (rig.opened.sent(), rig.changes) == ([], 2)
+    rig.commit()
+    assert rig.opened.sent() == [p.PubRel(1), p.PubRel(2)]
+    rig.answer(p.PubComp(1), p.PubComp(2))
+    assert rig.state.in_flight == 0
+    assert not rig.state.held
+
+
+def test_sent_goes_out_again_under_its_identifier() -> None:
+    rig = Rig()
+    rig.deliver(10, b"x", b"y")
+    record = rig.commit()
+    again = Rig(record, pending=(10, 11))
+    assert list(again.state.reserve(2)) == [3, 4], "the client may know 1 and 2 from before"
+    assert again.deliver(9, b"w", b"x", b"y", b"z") == []
+    sent = again.opened.sent()
+    assert [(each.packet_id, each.payload, each.dup) for each in sent] == [(1, b"x", True), (2, b"y", True)]  # type: ignore[attr-defined]
+    again.commit()
+    assert [(each.payload, each.dup) for each in again.opened.sent()] == [(b"w", False), (b"z", False)]  # type: ignore[attr-defined]
+
+
+def test_released_is_not_published_again() -> None:
+    rig = Rig()
+    rig.deliver(10, b"x", b"y")
+    rig.commit()
+    rig.answer(p.PubRec(1))
+    again = Rig(rig.commit(), pending=(10, 11))
+    assert again.opened.first[1:] == [p.PubRel(1)]
+    assert again.deliver(10, b"x", b"y") == []
+    assert [each.packet_id for each in again.opened.sent()] == [2]  # type: ignore[attr-defined]
+    again.answer(p.PubComp(1))
+    assert again.state.phase(1) is None
+
+
+def test_done_is_settled_until_the_cursor_is_on_disk() -> None:
+    rig = Rig()
+    rig.deliver(10, b"x")
+    rig.commit()
+    rig.answer(p.PubRec(1))
+    rig.commit()
+    rig.answer(p.PubComp(1))
+    record = rig.commit(now=5.0)
+    again = Rig(record, pending=(10,))
+    assert again.deliver(10, b"x") == [0], "settled by the caller, not sent"
+    assert again.opened.sent() == []
+    assert rig.commit(now=5.0 + DONE_KEPT_S) != b""
+    assert rig.commit(now=5.1 + DONE_KEPT_S) == b""
+
+
+def test_what_the_cursor_has_passed_is_forgotten() -> None:
+    rig = Rig()
+    rig.deliver(10, b"x", b"y")
+    rig.commit()
+    rig.answer(p.PubRec(2))
+    again = Rig(rig.commit(), pending=())
+    assert again.opened.first[1:] == [p.PubRel(2)], "the client still waits for it"
+    assert not again.state.reserved
+    assert again.deliver(12, b"new") == []
