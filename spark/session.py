@@ -131,7 +131,8 @@ def _jvm_options(home: java.Java, options: Options) -> str:
     if options.quick:
         flags += _QUICK_JVM
     flags += options.jvm or archive.jvm_options(home)
-    return " ".join(flags)
+    # Spark takes the line apart as a shell would: a checkout may lie in a folder with a space in its name.
+    return " ".join(f'"{flag}"' if " " in flag else flag for flag in flags)
 
 
 def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]:

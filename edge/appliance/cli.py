@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import resource
 import signal
 import sys
 import urllib.error
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from edge.broker.configuration import BrokerConfiguration
 
 log = logging.getLogger(__name__)
+
+FILES_BESIDE_CONNECTIONS = 100
+"""Store, logs, listeners, uplinks, console: a few dozen."""
 
 CONFIGURATION_WATCH_S = 1.0
 """How often a running gateway looks whether something was applied: one stat(2)."""
@@ -122,6 +126,17 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
         raise CommandError(str(error)) from None
 
 
+def _allow_files(wanted: int) -> None:
+    """Let this process open as many files as it may have connections: the usual soft limit of 1 024 is for other
+    programs. What the hard limit leaves short is said, and new connections beyond it are refused by the system."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
+
+
 async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     from edge.appliance.gateway import Gateway
 
@@ -129,6 +144,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     gateway = Gateway(configuration, options.data)
     bound = await gateway.start()
     following = asyncio.create_task(_follow(gateway, options))

@@ -183,6 +183,10 @@ def _rejects(tables: _Tables) -> list[tuple[str, int]]:
     return sorted(((each["values"], each["counts"]) for each in counts), key=lambda pair: -pair[1])
 
 
+ENVELOPE = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", "ts"})
+"""Last names of metrics that say which reading it is and not what was measured: in the tables, and not worth a plot."""
+
+
 def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
     if span is None:
         return []
@@ -195,6 +199,8 @@ def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
         if row["suspect"] == row["count"]:
             continue  # a window that only a wrong clock filled would stretch the axis to 1970
         key = tuple(row[column] for column in columns[:5])
+        if key[4].rpartition(".")[2] in ENVELOPE:
+            continue
         if key not in tracks:
             tenant, gateway, device, address, metric = key
             tracks[key] = Track((tenant, gateway), device, address, metric, width, windows=[], last=0.0)
