@@ -159,6 +159,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 
 # --- MQTT ------------------------------------------------------------------------------------------------------------

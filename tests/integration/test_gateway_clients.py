@@ -72,6 +72,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -133,6 +134,7 @@ def test_will_of_a_client_that_vanishes(gateway: Waypost, version: int) -> None:
         sock = doomed.socket()
         assert sock is not None
         doomed.loop_stop()
+        doomed._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
         sock.close()
         assert sub.get() == (f"topic/will/{version}", b"gone", 1, False)
 

@@ -77,6 +77,7 @@ class Subscriber:
     def __exit__(self, *_: object) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
 
 class TestPublish:

@@ -75,6 +75,7 @@ class Client:
     def close(self) -> None:
         self.client.disconnect()
         self.client.loop_stop()
+        self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
 
     def __enter__(self) -> Client:
         return self
@@ -154,7 +155,7 @@ def test_a_shared_subscription_has_kept_and_passing_members(gateway: Waypost) ->
         got = [client.get().payload for client in (kept, passing) for _ in range(1)]
         passing.close()
         kept.client.loop_stop()
-        kept.client._sock.close()  # type: ignore[union-attr]
+        kept.client._reset_sockets()  # gone without a DISCONNECT
         for i in range(100, 150):
             writer.publish("topic/shared/a", b"%d" % i, 1)
     with Client(gateway, "kept", expiry_s=600, clean=False) as again:
@@ -214,3 +215,4 @@ def test_shutdown_is_announced(tmp_path: Path) -> None:
         assert running.stop() == 0
         assert client.disconnected.get(timeout=WAIT_S) == 0x8B
         client.client.loop_stop()
+        client.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal

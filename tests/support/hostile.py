@@ -18,6 +18,10 @@ WAIT_S: Final = 20.0
 """For anything that has to come, on a machine with other work."""
 
 
+GROWTH_MIB_MAX = 40.0
+"""What one attack may add to a gateway that has seen others: about a fresh gateway's memory again."""
+
+
 def resident_mib(pid: int) -> float:
     """Resident memory of a process, MiB."""
     with open(f"/proc/{pid}/statm") as figures:
@@ -139,6 +143,7 @@ class Witness:
 @contextlib.contextmanager
 def unharmed(gateway: Waypost, *, round_trip_s_max: float, resident_mib_max: float) -> Iterator[Witness]:
     """Whatever happens inside: another client's round trips stay short, and the gateway's memory stays bounded."""
+    before = resident_mib(gateway.pid)
     with Witness(gateway) as witness:
         yield witness
         seen = witness.rounds
@@ -149,4 +154,6 @@ def unharmed(gateway: Waypost, *, round_trip_s_max: float, resident_mib_max: flo
     assert witness.failure is None, witness.failure
     assert witness.rounds >= seen + 5, "the witness got no answer"
     assert witness.worst_s < round_trip_s_max, f"a round trip took {witness.worst_s:.2f} s"
-    assert resident < resident_mib_max, f"{resident:.0f} MiB resident"
+    # What the allocator kept of an earlier attack on the same gateway is not this one's doing.
+    allowed = max(resident_mib_max, before + GROWTH_MIB_MAX)
+    assert resident < allowed, f"{resident:.0f} MiB resident, {before:.0f} before"
