@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from tests.support.processes import Waypost, edge, free_port, wait_until
+from tests.support.processes import Waypost, edge, free_port, resident_mib, wait_until
 
 
 class Broker(Protocol):
@@ -40,14 +40,6 @@ class Broker(Protocol):
 
 class BrokerMissing(Exception):
     """The peer is not installed; the message says what to install."""
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process, MiB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(pid)
 
 
 def listens(port: int) -> bool:

@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from tests.bench.brokers import BrokerMissing, listens, resident_mib
-from tests.support.processes import free_port, wait_until
+from tests.bench.brokers import BrokerMissing, listens
+from tests.support.processes import free_port, resident_mib, wait_until
 
 START_S: Final = 90.0
 """A JVM or an Erlang machine on a busy small computer."""

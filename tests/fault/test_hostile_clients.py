@@ -16,8 +16,8 @@ import pytest
 
 from edge.broker.limits import LIVE_HOLD_S_MAX
 from edge.broker.mqtt import packets
-from tests.support.hostile import WAIT_S, Raw, resident_mib, unharmed
-from tests.support.processes import Waypost, edge, wait_until
+from tests.support.hostile import WAIT_S, Raw, unharmed
+from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 ROUND_TRIP_S_MAX = 5.0
 """Of a client that has nothing to do with the hostile one, on a machine with two busy cores; alone it takes 1 ms."""

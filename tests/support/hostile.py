@@ -12,7 +12,7 @@ from typing import Final, Self
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.wire import read_fixed_header
-from tests.support.processes import Waypost
+from tests.support.processes import Waypost, resident_mib
 
 WAIT_S: Final = 20.0
 """For anything that has to come, on a machine with other work."""
@@ -20,12 +20,6 @@ WAIT_S: Final = 20.0
 
 GROWTH_MIB_MAX = 40.0
 """What one attack may add to a gateway that has seen others: about a fresh gateway's memory again."""
-
-
-def resident_mib(pid: int) -> float:
-    """Resident memory of a process, MiB."""
-    with open(f"/proc/{pid}/statm") as figures:
-        return int(figures.read().split()[1]) * 4096 / (1 << 20)
 
 
 class Raw:

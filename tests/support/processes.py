@@ -31,6 +31,14 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, ev
         time.sleep(every_s)
 
 
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process, MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
+
+
 class Waypost:
     """One `waypost` process that prints a `ready` line. Restartable with the same arguments."""
 
