@@ -28,6 +28,9 @@ from edge.broker.subscriptions import (
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
+Answer = tuple[Origin, Sequence[int], Refusal | None]
+"""Whom to answer for which tokens; with a refusal when that is the answer whatever becomes of the commit."""
+
 
 class Router(Registry):
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
@@ -59,8 +62,8 @@ class Router(Registry):
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
         self.retained = RetainedMessages(store)
-        self._gathered: list[tuple[Origin, Sequence[int]]] = []
-        self._committing: list[tuple[Origin, Sequence[int]]] = []
+        self._gathered: list[Answer] = []
+        self._committing: list[Answer] = []
         self._unanswered: dict[Origin, int] = {}
         store.on_commit = self.committed
         self._restore()
@@ -93,7 +96,7 @@ class Router(Registry):
     def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Answer `tokens` when the open group is on disk."""
         if tokens:
-            self._gathered.append((origin, tokens))
+            self._gathered.append((origin, tokens, None))
             self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
         self._flush_soon()
 
@@ -106,6 +109,18 @@ class Router(Registry):
         else:
             self.figures.acknowledged += len(tokens)
             origin.accepted(tokens)
+
+    def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
+        """Not taken, whatever becomes of the open group; said in its turn like every other answer [MQTT-4.6.0-2]."""
+        if not tokens:
+            return
+        if origin in self._unanswered:
+            self._gathered.append((origin, tokens, why))
+            self._unanswered[origin] += 1
+            self._flush_soon()
+        else:
+            self.figures.refused += len(tokens)
+            origin.refused(tokens, why)
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running."""
@@ -142,19 +157,23 @@ class Router(Registry):
             subscription.pump()
         self.flush()
 
-    def _answer(self, answers: Sequence[tuple[Origin, Sequence[int]]], commit: Committed | None) -> None:
+    def _answer(self, answers: Sequence[Answer], commit: Committed | None) -> None:
         error = commit.error if commit is not None else None
+        failure = None
+        if error is not None:
+            failure = Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
         unanswered = self._unanswered
-        for origin, tokens in answers:
+        for origin, tokens, refusal in answers:
             left = unanswered.pop(origin) - 1
             if left:
                 unanswered[origin] = left
-            if error is None:
+            why = refusal or failure
+            if why is None:
                 self.figures.acknowledged += len(tokens)
                 origin.accepted(tokens)
             else:
                 self.figures.refused += len(tokens)
-                origin.refused(tokens, Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED)
+                origin.refused(tokens, why)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 

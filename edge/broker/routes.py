@@ -49,6 +49,10 @@ class Keeper(Protocol):
         """Replace the retained message of the address; True when that has to reach the disk before the answer."""
         ...
 
+    def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
+        """Not taken: the origin hears `refused`, behind what it sent before."""
+        ...
+
     def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
         """The origin hears `accepted` when the open group is on disk."""
         ...
@@ -123,7 +127,9 @@ class AnycastRoute:
         self.group = group
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        self.group.offer(origin, run, tokens)
+        why = self.group.offer(origin, run, tokens)
+        if why is not None:
+            keeper.refuse(origin, tokens, why)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
         """Nothing of an anycast address is ever committed."""
@@ -142,8 +148,8 @@ class MulticastRoute:
             subscription.offer(run)
         if self.live:
             keeper.done(origin, tokens)
-        elif tokens:
-            origin.refused(tokens, Refusal.NO_CONSUMER)
+        else:
+            keeper.refuse(origin, tokens, Refusal.NO_CONSUMER)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
         """Nothing of a multicast address is ever committed."""
@@ -153,8 +159,7 @@ class ReservedRoute:
     """Names that are the broker's own: nobody publishes there."""
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        if tokens:
-            origin.refused(tokens, Refusal.NOT_AUTHORIZED)
+        keeper.refuse(origin, tokens, Refusal.NOT_AUTHORIZED)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
         """Nothing of the broker's own is ever committed."""

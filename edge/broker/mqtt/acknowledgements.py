@@ -11,7 +11,9 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 
+from edge.broker.mqtt.properties import NONE, Properties, encode
 from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.wire import PacketType, encode_variable_byte_integer
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 """First bytes."""
@@ -26,9 +28,12 @@ def encode_acknowledgements(first: int, packet_ids: Sequence[int]) -> bytes:
     return words.tobytes()
 
 
-def encode_reasons(first: int, packet_ids: Sequence[int], reason: ReasonCode) -> bytes:
-    """One MQTT 5 acknowledgement with a reason code and no properties for each packet identifier, in order."""
-    head, tail = bytes((first, 3)), bytes((reason,))
+def encode_reasons(first: int, packet_ids: Sequence[int], reason: ReasonCode, properties: Properties = NONE) -> bytes:
+    """One MQTT 5 acknowledgement with a reason code and these properties for each packet identifier, in order."""
+    tail = bytes((reason,))
+    if properties is not NONE:
+        tail += encode(properties, PacketType(first >> 4))
+    head = bytes((first,)) + encode_variable_byte_integer(2 + len(tail))
     return b"".join([head + packet_id.to_bytes(2, "big") + tail for packet_id in packet_ids])
 
 

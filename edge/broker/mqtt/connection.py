@@ -27,27 +27,17 @@ from edge.broker.mqtt.acknowledgements import (
     read_packet_ids,
 )
 from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
+from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
-from edge.broker.mqtt.opening import connack, decode_connect, encode_farewell, encode_refusal, encode_violation
+from edge.broker.mqtt.opening import connack, decode_connect, encode_farewell, encode_refusal, encode_violation, words
 from edge.broker.mqtt.outbound import Outbound
 from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.wire import PacketType, read_fixed_header
-
-Event = (
-    events.Connect
-    | events.Published
-    | events.Released
-    | events.Acknowledged
-    | events.Received
-    | events.Subscribe
-    | events.Unsubscribe
-    | events.Disconnected
-)
 
 KEEP_ALIVE_GRACE: Final = 1.5
 """Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
@@ -185,12 +175,13 @@ class Connection:
         )
         return self._open(connect, client_id, state, connack(connect, self.limits, session_present, told))
 
-    def refuse(self, reason: ReasonCode) -> None:
-        """Answer CONNECT with an error and close; older clients get the return code that says it, if one does."""
+    def refuse(self, reason: ReasonCode, text: str = "") -> None:
+        """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
+        MQTT 5 ones read `text`."""
         if self._phase in {Phase.CONNECTING, Phase.OPEN}:
             raise LocalError("refuse without a CONNECT")
         if self._phase is Phase.DECIDING:
-            self._refuse(reason, f"refused: {reason.words}")
+            self._refuse(reason, f"refused: {text or reason.words}", text)
 
     # --- calls of the session on an open connection -----------------------------------------------------------
 
@@ -218,8 +209,11 @@ class Connection:
         if self._phase is Phase.OPEN:
             self._outbound.send_again(packet_id)
 
-    def acknowledge(self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS) -> None:
-        """The messages are safe, or refused for `reason`: PUBACK (QoS 1) or PUBREC (QoS 2) for each, in order.
+    def acknowledge(
+        self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS, text: str = ""
+    ) -> None:
+        """The messages are safe, or refused for `reason`: PUBACK (QoS 1) or PUBREC (QoS 2) for each, in order, with
+        `text` as Reason String where the client takes one.
 
         Before MQTT 5 a refusal cannot be said: nothing is sent, and a QoS 2 packet identifier is free again. On a
         connection that has closed, QoS 2 identifiers are noted in the state, and answered over the one that has the
@@ -232,12 +226,12 @@ class Connection:
                 self._state.incoming.difference_update(packet_ids)
             holder = self._state.holder
             if holder is not None:
-                holder.confirm(packet_ids, reason)
+                holder.confirm(packet_ids, reason, text)
         elif self._phase is Phase.OPEN and packet_ids:
             self._inbound.answered(len(packet_ids))
-            self._acknowledge(PUBACK, packet_ids, reason)
+            self._acknowledge(PUBACK, packet_ids, reason, text)
 
-    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """PUBREC for those of these QoS 2 messages that came over this connection (`state.Holder`)."""
         expected = self._inbound.expected
         if not expected.issuperset(packet_ids):
@@ -247,16 +241,17 @@ class Connection:
         expected.difference_update(packet_ids)
         if reason.failed:
             self._inbound.answered(len(packet_ids))
-        self._acknowledge(PUBREC, packet_ids, reason)
+        self._acknowledge(PUBREC, packet_ids, reason, text)
 
-    def subscribed(self, packet_id: int, codes: Sequence[int]) -> None:
-        """SUBACK; one code a filter. MQTT 3.1.1 clients get 0x80 for every failure; MQTT 3.1 knows no failure and
-        demands a positive answer (its section 3.8), so its clients get QoS 0."""
+    def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
+        """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
+        3.1 knows no failure and demands a positive answer (its section 3.8), so its clients get QoS 0."""
         self._must_have_opened()
         if self._version < 5:
             failure = 0x80 if self._version == 4 else 0
             codes = [code if code < 0x80 else failure for code in codes]
-        self._reply(packets.SubAck(packet_id, tuple(codes)))
+        found = tuple(codes)
+        self._reply(packets.SubAck(packet_id, found, words(self._connect, text, 2 + len(found))))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """UNSUBACK; one code a filter, which older clients do not get to see."""
@@ -445,9 +440,9 @@ class Connection:
 
     # --- ends -------------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+    def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         if reason and self._version == 5:
-            self._out.append(encode_reasons(first, packet_ids, reason))
+            self._out.append(encode_reasons(first, packet_ids, reason, words(self._connect, text, 3)))
         elif not reason.failed:
             self._out.append(encode_acknowledgements(first, packet_ids))
 
@@ -473,14 +468,14 @@ class Connection:
         else:
             self._farewell(error.reason, str(error))
 
-    def _refuse(self, reason: ReasonCode, text: str) -> None:
-        self._out.append(encode_refusal(reason, self._version))
+    def _refuse(self, reason: ReasonCode, text: str, told: str = "") -> None:
+        self._out.append(encode_refusal(reason, self._version, told))
         self._end(text)
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
         if self._version == 5 and self._connect is not None:
-            self._out.append(encode_farewell(reason, text, self._connect.maximum_packet_size))
+            self._out.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
     def _end(self, text: str) -> None:

@@ -121,3 +121,6 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     publish_will: bool
     reason: str
     session_expiry_s: int | None = None
+
+
+Event = Connect | Published | Released | Acknowledged | Received | Subscribe | Unsubscribe | Disconnected

@@ -30,6 +30,9 @@ ALIASES_SENT_MAX: Final = 64
 ALIAS_TOPIC_BYTES_MIN: Final = 5
 """Shortest topic name sent as an alias: the alias costs 3 bytes a message and up to one more in a length."""
 
+REASON_STRING_CHARACTERS_MAX: Final = 256
+"""Characters of a Reason String we send: a line for a person to read; a filter in it may have 65 535."""
+
 OVERLAP_CHECKED_MAX: Final = 100
 """Subscriptions of a session that are compared with each other for overlaps; with more, all count as overlapping."""
 

@@ -18,7 +18,7 @@ from edge.broker.mqtt.handshake import (
     Disconnect,
     WillMessage,
 )
-from edge.broker.mqtt.limits import TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.properties import NONE, Properties, encode_run
 from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
@@ -27,6 +27,9 @@ from edge.broker.mqtt.wire import PacketType, Reader, read_fixed_header
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (section 3.1.2.11.2)."""
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+_REASON_STRING_HEAD_BYTES: Final = 1 + 3 + 3 + 3
+"""At most: first byte, remaining length, length of the properties, identifier and length of the Reason String. Where a
+byte or two of these would have done, a packet that would just fit goes without its words."""
 KEEP_ALIVE_S_MAX: Final = 65_535
 """The largest two byte integer."""
 PACKET_BYTES_UNLIMITED: Final = 268_435_460
@@ -123,14 +126,22 @@ def encode_refusal(reason: ReasonCode, version: int, text: str = "") -> bytes:
     return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
 
 
-def encode_farewell(reason: ReasonCode, text: str, bytes_max: int) -> bytes:
-    """DISCONNECT of an MQTT 5 server: without the words, or nothing at all, where the client takes no more bytes."""
+def words(connect: events.Connect | None, text: str, content_bytes: int) -> Properties:
+    """`text` as Reason String of a packet with so many bytes of other content, where the client wants to hear it
+    [MQTT-3.1.2-29] and takes a packet of that size [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]."""
+    if not text or connect is None or connect.version < 5 or not connect.request_problem_information:
+        return NONE
+    text = text[:REASON_STRING_CHARACTERS_MAX]
+    if len(text.encode()) + content_bytes + _REASON_STRING_HEAD_BYTES > connect.maximum_packet_size:
+        return NONE
+    return Properties(reason_string=text)
+
+
+def encode_farewell(reason: ReasonCode, text: str, connect: events.Connect) -> bytes:
+    """DISCONNECT of an MQTT 5 server; nothing at all where the client does not take that many bytes."""
     told = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
-    for block in (Properties(reason_string=text), NONE):
-        encoded = Disconnect(told, block).encode(5)
-        if len(encoded) <= bytes_max:
-            return encoded
-    return b""
+    encoded = Disconnect(told, words(connect, text, 1)).encode(5)
+    return encoded if len(encoded) <= connect.maximum_packet_size else b""
 
 
 def encode_violation(error: RemoteError, data: bytes) -> bytes:

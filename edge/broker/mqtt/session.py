@@ -39,6 +39,9 @@ from edge.broker.router import AddressError, Router
 
 log = logging.getLogger(__name__)
 
+SUBSCRIPTIONS_EXPLAINED_MAX = 3
+"""Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
+
 SUBSCRIBER_BEHIND = "a subscriber has to catch up"
 
 REPLIES = "replies"
@@ -156,9 +159,9 @@ class MqttSession:
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         reason = REASONS[why]
         if tokens[0] < QOS2_TOKEN:
-            self.connection.acknowledge(1, tokens, reason)
+            self.connection.acknowledge(1, tokens, reason, why.value)
         else:  # frees the packet identifiers, which were kept with the messages that could not be
-            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens], reason)
+            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens], reason, why.value)
             self._clients.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
@@ -283,12 +286,17 @@ class MqttSession:
         address = event.run.address
         if grant.may_send(address):
             return True
-        self._router.figures.refused += len(event.run.bodies)
-        if event.run.qos == 1:
-            self.refused(event.packet_ids, Refusal.NOT_AUTHORIZED)
-        elif event.run.qos == 2:
-            self.refused([packet_id | QOS2_TOKEN for packet_id in event.packet_ids], Refusal.NOT_AUTHORIZED)
+        self._refuse(event, Refusal.NOT_AUTHORIZED)
         return False
+
+    def _refuse(self, event: Published, why: Refusal) -> None:
+        """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
+        packet_ids = event.packet_ids
+        if event.run.qos == 0:
+            self._router.figures.refused += len(event.run.bodies)
+        elif event.run.qos == 2:
+            packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+        self._router.refuse(self, packet_ids, why)
 
     def _revoked(self) -> None:
         """The user is gone, or its rules have changed: a will was allowed by rules that are no more."""
@@ -303,26 +311,30 @@ class MqttSession:
     def _subscribe(self, event: Subscribe) -> None:
         client = self._attached
         codes: list[ReasonCode] = []
+        words: list[str] = []
         feeds = []
         for request in event.requests:
             if len(client.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in client.subscribers:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
+                words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
                 continue
             if self._grant is not None and not self._grant.may_receive(request.filter):
                 codes.append(ReasonCode.NOT_AUTHORIZED)
+                words.append(f"{request.filter}: not allowed to receive all that matches it")
                 continue
             try:
                 subscriber, new = self._clients.subscribe(client, request, event.identifier)
             except AddressError as error:
                 log.info("%s: subscription to %s refused: %s", self.name, request.filter, error)
                 codes.append(REASONS[error.refusal])
+                words.append(f"{request.filter}: {error}")
                 continue
             codes.append(ReasonCode(request.qos))
             shared = request.filter.startswith("$share/")
             wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
             if wanted and not shared:
                 feeds.append((subscriber, subscriber.live or subscriber.durable))
-        self.connection.subscribed(event.packet_id, codes)
+        self.connection.subscribed(event.packet_id, codes, "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX]))
         for subscriber, subscription in feeds:
             if subscription is not None:
                 client.feed_retained(subscriber, subscription, self._retained(subscriber.request.filter))

@@ -31,7 +31,7 @@ class Phase(enum.Enum):
 class Holder(Protocol):
     """The connection a session has now."""
 
-    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode) -> None:
+    def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """These QoS 2 messages, which came in over an earlier connection, are safe (or refused) now."""
         ...
 

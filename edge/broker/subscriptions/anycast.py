@@ -29,15 +29,13 @@ class AnycastGroup:
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
         self._outstanding: dict[Consumer, dict[int, Stored]] = {}
 
-    def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Hand a run on; refused at once when there is no consumer or too much is waiting already."""
+    def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Refusal | None:
+        """Hand a run on; returns why not when there is no consumer or too much is waiting already."""
         if not self.group:
-            origin.refused(tokens, Refusal.NO_CONSUMER)
-            return
+            return Refusal.NO_CONSUMER
         size = run.size
         if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
-            origin.refused(tokens, Refusal.FULL)
-            return
+            return Refusal.FULL
         first = self._position
         self._position += len(run.bodies)
         for i, token in enumerate(tokens):
@@ -45,6 +43,7 @@ class AnycastGroup:
         self._waiting.append(Stored(first, 0, run))
         self._waiting_bytes += size
         self.pump()
+        return None
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""

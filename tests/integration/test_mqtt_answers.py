@@ -1,0 +1,99 @@
+"""What a gateway answers over real sockets when it has to say no: in which order, in which words, per version."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.reason_codes import ReasonCode as R
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost
+
+RESOURCES = f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: answers}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {{name: standard}}}}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.joe}}
+spec:
+  username: joe
+  authentication: {{type: password, password: {base64.b64encode(b"secret").decode()}}}
+  authorization:
+    - {{addresses: ["plant/#"], operations: [send, recv]}}
+"""
+KEPT = Properties(session_expiry_interval_s=100)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    folder: Path = tmp_path_factory.mktemp("answers")
+    file = folder / "gateway.yaml"
+    file.write_text(RESOURCES)
+    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    with Waypost(folder / "gw.log", *arguments) as running:
+        yield running
+
+
+def joe(gateway: Waypost, client_id: str, version: int = 5, **fields: object) -> Raw:
+    return Raw(gateway, version).connect(client_id, username="joe", password=b"secret", **fields)
+
+
+def test_a_refusal_waits_for_the_answers_before_it(gateway: Waypost) -> None:
+    """Those wait for their commit, the refusal would not have to [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+    with joe(gateway, "order") as client, joe(gateway, "keeper", properties=KEPT) as keeper:
+        assert keeper.subscribe("plant/#", qos=1) == [1]
+        for qos, answer in ((1, packets.PubAck), (2, packets.PubRec)):
+            sent = [("plant/a", 0), ("elsewhere", 0x87), ("plant/b", 0), ("elsewhere", 0x87), ("$SYS/x", 0x87)]
+            for turn in range(20):
+                first = turn * 5 + 1 + qos * 1_000
+                client.send(
+                    *(packets.Publish(each, b"x", qos, packet_id=first + i) for i, (each, _) in enumerate(sent))
+                )
+                answers = [client.receive() for _ in sent]
+                assert all(isinstance(each, answer) for each in answers), answers
+                told = [(each.packet_id, each.reason) for each in answers if isinstance(each, answer)]
+                assert told == [(first + i, reason) for i, (_, reason) in enumerate(sent)]
+
+
+def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> None:
+    """MQTT 3.1.1 is told by the end of its connection; what was taken before is acknowledged first."""
+    with joe(gateway, "keeper-4", 4, clean_start=False) as keeper, joe(gateway, "older", 4) as client:
+        assert keeper.subscribe("plant/#", qos=1) == [1]
+        client.send(packets.Publish("plant/a", b"x", 1, packet_id=7), packets.Publish("no", b"x", 1, packet_id=8))
+        assert client.receive() == packets.PubAck(7)
+        assert client.receive() is None
+
+
+def test_words_for_who_wants_them(gateway: Waypost) -> None:
+    """Reason Strings in PUBACK, SUBACK and DISCONNECT; none when the client did not ask [MQTT-3.1.2-29]."""
+    refused = packets.Subscribe(3, (SubscriptionRequest("plant/a", 1), SubscriptionRequest("#", 1)))
+    for asked in (1, 0):
+        with joe(gateway, "words", properties=Properties(request_problem_information=asked)) as client:
+            client.send(packets.Publish("elsewhere", b"x", 1, packet_id=1), refused)
+            puback, suback = client.receive(), client.receive()
+            disconnect = client.send(b"\x36\x00").receive()
+            assert isinstance(puback, packets.PubAck)
+            assert isinstance(suback, packets.SubAck)
+            assert isinstance(disconnect, packets.Disconnect)
+            assert (puback.reason, suback.codes, disconnect.reason) == (R.NOT_AUTHORIZED, (1, 0x87), R.MALFORMED_PACKET)
+            words = [each.properties.reason_string for each in (puback, suback, disconnect)]
+            if asked:
+                assert words == ["not authorized", "#: not allowed to receive all that matches it", words[2]]
+                assert "QoS 3" in (words[2] or "")
+            else:
+                assert words == [None, None, None]
