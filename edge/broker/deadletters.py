@@ -1,17 +1,16 @@
 """Messages given up: rejected, tried too often, undeliverable or expired. None of them disappears without a trace.
 
-Where the address names a dead letter (or expiry) address the message goes there with the reason as annotations, and its
-place in its own log is acknowledged once the copy is on disk: never before, as a failed commit gives up what it had
-appended and keeps what it had acknowledged. So a power cut between the two may leave a second dead letter, and cannot
-lose the first. Where there is no such address a record of kind ``lost`` says what was given up: the loss ledger.
+Where the address names a dead letter (or expiry) address the message goes there with the reason as annotations. The
+copy, the acknowledgement of its place in its own log and the entry in the loss ledger are one commit: a power cut sees
+all of it or nothing, and a commit that fails takes back all three.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -22,10 +21,9 @@ from edge.broker.amqp.translate import without_ttl
 from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import Refusal
 from edge.broker.expiry import is_over, ttl_ns
-from edge.broker.limits import LOST_RECORDS_MAX
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run, encode_run
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Loss, Store
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +31,11 @@ REASON_ANNOTATION: Final = "x-opt-waypost-dead-reason"
 FROM_ANNOTATION: Final = "x-opt-waypost-dead-from"
 SEQUENCE_ANNOTATION: Final = "x-opt-waypost-dead-sequence"
 
-KIND: Final = "lost"
-"""Kind of the store's small state the loss records are kept under."""
+DEAD_LETTERED: Final = "dead-lettered: "
+"""Begins the reason in the ledger when the message is at a dead letter address now."""
+
+TOLD_MAX: Final = 1_000
+"""Kinds of loss the log has a line for; each is in the ledger anyway."""
 
 
 class Reason(Enum):
@@ -46,24 +47,11 @@ class Reason(Enum):
     EXPIRED = "expired"
 
 
-class Lost(msgspec.Struct):
-    """Sequences ``first..last`` of an address that were given up for one subscription; `count` of them, which is less
-    than the range holds when records had to be merged."""
-
-    address: str
-    subscription: str
-    reason: str
-    first: int
-    last: int
-    count: int
-    since_ns: int
-    until_ns: int
-
-
 class Owner(Protocol):
     """The subscription a message is given up for."""
 
     name: str
+    cursor: int
     policy: AddressPolicy
 
     def given_up(self, first: int, last: int) -> None:
@@ -79,43 +67,14 @@ class Owner(Protocol):
         ...
 
 
-class LossLedger:
-    """What was given up, in records of the store; ranges that follow each other are one record."""
+class _UnderWay(NamedTuple):
+    """A message on its way to a dead letter address."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._next = 0
-        self._records: dict[str, Lost] = {}
-        self._latest: dict[tuple[str, str, str], str] = {}
-        for key, value in store.items(KIND):
-            record = msgspec.msgpack.decode(value, type=Lost)
-            self._records[key] = record
-            self._latest[(record.subscription, record.address, record.reason)] = key
-            self._next = max(self._next, int(key) + 1)
-
-    def __iter__(self) -> Iterator[Lost]:
-        return iter(self._records.values())
-
-    def note(self, subscription: str, stored: Stored, reason: Reason, now_ns: int) -> bool:
-        """Join the open group with a record; True when it is the first of its kind."""
-        run, first = stored.run, stored.sequence
-        last = first + len(run.bodies) - 1
-        kind = (subscription, run.address, reason.value)
-        key = self._latest.get(kind)
-        record = self._records.get(key) if key is not None else None
-        new = record is None
-        full = len(self._records) >= LOST_RECORDS_MAX
-        if key is not None and record is not None and (record.last + 1 == first or full):
-            record.first, record.last = min(record.first, first), max(record.last, last)
-            record.count += len(run.bodies)
-            record.until_ns = now_ns
-        else:
-            key, self._next = f"{self._next:012}", self._next + 1
-            record = Lost(run.address, subscription, reason.value, first, last, len(run.bodies), now_ns, now_ns)
-            self._records[key] = record
-            self._latest[kind] = key
-        self._store.put(KIND, key, msgspec.msgpack.encode(record))
-        return new
+    owner: Owner
+    position: int
+    reason: Reason
+    loss: Loss | None
+    """What the ledger is to say when it has arrived; None: that is in the commit it arrives with."""
 
 
 class DeadLetters:
@@ -133,12 +92,13 @@ class DeadLetters:
     ) -> None:
         """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock_ns` (UTC) may."""
         self.now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.ledger = LossLedger(store)
+        self._store = store
+        self._told: set[tuple[str, str, Reason]] = set()
         self._publish = publish
         self._clock_ns = clock_ns
         self._clock_good = clock_good
         self._token = 0
-        self._under_way: dict[int, tuple[Owner, int, Reason]] = {}
+        self._under_way: dict[int, _UnderWay] = {}
         self._due: dict[Owner, None] = {}
 
     # --- from subscriptions -----------------------------------------------------------------------------------
@@ -160,19 +120,43 @@ class DeadLetters:
         """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
         policy, run = owner.policy, stored.run
         address = policy.expiry if reason is Reason.EXPIRED else policy.deadletter
-        if address is None or address == run.address:
-            if self.ledger.note(owner.name, stored, reason, self._clock_ns()):
-                log.warning("%s: messages of %s are given up: %s", owner.name, run.address, reason.value)
-            owner.given_up(stored.position, stored.position + len(run.bodies) - 1)
+        if address is not None and address != run.address:
+            self._send(owner, stored, reason, address)
             return
-        position = stored.position
+        self._tell(owner, run, reason)
+        last = stored.position + len(run.bodies) - 1
+        self._store.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
+        owner.given_up(stored.position, last)
+
+    def _send(self, owner: Owner, stored: Stored, reason: Reason, address: str) -> None:
+        done = 0
         for dead in dead_runs(stored, address, reason):
-            tokens = range(self._token, self._token + len(dead.bodies))
-            self._token += len(dead.bodies)
-            for token in tokens:
-                self._under_way[token] = (owner, position, reason)
-                position += 1
+            count = len(dead.bodies)
+            part = Stored(stored.position + done, stored.sequence + done, stored.run.part(done, done + count))
+            loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
+            tokens = range(self._token, self._token + count)
+            self._token += count
+            for index, token in enumerate(tokens):
+                self._under_way[token] = _UnderWay(owner, part.position + index, reason, loss if index == 0 else None)
+            gathered = self._store.gathered
             self._publish(self, dead, tokens)
+            if self._store.gathered != gathered:
+                self._under_way[tokens[0]] = self._under_way[tokens[0]]._replace(loss=None)
+                self._store.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
+            done += count
+
+    def _loss(self, owner: Owner, stored: Stored, reason: str) -> Loss:
+        run, first = stored.run, stored.sequence
+        count = len(run.bodies)
+        size = sum(map(len, run.bodies))
+        return Loss(owner.name, run.address, first, first + count - 1, count, size, reason, self._clock_ns())
+
+    def _tell(self, owner: Owner, run: Run, reason: Reason) -> None:
+        """One line in the log for each kind of loss, not each message."""
+        kind = (owner.name, run.address, reason)
+        if kind not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(kind)
+            log.warning("%s: messages of %s are given up: %s", owner.name, run.address, reason.value)
 
     def tick(self) -> None:
         """Every `limits.TICK_S`: redeliver what is due, try again what could not be stored."""
@@ -187,12 +171,14 @@ class DeadLetters:
 
     def accepted(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            owner, position, _ = self._under_way.pop(token)
+            owner, position, _, loss = self._under_way.pop(token)
+            if loss is not None:  # handed on without being stored
+                self._store.give_up(owner.cursor, position, position + loss.messages - 1, [loss])
             owner.given_up(position, position)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         for token in tokens:
-            owner, position, reason = self._under_way.pop(token)
+            owner, position, reason, _ = self._under_way.pop(token)
             owner.give_up_again(position, position, reason)
             self._due[owner] = None
 

@@ -73,9 +73,6 @@ GIVING_UP_MAX: Final = 10_000
 """Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
 they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""
 
-LOST_RECORDS_MAX: Final = 10_000
-"""Records of messages given up, about 300 bytes each; beyond it a new range extends the last one of its address."""
-
 SELECTOR_LENGTH_MAX: Final = 4_096
 """Characters of a receiver's selector: it is evaluated for every message."""
 

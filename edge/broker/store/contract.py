@@ -63,6 +63,37 @@ class Committed(NamedTuple):
     error: StoreError | None
 
 
+class Loss(NamedTuple):
+    """Messages given up: sequences ``first..last`` of an address, for one consumer group."""
+
+    subscription: str
+    """Name of the cursor that is not given them."""
+    address: str
+    first: int
+    last: int
+    messages: int
+    """How many of the range were given up; fewer than it holds when entries had to be merged."""
+    bytes: int
+    """Bytes of their bodies."""
+    reason: str
+    decided_at: int
+    """UTC nanoseconds."""
+
+
+class LedgerEntry(NamedTuple):
+    """A row of the loss ledger: a `Loss` with its number, which ascends in the order of the decisions."""
+
+    entry: int
+    subscription: str
+    address: str
+    first: int
+    last: int
+    messages: int
+    bytes: int
+    reason: str
+    decided_at: int
+
+
 class LogInfo(NamedTuple):
     """A log as committed: positions ``first <= p < next`` are kept, with `bytes` of bodies."""
 
@@ -100,10 +131,10 @@ class StoreInfo(NamedTuple):
 class Store(Protocol):
     """The gateway's store. All methods are called from the event loop's thread only and return at once.
 
-    `append`, `acknowledge`, `put`, `delete`, `log`, `open_cursor` and `drop_cursor` join the open group. `flush`
-    seals it and hands it to the writer, unless a commit is running (then the group stays open and grows: that is
-    the group commit) or nothing is in it. When a commit ends, `on_commit` is called on the loop's thread, and then
-    the next `flush` may seal. Callbacks reach the loop's thread through the `post` function given at construction
+    `append`, `acknowledge`, `give_up`, `evict`, `put`, `delete`, `log`, `open_cursor` and `drop_cursor` join the open
+    group. `flush` seals it and hands it to the writer, unless a commit is running (then the group stays open and grows:
+    that is the group commit) or nothing is in it. When a commit ends, `on_commit` is called on the loop's thread, and
+    then the next `flush` may seal. Callbacks reach the loop's thread through the `post` function given at construction
     (``loop.call_soon_threadsafe`` in the product, a list in tests).
 
     Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
@@ -170,6 +201,44 @@ class Store(Protocol):
         Segments wholly below every cursor of their log are deleted by a later commit. Nothing happens when the cursor
         was dropped. Raises ValueError when `last` is not committed yet.
         """
+        ...
+
+    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
+        """Positions ``first <= p <= last`` are done with for this cursor, and the ledger says why: one commit for both.
+
+        `if_kept`: only if what was appended to the open group is committed with it (a dead letter takes the place of
+        the message); nothing happens when that commit fails. Without it the two wait for the next commit that succeeds.
+        Idempotent like `acknowledge`, but for the losses. Raises ValueError when `last` is not committed yet.
+        """
+        ...
+
+    @property
+    def gathered(self) -> int:
+        """Runs in the open group: tells whether somebody appended."""
+        ...
+
+    def losses(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
+        """Committed ledger entries numbered above `after`, oldest first; what was read here does not change any more.
+
+        Blocks for a short read of the medium. Raises StoreError.
+        """
+        ...
+
+    def log_bytes(self, log: int) -> int:
+        """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
+        ...
+
+    def evict(self, log: int, size: int) -> None:
+        """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group.
+
+        What some cursor had not acknowledged (and `narrow` says it wanted) becomes ledger entries of that commit, with
+        reason ``evicted``. Asking again before the commit adds up. Less is evicted when the log holds less, or more
+        than one commit may delete.
+        """
+        ...
+
+    def narrow(self, cursor: int, wants: Callable[[Run], bool]) -> None:
+        """Of its log this cursor is owed only what `wants` says (by everything but bodies); called on any thread."""
         ...
 
     def drop_cursor(self, cursor: int) -> None:

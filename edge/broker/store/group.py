@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import CursorRecord, StoreError
+from edge.broker.store.contract import CursorRecord, Loss, StoreError
+from edge.broker.store.ledger import Entries
 from edge.broker.store.progress import Progress
 
 
@@ -38,6 +39,8 @@ class CursorState:
     name: str
     log: int
     progress: Progress
+    wants: Callable[[Run], bool] | None = None
+    """What it is owed of its log; None: everything."""
 
     def record(self) -> CursorRecord:
         return CursorRecord(self.cursor, self.name, self.log, self.progress.position, self.progress.above)
@@ -80,11 +83,52 @@ class Reclaimed(NamedTuple):
     finished: bool
 
 
+class Holder(NamedTuple):
+    """A cursor as an eviction sees it: what it acknowledged, and what it is owed."""
+
+    name: str
+    progress: Progress
+    wants: Callable[[Run], bool] | None
+
+
+class Eviction(NamedTuple):
+    """Delete the oldest segments of `log`, from `first` on and below `limit`, `bytes` of bodies or a little more."""
+
+    log: int
+    first: int
+    limit: int
+    bytes: int
+    holders: Sequence[Holder]
+    now_ns: int
+    """UTC."""
+
+
+class Evicted(NamedTuple):
+    """What an `Eviction` did: `first` is kept now, `bytes` of bodies went."""
+
+    log: int
+    first: int
+    bytes: int
+    losses: Sequence[Loss] = ()
+
+
+class GivenUp(NamedTuple):
+    """Positions a cursor is done with; `if_kept`: only with what the group appends."""
+
+    cursor: int
+    first: int
+    last: int
+    losses: Sequence[Loss]
+    if_kept: bool
+
+
 class Outcome(NamedTuple):
     """How a commit ended."""
 
     error: StoreError | None
     reclaimed: Sequence[Reclaimed] = ()
+    evicted: Sequence[Evicted] = ()
+    entries: Entries = Entries()
 
 
 @dataclass(slots=True, eq=False)
@@ -112,6 +156,12 @@ class Group:
     log_rows: list[LogRow] = field(default_factory=list)
     cursor_rows: list[CursorRow] = field(default_factory=list)
     reclaims: list[Reclaim] = field(default_factory=list)
+    given_up: list[GivenUp] = field(default_factory=list)
+    losses: list[Loss] = field(default_factory=list)
+    """Noted for the ledger, whatever becomes of what is appended."""
+    evicting: dict[int, int] = field(default_factory=dict)
+    """Bytes asked to be evicted, by log."""
+    evictions: list[Eviction] = field(default_factory=list)
     reclaim_bytes_max: int = 0
     outcome: Outcome | None = None
     done: threading.Event = field(default_factory=threading.Event)

@@ -18,13 +18,19 @@ from edge.broker.store.contract import (
     Committed,
     CursorInfo,
     CursorRecord,
+    LedgerEntry,
     LogInfo,
     StoreError,
     StoreInfo,
 )
-from edge.broker.store.group import CursorRow, CursorState, Group, LogRow, LogState, Outcome, Reclaim
-from edge.broker.store.limits import LOGS_MAX, POSITION_MAX, TEXT_BYTES_MAX, VALUE_BYTES_MAX, Limits
-from edge.broker.store.progress import Progress
+from edge.broker.store.group import (
+    Group,
+    LogRow,
+    LogState,
+    Outcome,
+)
+from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, VALUE_BYTES_MAX, Limits
+from edge.broker.store.places import Places, check_text
 
 logger = logging.getLogger(__name__)
 
@@ -36,21 +42,16 @@ def _ignore(_: Committed) -> None:
     """`on_commit` until somebody wants to know."""
 
 
-class GroupingStore(ABC):
+class GroupingStore(Places, ABC):
     """Gathers, seals and finishes groups (see `contract.Store` for what each method promises)."""
 
     def __init__(self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
         """`clock`: seconds, monotonic, the same for every process of one boot of the machine."""
+        super().__init__(limits)
         self.epoch = epoch
         self.on_commit: Callable[[Committed], None] = _ignore
         self._post = post
         self._clock = clock
-        self._limits = limits
-        self._logs: dict[int, LogState] = {}
-        self._log_numbers: dict[str, int] = {}
-        self._cursors: dict[int, CursorState] = {}
-        self._cursor_numbers: dict[tuple[str, int], int] = {}
-        self._cursor_last = 0
         self._closed = False
         self._refused: int | None = (
             None  # messages since commits began to fail: one line for each trouble, not each commit
@@ -60,15 +61,8 @@ class GroupingStore(ABC):
         self._runs: list[tuple[int, Run]] = []
         self._size = 0
         self._sizes: dict[int, int] = {}
-        self._new_logs: list[int] = []
-        self._opened: set[int] = set()
-        self._dropped: set[int] = set()
         self._state: dict[tuple[str, str], bytes | None] = {}
-        self._urgent = False
         # work that can wait for company
-        self._moved: set[int] = set()
-        self._reclaim: dict[int, None] = {}
-        self._unfinished: set[int] = set()
         self._lazy_due: float | None = None
         self._retry_at = 0.0
         # counters: all known ones, and those the medium has not been told
@@ -109,72 +103,18 @@ class GroupingStore(ABC):
         """See `contract.Store`."""
 
     @abstractmethod
+    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
+        """Committed entries above `after`, oldest first. Raises StoreError."""
+
+    @abstractmethod
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` (at least ``log.first``) up to ``log.next``."""
 
-    # --- logs and cursors -------------------------------------------------------------------------------------
-
-    def log(self, name: str) -> int:
-        number = self._log_numbers.get(name)
-        if number is None:
-            _check_text("log", name)
-            number = len(self._logs) + 1
-            if number > LOGS_MAX:
-                raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
-            self._add_log(LogState(number, name))
-            self._new_logs.append(number)
-            self._urgent = True
-        return number
-
-    def bounds(self, log: int) -> tuple[int, int]:
-        state = self._logs[log]
-        return state.first, state.next
-
-    def open_cursor(self, name: str, log: int, position: int) -> int:
-        number = self._cursor_numbers.get((name, log))
-        if number is None:
-            _check_text("cursor", name)
-            state = self._logs[log]
-            position = max(position, state.first, state.doomed)
-            number = self._cursor_last + 1
-            self._add_cursor(CursorState(number, name, log, Progress(position)))
-            self._opened.add(number)
-            self._urgent = True
-        return number
-
-    def cursor(self, cursor: int) -> CursorRecord:
-        return self._cursors[cursor].record()
-
-    def drop_cursor(self, cursor: int) -> None:
-        state = self._cursors.pop(cursor, None)
-        if state is None:
-            return
-        del self._cursor_numbers[state.name, state.log]
-        log = self._logs[state.log]
-        log.cursors.discard(cursor)
-        log.floor = None
-        self._opened.discard(cursor)
-        self._moved.discard(cursor)
-        self._dropped.add(cursor)
-        self._reclaim[log.log] = None
-        self._urgent = True
-
-    def acknowledge(self, cursor: int, first: int, last: int) -> None:
-        state = self._cursors.get(cursor)
-        if state is None:
-            return
-        log = self._logs[state.log]
-        if last >= log.next:
-            raise ValueError(f"log {log.name!r}: position {last} acknowledged, {log.next} is not committed yet")
-        progress = state.progress
-        before = progress.position
-        if last < before or last < first:
-            return
-        progress.add(max(first, -1), last)
-        self._moved.add(cursor)
-        if progress.position != before and (log.floor is None or log.floor == before):
-            log.floor = None
-            self._reclaim[log.log] = None
+    def losses(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
+        entries = self._read_ledger(after, entries_max)
+        if entries:
+            self._ledger.read_up_to(entries[-1].entry)
+        return entries
 
     # --- messages and state -----------------------------------------------------------------------------------
 
@@ -182,8 +122,8 @@ class GroupingStore(ABC):
         if self._closed:
             raise StoreError("the store is closed")
         if not (run.address.isascii() and run.device.isascii() and len(run.address) + len(run.device) < TEXT_BYTES_MAX):
-            _check_text("address", run.address)
-            _check_text("device", run.device)
+            check_text("address", run.address)
+            check_text("device", run.device)
         size = sum(map(len, run.bodies))
         self._runs.append((log, run))
         self._size += size
@@ -191,8 +131,8 @@ class GroupingStore(ABC):
         self._urgent = True
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        _check_text("kind", kind)
-        _check_text("key", key)
+        check_text("kind", kind)
+        check_text("key", key)
         if len(value) > VALUE_BYTES_MAX:
             raise StoreError(f"value of {kind} {key!r} has {len(value)} bytes, {VALUE_BYTES_MAX} are allowed")
         self._state[kind, key] = value
@@ -215,6 +155,17 @@ class GroupingStore(ABC):
     @property
     def committing(self) -> bool:
         return self._sealed is not None
+
+    @property
+    def gathered(self) -> int:
+        return len(self._runs)
+
+    def log_bytes(self, log: int) -> int:
+        size = self._logs[log].bytes + self._sizes.get(log, 0) - self._evicting.get(log, 0)
+        sealed = self._sealed
+        if sealed is not None:
+            size += sealed.sizes.get(log, 0) - sealed.evicting.get(log, 0)
+        return max(0, size)
 
     def flush(self) -> bool:
         if self._sealed is not None or self._closed:
@@ -253,36 +204,35 @@ class GroupingStore(ABC):
     def _waiting(self) -> bool:
         """True when there is something to write, however little it hurries."""
         return bool(
-            self._moved or self._reclaim or self._state or self._opened or self._dropped or self._new_logs or self._runs
+            self._moved
+            or self._reclaim
+            or self._state
+            or self._opened
+            or self._dropped
+            or self._new_logs
+            or self._runs
+            or self._given_up
         )
-
-    def _add_log(self, state: LogState) -> None:
-        self._logs[state.log] = state
-        self._log_numbers[state.name] = state.log
-
-    def _add_cursor(self, state: CursorState) -> None:
-        self._cursors[state.cursor] = state
-        self._cursor_numbers[state.name, state.log] = state.cursor
-        self._cursor_last = max(self._cursor_last, state.cursor)
-        log = self._logs[state.log]
-        log.cursors.add(state.cursor)
-        log.floor = None
 
     def _start(self, now: float, *, due: bool, last: bool) -> None:
         """Seal the open group and hand it to the medium. `due`: with cursor moves; `last`: before closing."""
         group = Group(self._runs, self._size, self._sizes, self._new_logs, self._opened, self._dropped, self._state)
         self._runs, self._size, self._sizes, self._new_logs = [], 0, {}, []
         self._opened, self._dropped, self._state, self._urgent = set(), set(), {}, False
+        group.given_up, self._given_up = self._given_up, []
+        group.evicting, self._evicting = self._evicting, {}
+        group.losses = self._ledger.take()
         self._sealed = group
         group.monotonic_ns = int(now * 1e9)
         try:
             self._number(group)
             self._count(group, last=last)
+            self._choose_evictions(group)
             self._choose_reclaims(group)
             if due or group.reclaims:
                 group.moved, self._moved = self._moved, set()
                 self._lazy_due = None
-            group.cursor_rows = [self._cursor_row(cursor) for cursor in sorted(group.moved | group.opened)]
+            group.cursor_rows = self._cursor_rows(group)
             self._commit(group)
         except (StoreError, struct.error, OverflowError, UnicodeError) as error:
             failure = error if isinstance(error, StoreError) else StoreError(f"a message cannot be stored: {error}")
@@ -326,6 +276,7 @@ class GroupingStore(ABC):
         limits = self._limits
         group.counting = (
             last
+            or bool(group.evicting)
             or self._uncounted_commits + 1 >= limits.counted_commits_max
             or self._uncounted_bytes + group.size >= limits.counted_bytes_max
             or len(self._uncounted) + len(group.sequences) >= limits.counted_addresses_max
@@ -342,34 +293,6 @@ class GroupingStore(ABC):
                 group.log_rows.append(LogRow(log, state.name, state.first, end, size))
             else:
                 group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
-
-    def _choose_reclaims(self, group: Group) -> None:
-        """Pick logs to delete from: never what is not counted, and on a busy store only when counting anyway."""
-        group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
-        for log in list(self._reclaim):
-            if len(group.reclaims) >= self._limits.reclaim_logs_max:
-                break
-            state = self._logs[log]
-            end = group.ends.get(log, state.next)
-            floor = self._floor(state, end)
-            limit = min(floor, end if group.counting else state.counted)
-            if floor <= state.first:
-                del self._reclaim[log]
-                self._unfinished.discard(log)
-            elif limit > state.first and (group.counting or not group.runs or log in self._unfinished):
-                del self._reclaim[log]
-                state.doomed = limit
-                group.reclaims.append(Reclaim(log, state.first, limit))
-
-    def _floor(self, log: LogState, end: int) -> int:
-        """The first position of `log`, which ends at `end`, that some cursor still wants."""
-        if log.floor is None:
-            log.floor = min((self._cursors[cursor].progress.position for cursor in log.cursors), default=None)
-        return end if log.floor is None else min(log.floor, end)
-
-    def _cursor_row(self, cursor: int) -> CursorRow:
-        state = self._cursors[cursor]
-        return CursorRow(cursor, state.name, state.log, state.progress.position, state.progress.pack())
 
     # --- after a commit ---------------------------------------------------------------------------------------
 
@@ -404,6 +327,10 @@ class GroupingStore(ABC):
             state.next = end
             state.bytes += group.sizes[log]
         self._retry_at = 0.0
+        self._ledger.kept(outcome.entries)
+        for given in group.given_up:
+            if given.if_kept and (cursor := self._cursors.get(given.cursor)) is not None:
+                self._pass(cursor, given.first, given.last)
         self._sequences.update(group.sequences)
         if group.counting:
             self._counted(group)
@@ -412,15 +339,10 @@ class GroupingStore(ABC):
             self._uncounted_logs.update(group.ends)
             self._uncounted_commits += 1
             self._uncounted_bytes += group.size
-        for log, first, size, finished in outcome.reclaimed:
-            state = self._logs[log]
-            state.first = max(state.first, first)
-            state.bytes -= size
-            if finished:
-                self._unfinished.discard(log)
-            else:
-                self._unfinished.add(log)
-                self._reclaim[log] = None
+        for evicted in outcome.evicted:
+            self._evicted(evicted)
+        for reclaimed in outcome.reclaimed:
+            self._reclaimed(reclaimed)
 
     def _counted(self, group: Group) -> None:
         for row in group.log_rows:
@@ -437,16 +359,8 @@ class GroupingStore(ABC):
         self._opened |= group.opened & self._cursors.keys()
         self._moved |= group.moved & self._cursors.keys()
         self._dropped |= group.dropped
+        self._ledger.failed(group.losses)
+        self._given_up[:0] = [given for given in group.given_up if not given.if_kept]
         self._state = {**group.state, **self._state}
         self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
         self._lazy_due = self._retry_at = self._clock() + self._limits.retry_delay_s
-
-
-def _check_text(what: str, text: str) -> None:
-    """Raises StoreError when `text` cannot be written as at most 65 535 bytes of UTF-8."""
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError as error:
-        raise StoreError(f"{what} {text!r} is not valid Unicode") from error
-    if size > TEXT_BYTES_MAX:
-        raise StoreError(f"{what} has {size} bytes, {TEXT_BYTES_MAX} are allowed")

@@ -48,6 +48,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes one commit may delete, or twice what it appends when that is more, so that deleting keeps up."""
     reclaim_logs_max: int = 8
     """Logs one commit deletes from; the others take their turn in the next."""
+    evict_bytes_max: int = 8 * MIB
+    """Bytes of bodies one commit may evict: they are read to name what is lost, about 30 ms on a Pi."""
+    ledger_entries_max: int = 10_000
+    """Entries of the loss ledger, about 150 bytes each. Beyond it ranges grow over what lies between them; at twice as
+    many the oldest go."""
+    ledger_growing_max: int = 1_024
+    """Ledger entries kept in memory because they may grow; others begin a new row."""
     addresses_cached_max: int = 65_536
     """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
     segments_cached_max: int = 8

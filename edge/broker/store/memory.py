@@ -7,11 +7,14 @@ import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
 from bridge.message import Stored
-from edge.broker.store.contract import CursorRecord, StoreError
-from edge.broker.store.group import Group, LogState, Outcome, Reclaim, Reclaimed
+from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError
+from edge.broker.store.eviction import EVICTED, losses_of
+from edge.broker.store.group import Evicted, Eviction, Group, LogState, Outcome, Reclaim, Reclaimed
 from edge.broker.store.grouping import GroupingStore, Post
+from edge.broker.store.ledger import Entries
 from edge.broker.store.limits import Limits
 from edge.broker.store.progress import unpack
 
@@ -29,9 +32,11 @@ class MemoryStore(GroupingStore):
         self._records: dict[int, CursorRecord] = {}
         self._values: dict[str, dict[str, bytes]] = {}
         self._counters: dict[str, int] = {}
+        self._entries: list[LedgerEntry] = []
 
     def cursors(self) -> Sequence[CursorRecord]:
-        return [self._records[cursor] for cursor in sorted(self._records)]
+        records = (self._records[cursor] for cursor in sorted(self._records))
+        return [record._replace(position=max(record.position, self._logs[record.log].first)) for record in records]
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         return iter(sorted(self._values.get(kind, {}).items()))
@@ -61,6 +66,9 @@ class MemoryStore(GroupingStore):
     def sequences(self) -> Iterator[tuple[str, int]]:
         return iter({**self._counters, **self._sequences}.items())
 
+    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
+        return [entry for entry in self._entries if entry.entry > after][:entries_max]
+
     def _file_bytes(self) -> int:
         return 0
 
@@ -87,7 +95,26 @@ class MemoryStore(GroupingStore):
                 values.pop(key, None)
             else:
                 values[key] = value
-        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims])
+        evicted = [self._evict(eviction) for eviction in group.evictions]
+        losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))
+        entries = self._enter(list(chain(losses, *(part.losses for part in evicted))))
+        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, entries)
+
+    def _enter(self, losses: Sequence[Loss]) -> Entries:
+        entries = self._ledger.entries(losses)
+        kept = [entry for entry in self._entries if entry.entry not in entries.replaced]
+        self._entries = [*kept, *entries.added][entries.oldest_dropped :]
+        return entries
+
+    def _evict(self, eviction: Eviction) -> Evicted:
+        runs = self._kept.get(eviction.log, [])
+        freed, until, gone = 0, eviction.first, list[Stored]()
+        while runs and freed < eviction.bytes and runs[0].position < eviction.limit:
+            gone.append(runs.pop(0))
+            freed += sum(map(len, gone[-1].run.bodies))
+            until = gone[-1].position + len(gone[-1].run.bodies)
+        losses = list(losses_of(eviction.holders, gone, EVICTED, eviction.now_ns))
+        return Evicted(eviction.log, until, freed, losses)
 
     def _drop(self, reclaim: Reclaim) -> Reclaimed:
         runs = self._kept.get(reclaim.log, [])

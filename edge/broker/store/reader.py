@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from bridge.message import Stored
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.segment import Row, SegmentDamaged, decode
+from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
 
 logger = logging.getLogger(__name__)
 
 _SEEK: Final = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
-SCAN: Final = f"SELECT {', '.join(Row._fields)} FROM segment WHERE key >= ? AND key < ? ORDER BY key"  # noqa: S608
+SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 """Rows of table ``segment`` in a range of keys."""
 
 

@@ -47,7 +47,19 @@ CREATE VIEW backlog AS
     FROM cursor JOIN log USING (log) JOIN logs ON logs.name = log.name;
 """  # noqa: S608 - two constants of ours
 
-MIGRATIONS: Final[Sequence[str]] = (_TABLES,)
+_LEDGER: Final = """
+CREATE TABLE ledger (
+    entry INTEGER PRIMARY KEY, subscription TEXT NOT NULL, address TEXT NOT NULL, first INTEGER NOT NULL,
+    last INTEGER NOT NULL, messages INTEGER NOT NULL, bytes INTEGER NOT NULL, reason TEXT NOT NULL,
+    decided_at INTEGER NOT NULL
+) STRICT;
+CREATE VIEW losses AS
+    SELECT subscription, address, reason, sum(messages) AS messages, sum(bytes) AS bytes, min(first) AS first,
+        max(last) AS last, datetime(max(decided_at) / 1000000000, 'unixepoch') AS latest
+    FROM ledger GROUP BY subscription, address, reason;
+"""
+
+MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER)
 """``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
 
 COMPATIBLE_FROM: Final = 1

@@ -51,6 +51,10 @@ class Row(NamedTuple):
     data: bytes
 
 
+SELECT: Final = f"SELECT {', '.join(Row._fields)} FROM segment"  # noqa: S608 - names of our own
+"""Rows of table ``segment``."""
+
+
 class Head(NamedTuple):
     """What a run is called, without its bodies."""
 

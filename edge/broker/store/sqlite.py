@@ -16,7 +16,7 @@ import msgspec
 
 from bridge.message import Stored
 from edge.broker.store import schema, segment
-from edge.broker.store.contract import CursorRecord, StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import CursorState, Group, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
@@ -27,6 +27,7 @@ from edge.broker.store.reader import SCAN, Reader, Request
 from edge.broker.store.writer import Job, Writer
 
 FILE_NAME: Final = "store.sqlite"
+_LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -65,7 +66,7 @@ class SqliteStore(GroupingStore):
                 raise meaning(error, f"opening {path}") from error
             except StoreError as error:
                 raise type(error)(f"{path}: {error}") from error
-            store._writer = Writer(connection, post, limits)
+            store._writer = Writer(connection, post, store._ledger, limits)
             store._reader = Reader(reading, post, store._skip_damaged, limits)
             undo.pop_all()
             return store
@@ -122,6 +123,10 @@ class SqliteStore(GroupingStore):
         rows = self._query("SELECT name, next FROM address")
         return iter({**dict(rows), **self._sequences}.items())
 
+    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
+        rows = self._query(f"{_LEDGER} WHERE entry > ? ORDER BY entry LIMIT ?", (after, entries_max))
+        return [LedgerEntry._make(row) for row in rows]
+
     def _query(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
         try:
             return self._side.execute(text, parameters).fetchall()
@@ -167,6 +172,7 @@ class SqliteStore(GroupingStore):
     def _load(self) -> None:
         """Read what is kept in memory: O(logs + cursors), and the few segments not counted yet."""
         self._load_boot()
+        self._load_ledger()
         for row in self._side.execute("SELECT log, name, first, next, bytes FROM log"):
             number, name, first, end, size = row
             self._add_log(LogState(number, name, first=first, next=end, bytes=size, counted=end))
@@ -177,6 +183,11 @@ class SqliteStore(GroupingStore):
         for state in self._logs.values():  # what a crash kept from being deleted
             if self._floor(state, state.next) > state.first:
                 self._reclaim[state.log] = None
+
+    def _load_ledger(self) -> None:
+        growing = self._query(f"{_LEDGER} ORDER BY entry DESC LIMIT ?", (self._limits.ledger_growing_max,))
+        rows = self._query("SELECT count(*) FROM ledger")[0][0]
+        self._ledger.load(map(LedgerEntry._make, reversed(growing)), rows)
 
     def _load_boot(self) -> None:
         try:

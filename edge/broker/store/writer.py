@@ -12,13 +12,16 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import CursorRow, Group, LogRow, Outcome, Reclaim, Reclaimed
+from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
 
@@ -54,9 +57,14 @@ class Writer:
     """Owns the writing connection and its thread."""
 
     def __init__(
-        self, connection: sqlite3.Connection, post: Callable[[Callable[[], None]], object], limits: Limits
+        self,
+        connection: sqlite3.Connection,
+        post: Callable[[Callable[[], None]], object],
+        ledger: OpenLedger,
+        limits: Limits,
     ) -> None:
         self._connection = connection
+        self._ledger = ledger
         self._post = post
         self._limits = limits
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -84,21 +92,41 @@ class Writer:
     def _commit(self, job: Job) -> Outcome:
         connection = self._connection
         statements = list(_statements(job))
-        reclaims = job.group.reclaims
+        group = job.group
+        alone = not (group.reclaims or group.evictions or group.losses or group.given_up)
         try:
-            if len(statements) == 1 and not reclaims:
+            if len(statements) == 1 and alone:
                 connection.execute(*statements[0])
                 return Outcome(None)
             connection.execute("BEGIN IMMEDIATE")
             for text, parameters in statements:
                 connection.execute(text, parameters)
-            reclaimed = self._reclaim(reclaims, job.group.reclaim_bytes_max)
+            evicted = [evict(connection, eviction) for eviction in group.evictions]
+            losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))
+            entries = self._enter(list(chain(losses, *(part.losses for part in evicted))))
+            reclaimed = self._reclaim(group.reclaims, group.reclaim_bytes_max)
             connection.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             wrapped = error if isinstance(error, sqlite3.Error) else sqlite3.DataError(str(error))
             return Outcome(meaning(wrapped, "commit"))
-        return Outcome(None, reclaimed)
+        return Outcome(None, reclaimed, evicted, entries)
+
+    def _enter(self, losses: Sequence[Loss]) -> Entries:
+        """Write losses into the ledger, in the transaction that removes the messages."""
+        if not losses:
+            return Entries()
+        entries, execute = self._ledger.entries(losses), self._connection.execute
+        for entry in entries.replaced:
+            execute("DELETE FROM ledger WHERE entry = ?", (entry,))
+        for text, parameters in _inserts(_LEDGER, entries.added):
+            execute(text, parameters)
+        if entries.oldest_dropped:
+            execute(
+                "DELETE FROM ledger WHERE entry IN (SELECT entry FROM ledger ORDER BY entry LIMIT ?)",
+                (entries.oldest_dropped,),
+            )
+        return entries
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:
@@ -142,20 +170,16 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     """(text, parameters) of everything but deleting segments."""
     group = job.group
     statements: list[tuple[str, Sequence[Any]]] = []
-
-    def insert(table: _Table, rows: Sequence[Sequence[Any]]) -> None:
-        for start in range(0, len(rows), ROWS_PER_STATEMENT):
-            part = rows[start : start + ROWS_PER_STATEMENT]
-            statements.append((_insert(table, len(part)), list(chain.from_iterable(part))))
-
     if job.boot is not None:
-        insert(_BOOT, [job.boot])
-    insert(_SEGMENT, job.segments)
+        statements += _inserts(_BOOT, [job.boot])
+    statements += _inserts(_SEGMENT, job.segments)
     statements += (("DELETE FROM cursor WHERE cursor = ?", (cursor,)) for cursor in sorted(group.dropped))
-    insert(_LOG, group.log_rows)
-    insert(_CURSOR, group.cursor_rows)
-    insert(_ADDRESS, list(group.counters.items()))
-    insert(_STATE, [(kind, key, value) for (kind, key), value in group.state.items() if value is not None])
+    statements += _inserts(_LOG, group.log_rows)
+    statements += _inserts(_CURSOR, group.cursor_rows)
+    statements += _inserts(_ADDRESS, list(group.counters.items()))
+    statements += _inserts(
+        _STATE, [(kind, key, value) for (kind, key), value in group.state.items() if value is not None]
+    )
     gone = (name for name, value in group.state.items() if value is None)
     statements += (("DELETE FROM state WHERE kind = ? AND key = ?", name) for name in gone)
     return statements
@@ -178,10 +202,17 @@ _CURSOR: Final = _Table(
     CursorRow._fields,
     "ON CONFLICT (cursor) DO UPDATE SET position = excluded.position, acknowledged = excluded.acknowledged",
 )
+_LEDGER: Final = _Table("ledger", LedgerEntry._fields)
 _ADDRESS: Final = _Table("address", ("name", "next"), "ON CONFLICT (name) DO UPDATE SET next = excluded.next")
 _STATE: Final = _Table(
     "state", ("kind", "key", "value"), "ON CONFLICT (kind, key) DO UPDATE SET value = excluded.value"
 )
+
+
+def _inserts(table: _Table, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
+    for start in range(0, len(rows), ROWS_PER_STATEMENT):
+        part = rows[start : start + ROWS_PER_STATEMENT]
+        yield _insert(table, len(part)), list(chain.from_iterable(part))
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Committed
+from edge.broker.store.contract import Committed, StoreFull
 from edge.broker.store.grouping import GroupingStore
 from edge.broker.store.limits import Limits
 from edge.broker.store.memory import MemoryStore
@@ -99,3 +99,22 @@ def sqlite_rig(directory: Path, limits: Limits | None = None) -> Rig:
 
 def memory_rig(limits: Limits | None = None) -> Rig:
     return Rig(lambda rig: MemoryStore(post=rig.posted.put, clock=rig.clock, limits=limits))
+
+
+def fail_commits(rig: Rig) -> None:
+    """Make commits fail as on a full medium, by the medium itself where there is one."""
+    if isinstance(rig.store, MemoryStore):
+        rig.store.failure = StoreFull("the medium is full")
+    else:
+        assert isinstance(rig.store, SqliteStore)
+        connection = rig.store._writer._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+
+
+def heal(rig: Rig) -> None:
+    if isinstance(rig.store, MemoryStore):
+        rig.store.failure = None
+    else:
+        assert isinstance(rig.store, SqliteStore)
+        rig.store._writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()

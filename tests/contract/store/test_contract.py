@@ -9,9 +9,8 @@ import pytest
 
 from edge.broker.store.contract import Store, StoreError, StoreFull
 from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
-from edge.broker.store.memory import MemoryStore
 from edge.broker.store.sqlite import SqliteStore
-from tests.contract.store.rig import Rig, flat, memory_rig, run_of, sqlite_rig
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
 SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3)
 
@@ -22,25 +21,6 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     made = sqlite_rig(tmp_path, limits) if request.param.startswith("sqlite") else memory_rig(limits)
     yield made
     made.store.close()
-
-
-def fail_commits(rig: Rig) -> None:
-    """Make commits fail as on a full medium, by the medium itself where there is one."""
-    if isinstance(rig.store, MemoryStore):
-        rig.store.failure = StoreFull("the medium is full")
-    else:
-        assert isinstance(rig.store, SqliteStore)
-        connection = rig.store._writer._connection
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
-
-
-def heal(rig: Rig) -> None:
-    if isinstance(rig.store, MemoryStore):
-        rig.store.failure = None
-    else:
-        assert isinstance(rig.store, SqliteStore)
-        rig.store._writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
 
 
 class TestAppend:

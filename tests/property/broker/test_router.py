@@ -20,6 +20,7 @@ from bridge.message import Run, Stored
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.deadletters import DEAD_LETTERED
 from edge.broker.mqtt.properties import Properties, encode_run
 from edge.broker.router import Router, SubscribeOptions
 from edge.broker.store.contract import StoreFull
@@ -232,9 +233,11 @@ class RouterMachine(RuleBasedStateMachine):
         assert len(durable) == len(set(durable))
         owed = {key for key in everything if key[0].startswith("t/")}
         assert set(durable) <= owed
-        lost = list(self.router.deadletters.ledger)
-        assert {record.subscription for record in lost} <= {"sub"}
-        assert len(owed) - len(durable) == sum(record.count for record in lost)
+        lost = [entry for entry in self.store.losses(0, 10_000) if not entry.reason.startswith(DEAD_LETTERED)]
+        assert {entry.subscription for entry in lost} <= {"sub"}
+        assert len(owed) - len(durable) == sum(entry.messages for entry in lost)
+        buried = [entry for entry in self.store.losses(0, 10_000) if entry.reason.startswith(DEAD_LETTERED)]
+        assert sum(entry.messages for entry in buried) == len(dead)
         assert all(not sender.sent for sender in self.senders), "everybody got an answer"
         assert not [key for sender in self.senders for key in sender.refused_bodies if ("q/1", key) in settled_queue]
         self.store.close()

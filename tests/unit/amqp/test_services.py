@@ -88,7 +88,7 @@ class TestDeliveryCount:
         (got,) = client.received(client.receiver("queue/a"))
         assert outline(got).body == b"soon"
         assert read_header(got).ttl_ms == 5000
-        assert [lost.reason for lost in site.router.deadletters.ledger] == ["expired"]
+        assert [lost.reason for lost in site.store.losses(0, 10)] == ["expired"]
 
 
 class TestBrowsing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import msgspec
 import pytest
 
 from bridge.amqp_values import Uint, decode, encode
@@ -15,11 +14,11 @@ from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.amqp.translate import outline, read_header
 from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.contract import AddressError, Outcome, Refusal, Subscription
-from edge.broker.deadletters import Lost, Reason, with_annotations
+from edge.broker.deadletters import DEAD_LETTERED, Reason, with_annotations
 from edge.broker.expiry import ttl_ns
 from edge.broker.mqtt.properties import Properties, decode_run, encode_run
 from edge.broker.router import Router, SubscribeOptions
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.contract import LedgerEntry, StoreFull
 from edge.broker.store.memory import MemoryStore
 from edge.broker.subscriptions.attempts import Attempts, delay_s
 from edge.broker.subscriptions.pattern import Joinable
@@ -104,9 +103,16 @@ class Site:
         return consumer
 
     @property
-    def lost(self) -> list[Lost]:
+    def lost(self) -> list[LedgerEntry]:
         self.settle_down()
-        return [msgspec.msgpack.decode(value, type=Lost) for _, value in self.store.items(deadletters.KIND)]
+        return [entry for entry in self.store.losses(0, 1000) if not entry.reason.startswith(DEAD_LETTERED)]
+
+    @property
+    def buried(self) -> list[tuple[str, int, int]]:
+        """(reason, first, last) of what the ledger says of messages that are at a dead letter address."""
+        self.settle_down()
+        entries = [entry for entry in self.store.losses(0, 1000) if entry.reason.startswith(DEAD_LETTERED)]
+        return [(entry.reason.removeprefix(DEAD_LETTERED), entry.first, entry.last) for entry in entries]
 
     def kept(self, address: str) -> int:
         """Messages of a queue that nobody is done with."""
@@ -251,7 +257,7 @@ class TestGivenUp:
             subscription.settle(consumer, first + position, first + position, Outcome.REJECTED)
             site.settle_down()
         (lost,) = site.lost
-        assert (lost.address, lost.reason, lost.first, lost.last, lost.count) == ("queue/a", "rejected", 1, 2, 2)
+        assert (lost.address, lost.reason, lost.first, lost.last, lost.messages) == ("queue/a", "rejected", 1, 2, 2)
         subscription.settle(consumer, first, first, Outcome.ACCEPTED)
         subscription.settle(consumer, first + 3, first + 3, Outcome.ACCEPTED)
         assert site.kept("queue/a") == 0
@@ -260,18 +266,6 @@ class TestGivenUp:
         again = site.consumer("queue/a")
         again.answer(Outcome.REJECTED)
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
-
-    def test_records_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(deadletters, "LOST_RECORDS_MAX", 2)
-        site = Site()
-        consumer = site.consumer("queue/a", credit=1)
-        site.send("queue/a", *(b"%d" % i for i in range(10)))
-        for i in range(10):
-            consumer.answer(Outcome.ACCEPTED if i % 2 else Outcome.REJECTED)
-            consumer.credit = 1
-            site.router.queues["queue/a"].pump()
-            site.settle_down()
-        assert [(lost.first, lost.last, lost.count) for lost in site.lost] == [(0, 0, 1), (2, 8, 4)]
 
     def test_a_full_store_keeps_what_could_not_be_buried(self) -> None:
         site = Site(queue=attempts(1))
@@ -285,6 +279,7 @@ class TestGivenUp:
         assert site.kept("queue/a") == 0
         assert site.consumer("deadletter/dead").got == [("poison", 0)]
         assert site.lost == []
+        assert site.buried == [("delivery attempts exceeded", 0, 0)]
 
     def test_what_a_dead_letter_address_rejects_is_in_the_ledger(self) -> None:
         site = Site(queue=attempts(1), deadletter=AddressPolicy(deadletter="deadletter/dead"))
@@ -456,4 +451,3 @@ class TestConsumers:
 
 def test_limits_are_named() -> None:
     assert limits.GIVING_UP_MAX > 0
-    assert limits.LOST_RECORDS_MAX > 0

@@ -29,8 +29,8 @@ def test_made_once_with_an_epoch_that_stays(connection: sqlite3.Connection) -> N
     epoch = schema.prepare(connection)
     assert schema.prepare(connection) == epoch
     assert names(connection) == {
-        *("meta", "boot", "log", "segment", "cursor", "address", "state"),
-        *("segments", "logs", "backlog"),
+        *("meta", "boot", "log", "segment", "cursor", "address", "state", "ledger"),
+        *("segments", "logs", "backlog", "losses"),
     }
     assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
 
@@ -57,7 +57,7 @@ def test_the_previous_program_opens_what_its_successor_migrated_compatibly(conne
 
 
 def test_what_the_previous_program_cannot_work_with_is_refused(connection: sqlite3.Connection) -> None:
-    schema.prepare(connection, NEXT, compatible_from=2)
+    schema.prepare(connection, NEXT, compatible_from=len(NEXT))
     with pytest.raises(StoreTooNew, match="start the newer program"):
         schema.prepare(connection)
 

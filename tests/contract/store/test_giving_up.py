@@ -1,0 +1,239 @@
+"""Giving up and evicting: what leaves, what the ledger says of it, and that both are one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.limits import Limits
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
+
+FEW = Limits(ledger_entries_max=2, ledger_growing_max=2)
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path) if request.param == "sqlite" else memory_rig()
+    yield made
+    made.store.close()
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path, FEW) if request.param == "sqlite" else memory_rig(FEW)
+    yield made
+    made.store.close()
+
+
+def loss(first: int, last: int, reason: str = "expired", address: str = "plant/7/temp", messages: int = 0) -> Loss:
+    messages = messages or last - first + 1
+    return Loss("c", address, first, last, messages, messages, reason, 5)
+
+
+def ranges(entries: list[LedgerEntry] | tuple[LedgerEntry, ...]) -> list[tuple[str, str, int, int, int]]:
+    return [(entry.subscription, entry.reason, entry.first, entry.last, entry.messages) for entry in entries]
+
+
+def ledger(rig: Rig) -> list[tuple[str, str, int, int, int]]:
+    return ranges(list(rig.store.losses(0, 1000)))
+
+
+class TestGiveUp:
+    def test_the_acknowledgement_and_the_entry_are_one_commit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"0", b"1", b"2"))
+        rig.commit()
+        rig.store.give_up(cursor, 0, 1, [loss(0, 1)])
+        assert rig.store.flush(), "an entry of the ledger does not wait for company"
+        while rig.store.committing:
+            rig.turn()
+        assert [record.position for record in rig.store.cursors()] == [2]
+        assert ledger(rig) == [("c", "expired", 0, 1, 2)]
+
+    def test_both_wait_for_a_commit_that_succeeds(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"0", b"1"))
+        rig.commit()
+        fail_commits(rig)
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.append(log, run_of(b"x" * 100_000))
+        assert rig.commit().error is not None
+        assert [record.position for record in rig.store.cursors()] == [0]
+        assert ledger(rig) == []
+        heal(rig)
+        rig.settle()
+        assert [record.position for record in rig.store.cursors()] == [1]
+        assert ledger(rig) == [("c", "expired", 0, 0, 1)]
+
+    def test_if_kept_it_shares_the_fate_of_what_was_appended(self, rig: Rig) -> None:
+        log, dead = rig.store.log("a"), rig.store.log("dead")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.open_cursor("d", dead, 0)
+        rig.store.append(log, run_of(b"0", b"1"))
+        rig.commit()
+        fail_commits(rig)
+        rig.store.append(dead, run_of(b"x" * 100_000, address="dead"))
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        assert rig.commit().error is not None
+        heal(rig)
+        rig.settle()
+        assert rig.store.cursor(cursor).position == 0
+        assert ledger(rig) == []
+        rig.store.append(dead, run_of(b"0", address="dead"))
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)], if_kept=True)
+        assert rig.store.cursor(cursor).position == 0
+        rig.commit()
+        assert rig.store.cursor(cursor).position == 1
+        assert [record.position for record in rig.store.cursors()] == [1, 0]
+        assert ledger(rig) == [("c", "expired", 0, 0, 1)]
+
+    def test_what_is_not_committed_cannot_be_given_up(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        with pytest.raises(ValueError, match="not committed"):
+            rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.store.drop_cursor(cursor)
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])  # nobody loses anything
+
+
+class TestLedger:
+    def test_what_follows_on_is_one_entry_under_a_new_number(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"m"] * 10))
+        rig.commit()
+        for first, reason in ((0, "expired"), (1, "expired"), (2, "rejected"), (3, "expired"), (5, "expired")):
+            rig.store.give_up(cursor, first, first, [loss(first, first, reason)])
+            rig.commit()
+        assert ledger(rig) == [
+            ("c", "expired", 0, 1, 2),
+            ("c", "rejected", 2, 2, 1),
+            ("c", "expired", 3, 3, 1),
+            ("c", "expired", 5, 5, 1),
+        ]
+        numbers = [entry.entry for entry in rig.store.losses(0, 10)]
+        assert numbers == sorted(numbers) == list(dict.fromkeys(numbers))
+
+    def test_what_was_read_does_not_grow_any_more(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"m"] * 10))
+        rig.commit()
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.commit()
+        (read,) = rig.store.losses(0, 10)
+        rig.store.give_up(cursor, 1, 1, [loss(1, 1)])
+        rig.commit()
+        rig.store.give_up(cursor, 2, 2, [loss(2, 2)])
+        rig.commit()
+        assert ranges(list(rig.store.losses(read.entry, 10))) == [("c", "expired", 1, 2, 2)]
+        assert len(rig.store.losses(0, 1)) == 1
+
+    def test_it_is_bounded_and_says_how_many_were_lost(self, small: Rig) -> None:
+        log = small.store.log("a")
+        cursor = small.store.open_cursor("c", log, 0)
+        small.store.append(log, run_of(*[b"m"] * 40))
+        small.commit()
+        for first in range(0, 20, 2):
+            small.store.give_up(cursor, first, first, [loss(first, first)])
+            small.commit()
+        assert ledger(small) == [("c", "expired", 0, 0, 1), ("c", "expired", 2, 18, 9)]
+        for first in range(20, 30):  # kinds that have no entry to grow: then the oldest go
+            small.store.give_up(cursor, first, first, [loss(first, first, f"reason {first}")])
+            small.commit()
+        assert [reason for _, reason, *_ in ledger(small)] == [f"reason {n}" for n in range(26, 30)]
+
+    def test_it_goes_on_where_it_was_after_opening(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(*[b"m"] * 10))
+        rig.commit()
+        rig.store.give_up(cursor, 0, 0, [loss(0, 0)])
+        rig.commit()
+        rig.reopen()
+        rig.store.give_up(cursor, 1, 1, [loss(1, 1)])
+        rig.store.give_up(cursor, 3, 3, [loss(3, 3)])
+        rig.commit()
+        assert ledger(rig) == [("c", "expired", 0, 1, 2), ("c", "expired", 3, 3, 1)]
+        rig.store.close()
+
+
+class TestEvict:
+    def fill(self, rig: Rig, runs: int = 10) -> int:
+        log = rig.store.log("a")
+        rig.store.open_cursor("slow", log, 0)
+        for number in range(runs):
+            rig.store.append(log, run_of(b"%05d" % number * 20, b"%05d" % number * 20))
+            rig.commit()
+        return log
+
+    def test_the_oldest_go_and_every_cursor_that_wanted_them_has_an_entry(self, rig: Rig) -> None:
+        log = self.fill(rig)
+        fast = rig.store.open_cursor("fast", log, 0)
+        rig.commit()
+        rig.store.acknowledge(fast, 0, 2)
+        rig.store.evict(log, 500)  # of 200 bytes each: three commits
+        assert rig.store.log_bytes(log) == 1500
+        rig.store.append(log, run_of(b"new"))
+        rig.commit()
+        assert rig.store.bounds(log) == (6, 21)
+        assert rig.store.log_bytes(log) == 1403
+        assert ledger(rig) == [("slow", "evicted", 0, 5, 6), ("fast", "evicted", 3, 5, 3)]
+        assert [entry.bytes for entry in rig.store.losses(0, 10)] == [600, 300]
+        assert [record.position for record in rig.store.cursors()] == [6, 6]
+        assert flat(rig.read(log, 0))[0][:3] == (6, "plant/7/temp", 6)
+
+    def test_a_cursor_loses_only_what_it_is_owed(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.narrow(cursor, lambda run: run.address == "b")
+        for _ in range(4):
+            rig.store.append(log, run_of(b"x" * 100))
+            rig.store.append(log, run_of(b"x" * 100, address="b"))
+            rig.commit()
+        rig.store.evict(log, 1)
+        rig.commit()
+        rig.store.evict(log, 10_000)
+        rig.commit()
+        assert ledger(rig) == [("c", "evicted", 0, 3, 4)]
+        assert rig.store.info().messages == rig.store.log_bytes(log) == 0
+
+    def test_nothing_went_when_the_commit_failed(self, rig: Rig) -> None:
+        log = self.fill(rig)
+        fail_commits(rig)
+        rig.store.evict(log, 500)
+        rig.store.append(log, run_of(b"x" * 100_000))
+        assert rig.commit().error is not None
+        assert rig.store.bounds(log) == (0, 20)
+        assert rig.store.log_bytes(log) == 2000
+        assert ledger(rig) == []
+        heal(rig)
+        rig.settle()
+        assert rig.store.bounds(log) == (0, 20), "who wants room asks again"
+
+    def test_it_stays_so_after_opening(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        log = self.fill(rig)
+        rig.store.evict(log, 900)
+        rig.commit()
+        rig.reopen()
+        assert rig.store.bounds(log) == (10, 20)
+        assert rig.store.log_bytes(log) == 1000
+        assert rig.store.info().bytes == 1000
+        rig.store.append(log, run_of(b"new"))
+        assert rig.commit().appended[0][1][:2] == (20, 20)
+        rig.store.close()
+
+    def test_one_commit_evicts_no_more_than_it_may(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(evict_bytes_max=400))
+        log = self.fill(rig)
+        rig.store.evict(log, 1_000)
+        rig.commit()
+        assert rig.store.log_bytes(log) == 1_600
+        rig.store.close()
