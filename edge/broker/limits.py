@@ -122,6 +122,13 @@ HTTP_WAIT_S_MAX: Final = 300.0
 HTTP_WAIT_S_MIN: Final = 0.25
 """Shortest wait: a message has to be read from the disk before it can be given."""
 
+TURNED_AWAY_MAX: Final = 64
+"""Connections beyond `connections_max` kept at one time until they can be told so, about 10 KiB each; the flood beyond
+them is closed without a word."""
+
+TURNED_AWAY_S: Final = 2.0
+"""How long such a client has to say which answer it understands: a round trip of a slow link."""
+
 TLS_HANDSHAKES_MAX: Final = 256
 """TLS handshakes under way on one listener; each holds a socket and some 100 KiB. Connections beyond it wait in the
 kernel's queue: a fleet that returns at once is served in turns instead of filling the memory."""

@@ -28,6 +28,7 @@ from edge.broker.limits import (
     PENDING_BYTES_LOW,
     PENDING_BYTES_MAX,
     TICK_S,
+    TURNED_AWAY_MAX,
     WRITE_BUFFER_BYTES_MAX,
 )
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
@@ -40,6 +41,7 @@ from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.session import MqttSession, publish_will
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
+from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
 
 STORE_BUSY = "the store has too much under way"
 
@@ -74,20 +76,10 @@ class Broker:
         self.clients = Clients(self.router, store, mqtt_runs, clock_ns=time.time_ns, clock_good=clock_good)
         self._threads = Threads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
-        self.mqtt = TcpListener("mqtt", self._mqtt_driver)
-        self.amqp = TcpListener("amqp", self._amqp_driver)
-        mqtt_in_frames = partial(self._mqtt_driver, in_frames=True)
-        amqp_in_frames = partial(self._amqp_driver, in_frames=True)
-        self.listeners = (
-            self.mqtt,
-            self.amqp,
-            TcpListener("mqtts", self._mqtt_driver),
-            TcpListener("amqps", self._amqp_driver),
-            TcpListener("mqtt-ws", mqtt_in_frames),
-            TcpListener("amqp-ws", amqp_in_frames),
-            TcpListener("mqtt-wss", mqtt_in_frames),
-            TcpListener("amqp-wss", amqp_in_frames),
-        )
+        self.mqtt = self._listener("mqtt")
+        self.amqp = self._listener("amqp")
+        others = ("mqtts", "amqps", "mqtt-ws", "amqp-ws", "mqtt-wss", "amqp-wss")
+        self.listeners = (self.mqtt, self.amqp, *map(self._listener, others))
         self._certificates: Certificates | None = None
         self._certificates_checked_at = 0.0
 
@@ -193,6 +185,34 @@ class Broker:
             except TlsError as error:
                 raise ListenError(f"{name}: {error}") from error
         return self._certificates
+
+    def _listener(self, name: str) -> TcpListener:
+        make, turn_away = (
+            (self._mqtt_driver, self._turn_away_mqtt)
+            if name.startswith("mqtt")
+            else (self._amqp_driver, self._turn_away_amqp)
+        )
+        in_frames = "-ws" in name
+        return TcpListener(name, partial(make, in_frames=in_frames), partial(turn_away, in_frames=in_frames))
+
+    def _turn_away_mqtt(self, gone: Gone, _identity: str | None, *, in_frames: bool) -> Driver | None:
+        if self._turning_away >= TURNED_AWAY_MAX:
+            return None
+        owner = MqttTurnedAway(self.configuration.limits, self._loop.time())
+        connection = self._in_frames(owner.connection, websocket.MQTT) if in_frames else owner.connection
+        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+
+    def _turn_away_amqp(self, gone: Gone, _identity: str | None, *, in_frames: bool) -> Driver | None:
+        if self._turning_away >= TURNED_AWAY_MAX:
+            return None
+        container_id = self.configuration.gateway or "waypost"
+        owner = AmqpTurnedAway(self.configuration.limits, container_id, self._loop.time())
+        connection = self._in_frames(owner.connection, websocket.AMQP) if in_frames else owner.connection
+        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+
+    @property
+    def _turning_away(self) -> int:
+        return sum(len(listener.turned_away) for listener in self.listeners)
 
     def _in_frames(self, inner: Connection, subprotocols: Sequence[str]) -> Connection:
         """`inner` over WebSocket. Where nobody has to say who he is, pages of other sites may not connect."""

@@ -36,12 +36,17 @@ class ListenError(Exception):
 class TcpListener:
     """One listening socket whose connections are made by `make_driver`."""
 
-    def __init__(self, name: str, make_driver: MakeDriver) -> None:
+    def __init__(self, name: str, make_driver: MakeDriver, turn_away: MakeDriver | None = None) -> None:
+        """`turn_away` makes the driver of a connection `make_driver` had no room for, to tell it so; where it makes
+        none either, the socket is closed at once."""
         self.name = name
         self.drivers: set[Driver] = set()
+        self.turned_away: set[Driver] = set()
+        """Open sockets that are being told that there is no room."""
         self.refused = 0
-        """Connections closed at once because there was no room."""
+        """Connections there was no room for."""
         self._make_driver = make_driver
+        self._turn_away = turn_away
         self._server: asyncio.Server | None = None
         self._secure: SecureAcceptor | None = None
 
@@ -69,7 +74,7 @@ class TcpListener:
             self._server.close()
         if self._secure is not None:
             await self._secure.stop()
-        for driver in list(self.drivers):
+        for driver in [*self.drivers, *self.turned_away]:
             driver.abort()
         if self._server is not None:
             await self._server.wait_closed()
@@ -79,11 +84,15 @@ class TcpListener:
 
     def _admit(self, identity: str | None) -> Driver | None:
         driver = self._make_driver(self.drivers.discard, identity)
-        if driver is None:
-            self.refused += 1
-        else:
+        if driver is not None:
             driver.identity = identity
             self.drivers.add(driver)
+            return driver
+        self.refused += 1
+        if self._turn_away is not None:
+            driver = self._turn_away(self.turned_away.discard, identity)
+            if driver is not None:
+                self.turned_away.add(driver)
         return driver
 
 

@@ -1,0 +1,94 @@
+"""A gateway with as many connections as it may have: who comes now is told, in the words of its protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from proton import ConnectionException
+from proton.utils import BlockingConnection
+
+from edge.broker.limits import TURNED_AWAY_MAX, TURNED_AWAY_S
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.reason_codes import ReasonCode as R
+from edge.broker.turned_away import NO_ROOM
+from tests.support.hostile import WAIT_S, Raw
+from tests.support.processes import Waypost, wait_until
+
+ROOM = 3
+RESOURCES = f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: small}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}
+  limits: {{connectionsMax: {ROOM}}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {{name: AUTHENTICATION}}}}
+"""
+
+
+@pytest.fixture(scope="module", params=["none", "standard"])
+def gateway(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Waypost]:
+    folder: Path = tmp_path_factory.mktemp("small")
+    file = folder / "gateway.yaml"
+    file.write_text(RESOURCES.replace("AUTHENTICATION", request.param))
+    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    with Waypost(folder / "gw.log", *arguments) as running:
+        yield running
+
+
+@pytest.fixture
+def full(gateway: Waypost) -> Iterator[Waypost]:
+    """The gateway, with all its room taken by sockets that say nothing yet."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(ROOM):
+            stack.enter_context(Raw(gateway))
+        yield gateway
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_mqtt(full: Waypost, version: int) -> None:
+    """CONNACK 0x97 with the reason in words, or return code 3 [MQTT-3.1.4-2]; and the connection ends."""
+    with Raw(full, version) as client:
+        client.send(packets.Connect("late", version, username="x", password=b"y"), packets.PingReq())
+        answer = client.receive()
+        assert isinstance(answer, packets.ConnAck)
+        assert answer.reason is (R.QUOTA_EXCEEDED if version == 5 else R.SERVER_UNAVAILABLE)
+        assert answer.properties.reason_string == (NO_ROOM if version == 5 else None)
+        assert client.receive() is None
+
+
+@pytest.mark.parametrize("user", [None, "joe"])
+def test_amqp(full: Waypost, user: str | None) -> None:
+    """A client nobody here wrote reads amqp:resource-limit-exceeded in the close."""
+    host = f"127.0.0.1:{full.port('amqp')}"
+    password = "secret" if user else None
+    with pytest.raises(ConnectionException, match=f"amqp:resource-limit-exceeded.*{NO_ROOM}"):
+        BlockingConnection(host, timeout=WAIT_S, user=user, password=password, allow_insecure_mechs=True)
+
+
+def test_there_is_room_again(gateway: Waypost) -> None:
+    def accepts() -> bool:
+        with Raw(gateway, 5) as client:
+            answer = client.send(packets.Connect("later", 5)).receive()
+            return isinstance(answer, packets.ConnAck) and answer.reason is not R.QUOTA_EXCEEDED
+
+    wait_until(accepts, timeout_s=WAIT_S, what="room")
+
+
+def test_so_many_are_told_and_for_so_long(full: Waypost) -> None:
+    """The flood beyond the second limit is closed without a word; who says nothing waits for nobody."""
+    with contextlib.ExitStack() as stack:
+        flood = [stack.enter_context(Raw(full)) for _ in range(TURNED_AWAY_MAX + 40)]
+        begin = time.monotonic()
+        assert all(client.receive() is None for client in flood[TURNED_AWAY_MAX:])
+        assert time.monotonic() - begin < TURNED_AWAY_S / 2, "closed at once"
+        assert all(client.receive() is None for client in flood)
+        assert TURNED_AWAY_S / 2 < time.monotonic() - begin < TURNED_AWAY_S + WAIT_S / 2, "waited for, and not for long"
