@@ -35,6 +35,11 @@ class Owner(Protocol):
 class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
+    __slots__ = (
+        "_flush_scheduled", "_gone", "_lingering", "_loop", "_make_owner", "_owner", "_paused_for", "_timer",
+        "_write_bytes_max", "congested", "connection", "identity", "transport",
+    )  # fmt: skip
+
     def __init__(
         self,
         connection: Connection,
@@ -52,7 +57,8 @@ class Driver(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.identity: str | None = None
         """Name in the peer's verified TLS certificate; set before the owner is made."""
-        self._make_owner = owner
+        self._make_owner: Callable[[Driver], Owner] | None = owner
+        """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None
         self._gone = gone
         self._write_bytes_max = write_bytes_max
@@ -60,14 +66,17 @@ class Driver(asyncio.Protocol):
         self._flush_scheduled = False
         self._lingering = False
         self._timer: asyncio.TimerHandle | None = None
-        self._paused_for: set[str] = set()
+        self._paused_for: tuple[str, ...] = ()
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
-        self._owner = self._make_owner(self)
+        make_owner, self._make_owner = self._make_owner, None
+        if make_owner is None:
+            raise RuntimeError("a driver serves one transport")
+        self._owner = make_owner(self)
         self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
@@ -112,12 +121,13 @@ class Driver(asyncio.Protocol):
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
         if not self._paused_for and self.transport is not None:
             self.transport.pause_reading()
-        self._paused_for.add(reason)
+        if reason not in self._paused_for:
+            self._paused_for += (reason,)
 
     def resume_reading(self, reason: str) -> None:
         """Take a reason back; idempotent."""
         if reason in self._paused_for:
-            self._paused_for.discard(reason)
+            self._paused_for = tuple(other for other in self._paused_for if other != reason)
             if not self._paused_for and self.transport is not None:
                 self.transport.resume_reading()
 

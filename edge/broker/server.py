@@ -58,6 +58,7 @@ class Broker:
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time  # one bound method for all sessions
         self.store_problem: str | None = None
         """Why the last commit failed; None when it did not."""
         self._flush_scheduled = False
@@ -230,7 +231,7 @@ class Broker:
         connection = MqttConnection(limits, self._loop.time())
         return Driver(
             self._in_frames(connection, websocket.MQTT) if in_frames else connection,
-            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._loop.time, self.gate),
+            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._clock, self.gate),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
         )

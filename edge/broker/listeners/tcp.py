@@ -47,6 +47,7 @@ class TcpListener:
         """Connections there was no room for."""
         self._make_driver = make_driver
         self._turn_away = turn_away
+        self._gone: Gone = self.drivers.discard
         self._server: asyncio.Server | None = None
         self._secure: SecureAcceptor | None = None
 
@@ -83,7 +84,7 @@ class TcpListener:
         return self._admit(None) or _Refusal()
 
     def _admit(self, identity: str | None) -> Driver | None:
-        driver = self._make_driver(self.drivers.discard, identity)
+        driver = self._make_driver(self._gone, identity)
         if driver is not None:
             driver.identity = identity
             self.drivers.add(driver)

@@ -88,7 +88,7 @@ class Subscriber:
             return UNLIMITED
         window = attachment.connection.window
         if window <= 0:
-            self.client.starved[self] = None
+            self.client.starve(self)
         return window
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
@@ -169,7 +169,15 @@ class Subscriber:
 
 
 class Client:
-    """One session."""
+    """One session.
+
+    What only some sessions need is made when it is first asked for: there may be 10 000 that are idle.
+    """
+
+    __slots__ = (
+        "_overlaps", "_retained", "_starved", "_unfinished", "_unfinished_changed", "attachment", "client_id",
+        "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "translate", "user", "will_due",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -183,8 +191,6 @@ class Client:
         self.translate = translate
         self.lifetime = lifetime
         self.state = SessionState()
-        self.unfinished = Unfinished(self.state, lambda: unfinished_changed(self))
-        self.overlaps = Overlaps(self)
         self.user = ""
         """Whom the session belongs to; empty: to whoever names it."""
         self.expiry_s = 0
@@ -196,9 +202,26 @@ class Client:
         """When the session ends (monotonic seconds); None while connected, or when it never does."""
         self.will_due: tuple[float, Will] | None = None
         """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
-        self.starved: dict[Subscriber, None] = {}
+        self._starved: dict[Subscriber, None] | None = None
         """Subscribers the router wanted to serve while the in-flight window was full."""
-        self._retained: deque[tuple[Subscriber, Subscription, deque[Run]]] = deque()
+        self._retained: deque[tuple[Subscriber, Subscription, deque[Run]]] | None = None
+        self._unfinished_changed = unfinished_changed
+        self._unfinished: Unfinished | None = None
+        self._overlaps: Overlaps | None = None
+
+    @property
+    def unfinished(self) -> Unfinished:
+        """Its QoS 2 exchanges that are kept on disk."""
+        if self._unfinished is None:
+            self._unfinished = Unfinished(self.state, lambda: self._unfinished_changed(self))
+        return self._unfinished
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """What its subscriptions have in common."""
+        if self._overlaps is None:
+            self._overlaps = Overlaps(self)
+        return self._overlaps
 
     @property
     def durable(self) -> bool:
@@ -234,15 +257,16 @@ class Client:
     def pump_starved(self) -> None:
         """The window, or the socket, has room again."""
         self._send_retained()
-        if self.starved:
-            starved, self.starved = self.starved, {}
+        if self._starved is not None:
+            starved, self._starved = self._starved, None
             for subscriber in starved:
                 subscriber.pump()
 
     def pump(self) -> None:
         """Serve every subscription (after a connect)."""
         self._send_retained()
-        for subscriber in [*self.subscribers.values(), *self.overlaps.takers()]:
+        takers = () if self._overlaps is None else self._overlaps.takers()
+        for subscriber in [*self.subscribers.values(), *takers]:
             subscriber.pump()
 
     def release_group(self, *, ended: bool) -> None:
@@ -269,12 +293,31 @@ class Client:
         """Send retained messages as the window allows."""
         waiting = deque(runs)
         if waiting:
+            if self._retained is None:
+                self._retained = deque()
             self._retained.append((subscriber, subscription, waiting))
             self._send_retained()
 
-    def drop_retained(self) -> None:
-        """The connection is gone; a new one gets retained messages for new subscriptions only."""
-        self._retained.clear()
+    def starve(self, subscriber: Subscriber) -> None:
+        """Serve this subscription when the in-flight window has room again."""
+        if self._starved is None:
+            self._starved = {}
+        self._starved[subscriber] = None
+
+    def subscriptions_changed(self, pattern: str) -> None:
+        """The one with this filter was made, replaced or removed: look anew at what it has in common with others."""
+        if self._overlaps is not None or len(self.subscribers) > 1:
+            self.overlaps.changed(pattern)
+
+    def leave(self) -> None:
+        """The connection is gone. A new one gets retained messages for new subscriptions only."""
+        self._starved = None
+        self._retained = None
+
+    def clear_takers(self) -> None:
+        """The client is away: what waited for several of its live subscriptions is gone with them."""
+        if self._overlaps is not None:
+            self._overlaps.clear_takers()
 
     def _send_retained(self) -> None:
         while self._retained:
@@ -286,3 +329,4 @@ class Client:
                 one = Stored(-1, 0, waiting.popleft())
                 subscriber.send(subscription, one, qos_max=qos_max, identifiers=identifiers, retain=True)
             self._retained.popleft()
+        self._retained = None

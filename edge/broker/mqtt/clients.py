@@ -125,14 +125,13 @@ class Clients:
     def detach(self, client: Client, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
         client.attachment = None
-        client.starved.clear()
-        client.drop_retained()
+        client.leave()
         if not client.durable:
             self._end(client)
             return
         if client.expiry_s != NEVER_EXPIRES:
             client.expires_at = now + client.expiry_s
-        client.overlaps.clear_takers()
+        client.clear_takers()
         client.release_group(ended=False)
         for subscriber in client.subscribers.values():
             if subscriber.durable is not None:
@@ -148,7 +147,7 @@ class Clients:
             # the same but for how it is delivered: what is in flight stays in flight
             old.request = request
             old.identifiers = (identifier,) if identifier else ()
-            client.overlaps.changed(request.filter)
+            client.subscriptions_changed(request.filter)
             if old.overlaps:
                 self._router.reroute()
             self._save(client)
@@ -160,11 +159,11 @@ class Clients:
             self._join(subscriber)
         except AddressError:
             if client.subscribers.pop(request.filter, None) is not None:
-                client.overlaps.changed(request.filter)
+                client.subscriptions_changed(request.filter)
             self._save(client)
             raise
         client.subscribers[request.filter] = subscriber
-        client.overlaps.changed(request.filter)
+        client.subscriptions_changed(request.filter)
         self._save(client)
         return subscriber, old is None
 
@@ -173,7 +172,7 @@ class Clients:
         subscriber = client.subscribers.pop(pattern, None)
         if subscriber is None:
             return False
-        client.overlaps.changed(pattern)
+        client.subscriptions_changed(pattern)
         self._leave(subscriber, forget=True)
         self._save(client)
         return True
@@ -233,7 +232,7 @@ class Clients:
             subscriber = Subscriber(client, request, identifier, kept=request.qos > 0)
             client.subscribers[request.filter] = subscriber
             self._enter_group(subscriber)
-            client.overlaps.changed(request.filter)
+            client.subscriptions_changed(request.filter)
         client.recorded = True
 
     def _join(self, subscriber: Subscriber) -> None:
@@ -299,7 +298,7 @@ class Clients:
     def _end(self, client: Client) -> None:
         """Forget the session and everything kept for it."""
         client.release_group(ended=True)
-        client.overlaps.clear_takers()
+        client.clear_takers()
         self._dirty.pop(client, None)
         for subscriber in client.subscribers.values():
             self._leave(subscriber, forget=True)

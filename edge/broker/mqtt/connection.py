@@ -30,7 +30,7 @@ from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, 
 from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS
 from edge.broker.mqtt.inbound import Inbound
-from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.opening import connack, decode_connect, encode_farewell, encode_refusal, encode_violation, words
 from edge.broker.mqtt.outbound import Outbound
@@ -39,8 +39,6 @@ from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
 from edge.broker.mqtt.wire import PacketType, read_fixed_header
 
-KEEP_ALIVE_GRACE: Final = 1.5
-"""Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
@@ -59,6 +57,12 @@ _READING: Final = frozenset({Phase.CONNECTING, Phase.OPEN})
 class Connection:
     """One client's connection; obeys `bridge.connection.Connection`."""
 
+    __slots__ = (
+        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_end_reason", "_inbound",
+        "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_version", "_was_open",
+        "limits",
+    )  # fmt: skip
+
     def __init__(self, limits: Limits, now: float) -> None:
         """`limits`: packet_bytes_max, inflight_max, receive_maximum and handshake_s count here."""
         self.limits = limits
@@ -72,12 +76,14 @@ class Connection:
         self._reported = False
         self._end_reason = "closed by the gateway"
         self._out: list[bytes] = []
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes] | None = None
         self._chunk_bytes = 0
         self._need = 0
-        self._state = SessionState()
-        self._inbound = Inbound(4, "", self._state, out=self._out, receive_maximum=0, length_max=0)
-        self._outbound = Outbound(4, self._state, self._out, 0, 0)
+        self._client_id = ""
+        self._state: SessionState  # this and the next from `accept` on
+        self._outbound: Outbound
+        self._inbound: Inbound | None = None
+        """Made for the first PUBLISH: many clients never send one."""
 
     # --- bridge.connection.Connection -------------------------------------------------------------------------
 
@@ -100,7 +106,10 @@ class Connection:
         self._now = now
         if not self._chunks and self._phase is not Phase.DECIDING:
             return self._take(data)
-        self._chunks.append(data)
+        if self._chunks is None:
+            self._chunks = [data]
+        else:
+            self._chunks.append(data)
         self._chunk_bytes += len(data)
         if self._phase is Phase.DECIDING:
             return self._held()
@@ -196,7 +205,8 @@ class Connection:
         QoS 1 and 2 messages stay in the session's state until acknowledged; on a connection that has closed they only
         enter the state, to be sent when the session is resumed. Raises LocalError beyond `window`, and before `accept`.
         """
-        self._must_have_opened()
+        if self._phase is not Phase.OPEN:
+            self._must_have_opened()
         return self._outbound.deliver(delivery, send=self._phase is Phase.OPEN)
 
     def send_held(self, packet_ids: Sequence[int]) -> None:
@@ -228,19 +238,19 @@ class Connection:
             if holder is not None:
                 holder.confirm(packet_ids, reason, text)
         elif self._phase is Phase.OPEN and packet_ids:
-            self._inbound.answered(len(packet_ids))
+            self._receiver.answered(len(packet_ids))
             self._acknowledge(PUBACK, packet_ids, reason, text)
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """PUBREC for those of these QoS 2 messages that came over this connection (`state.Holder`)."""
-        expected = self._inbound.expected
+        expected = self._receiver.expected
         if not expected.issuperset(packet_ids):
             packet_ids = [packet_id for packet_id in packet_ids if packet_id in expected]
         if self._phase is not Phase.OPEN or not packet_ids:
             return
         expected.difference_update(packet_ids)
         if reason.failed:
-            self._inbound.answered(len(packet_ids))
+            self._receiver.answered(len(packet_ids))
         self._acknowledge(PUBREC, packet_ids, reason, text)
 
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
@@ -298,7 +308,7 @@ class Connection:
                 self._connected(data[body:stop], first & 15, found)
                 pos = stop
             elif first >> 4 == PacketType.PUBLISH:
-                pos = self._inbound.publish(data, pos, body, stop, found)
+                pos = (self._inbound or self._receiver).publish(data, pos, body, stop, found)
             elif first in _ACKNOWLEDGEMENTS and stop - pos == 4:
                 packet_ids: list[int] = []
                 pos = read_packet_ids(data, pos, packet_ids)
@@ -306,12 +316,12 @@ class Connection:
             else:
                 self._handle(packets.decode(first, data[body:stop], self._version), found)
                 pos = stop
-        self._chunks = [data[pos:]] if pos < end else []
+        self._chunks = [data[pos:]] if pos < end else None
         self._chunk_bytes = end - pos
 
     def _joined(self) -> bytes:
-        data = b"".join(self._chunks)
-        self._chunks.clear()
+        data = b"".join(self._chunks or ())
+        self._chunks = None
         self._chunk_bytes = 0
         return data
 
@@ -349,14 +359,7 @@ class Connection:
     ) -> Sequence[Event]:
         limits, version, out = self.limits, connect.version, self._out
         self._state = state
-        self._inbound = Inbound(
-            version,
-            client_id,
-            state,
-            out=out,
-            receive_maximum=limits.receive_maximum,
-            length_max=limits.packet_bytes_max - 3,
-        )
+        self._client_id = client_id
         inflight_max = min(connect.receive_maximum, limits.inflight_max)
         self._outbound = Outbound(
             version, state, out, inflight_max, connect.maximum_packet_size, connect.topic_alias_maximum
@@ -372,6 +375,12 @@ class Connection:
             found.extend(self._take(self._joined()))
         return found or self._last(publish_will=True)
 
+    @property
+    def _receiver(self) -> Inbound:
+        if self._inbound is None:
+            self._inbound = Inbound(self._version, self._client_id, self._state, self._out, self.limits)
+        return self._inbound
+
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
         """A row of four byte acknowledgements of one kind."""
         done: list[InFlight] = []
@@ -385,7 +394,7 @@ class Connection:
             elif first == PUBREC:
                 self._outbound.pubrec(packet_ids, received)
             elif first == PUBREL:
-                self._inbound.pubrel(packet_ids, found)
+                self._receiver.pubrel(packet_ids, found)
             else:
                 self._outbound.pubcomp(packet_ids, done)
         finally:
@@ -457,7 +466,7 @@ class Connection:
         self._out.append(encoded)
 
     def _must_have_opened(self) -> None:
-        if self._phase in {Phase.CONNECTING, Phase.DECIDING}:
+        if self._phase is not Phase.OPEN and not self._was_open:
             raise LocalError(f"called while {self._phase.value}")
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
@@ -482,8 +491,8 @@ class Connection:
         self._was_open = self._phase is Phase.OPEN
         self._phase = Phase.CLOSED
         self._end_reason = text
-        self._chunks = []
-        if self._state.holder is self:
+        self._chunks = None
+        if self._was_open and self._state.holder is self:
             self._state.holder = None
 
     def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
+from edge.broker.limits import Limits
 from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
 from edge.broker.mqtt.events import Published, Released
@@ -86,24 +87,33 @@ _FLAGS = {version: tuple(_publish_flags(bits, version) for bits in range(16)) fo
 class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
-    def __init__(
-        self, version: int, device: str, state: SessionState, *, out: list[bytes], receive_maximum: int, length_max: int
-    ) -> None:
-        """`out` is where an answer that cannot wait goes; `length_max` bounds the remaining length."""
-        self.expected: set[int] = set()
-        """QoS 2 packet identifiers that came over this connection and have not been answered by PUBREC."""
+    __slots__ = (
+        "_aliases", "_blocks", "_device", "_expected", "_flags", "_length_max", "_out", "_receive_maximum", "_state",
+        "_topics", "_version", "outstanding",
+    )  # fmt: skip
+
+    def __init__(self, version: int, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
+        """`out` is where an answer that cannot wait goes; `limits`: packet_bytes_max and receive_maximum count."""
         self.outstanding = 0
         """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9)."""
         self._version = version
         self._device = device
         self._state = state
         self._out = out
-        self._length_max = length_max
-        self._receive_maximum = receive_maximum if version == 5 else 0
+        self._length_max = limits.packet_bytes_max - 3  # of the remaining length
+        self._receive_maximum = limits.receive_maximum if version == 5 else 0
         self._flags = _FLAGS[version]
+        self._expected: set[int] | None = None
         self._topics: dict[bytes, str] = {}
         self._blocks: dict[bytes, tuple[int, bytes]] = {}
         self._aliases: dict[int, str] = {}
+
+    @property
+    def expected(self) -> set[int]:
+        """QoS 2 packet identifiers that came over this connection and have not been answered by PUBREC."""
+        if self._expected is None:
+            self._expected = set()
+        return self._expected
 
     def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
         """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.

@@ -12,6 +12,9 @@ CONNECT_BYTES_MAX: Final = 128 * KIB
 EARLY_BYTES_MAX: Final = MIB
 """Bytes a client may send behind CONNECT before its CONNACK (section 3.1.4 allows it); four reads of the driver."""
 
+KEEP_ALIVE_GRACE: Final = 1.5
+"""Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
+
 TOPIC_ALIAS_MAXIMUM: Final = 16
 """Topic aliases an MQTT 5 client may set; each keeps a topic name of up to 64 KiB in memory."""
 

@@ -48,6 +48,8 @@ def _alias_property(alias: int) -> bytes:
 class Outbound:
     """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
 
+    __slots__ = ("_aliases", "_inflight_max", "_out", "_packet_bytes_max", "_state", "_unsent", "_version")
+
     def __init__(
         self,
         version: int,
@@ -65,8 +67,8 @@ class Outbound:
         self._out = out
         self._inflight_max = inflight_max
         self._packet_bytes_max = packet_bytes_max
-        self._unsent: list[int] = []
-        """Packet identifiers of the session to send again when the client has room, last one first."""
+        self._unsent: list[int] | None = None
+        """Packet identifiers of the session to send again when the client has room, last one first; None: none."""
 
     @property
     def window(self) -> int:
@@ -127,8 +129,10 @@ class Outbound:
             _, topic, block = self._head(delivery)
             if len(delivery.run.bodies[index]) > self._room(len(topic) + len(block) + 2):
                 dropped.append(state.outgoing.pop(packet_id))
-        self._unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.held]
-        self._send_again()
+        unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.held]
+        if unsent:
+            self._unsent = unsent
+            self._send_again(unsent)
         return dropped
 
     def send_held(self, packet_ids: Sequence[int]) -> None:
@@ -163,7 +167,7 @@ class Outbound:
                 del outgoing[packet_id]
                 done.append(entry)
         if self._unsent:
-            self._send_again()
+            self._send_again(self._unsent)
 
     def pubrec(self, packet_ids: Sequence[int], received: list[int]) -> None:
         """PUBREC without an error for these: answer PUBREL. For messages kept on disk that has to wait: they are
@@ -201,7 +205,7 @@ class Outbound:
             self._state.held.pop(packet_id, None)
             done.append(entry)
         if self._unsent:
-            self._send_again()
+            self._send_again(self._unsent)
 
     def pubcomp(self, packet_ids: Sequence[int], done: list[InFlight]) -> None:
         """PUBCOMP for these."""
@@ -215,7 +219,7 @@ class Outbound:
             elif packet_id in self._state.outgoing:
                 raise ProtocolError("PUBCOMP without PUBREC")
         if self._unsent:
-            self._send_again()
+            self._send_again(self._unsent)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -263,8 +267,8 @@ class Outbound:
                 return limit - 1 - length_bytes - fixed
         return 268_435_455 - fixed
 
-    def _send_again(self) -> None:
-        state, unsent = self._state, self._unsent
+    def _send_again(self, unsent: list[int]) -> None:
+        state = self._state
         sent = state.in_flight - len(unsent)
         while unsent and sent < self._inflight_max:
             packet_id = unsent.pop()

@@ -84,6 +84,11 @@ def publish_will(router: Router, client_id: str, will: Will) -> None:
 class MqttSession:
     """Owner of one driver over one MQTT connection."""
 
+    __slots__ = (
+        "_client", "_clients", "_clock", "_connect", "_driver", "_gate", "_grant", "_left", "_router", "connection",
+        "name",
+    )  # fmt: skip
+
     def __init__(
         self,
         driver: Driver,
@@ -211,6 +216,8 @@ class MqttSession:
 
     def _open(self, connect: Connect) -> None:
         """Ask the gate; CONNACK waits for its verdict, and what the client sends meanwhile waits too."""
+        if self.connection.closed:
+            return  # it sent too much before the answer
         gate, identity = self._gate, self._driver.identity
         if gate is None or gate.open:
             self._admit(connect, None)

@@ -41,25 +41,46 @@ class Holder(Protocol):
 
 
 class SessionState:
-    """Packet identifiers in use in both directions. One object lives as long as the session."""
+    """Packet identifiers in use in both directions. One object lives as long as the session.
 
-    __slots__ = ("_next", "held", "holder", "incoming", "outgoing", "pending", "released", "reserved")
+    What only some sessions need is made when it is first asked for: an empty set is 216 bytes.
+    """
+
+    __slots__ = ("_incoming", "_next", "_pending", "_reserved", "held", "holder", "outgoing", "released")
 
     def __init__(self) -> None:
-        self.incoming: set[int] = set()
-        """QoS 2 packet identifiers received and not released by PUBREL."""
-        self.pending: set[int] = set()
-        """Those of `incoming` that have not been acknowledged: their message is not safe yet."""
         self.outgoing: dict[int, InFlight] = {}
         """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
         self.released: dict[int, InFlight] = {}
         """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
         self.held: dict[int, None] = {}
         """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
-        self.reserved: set[int] = set()
-        """Packet identifiers the client may know from before a restart, whose message has not been read again yet."""
         self.holder: Holder | None = None
         self._next = 1
+        self._incoming: set[int] | None = None
+        self._pending: set[int] | None = None
+        self._reserved: set[int] | None = None
+
+    @property
+    def incoming(self) -> set[int]:
+        """QoS 2 packet identifiers received and not released by PUBREL."""
+        if self._incoming is None:
+            self._incoming = set()
+        return self._incoming
+
+    @property
+    def pending(self) -> set[int]:
+        """Those of `incoming` that have not been acknowledged: their message is not safe yet."""
+        if self._pending is None:
+            self._pending = set()
+        return self._pending
+
+    @property
+    def reserved(self) -> set[int]:
+        """Packet identifiers the client may know from before a restart, whose message has not been read again yet."""
+        if self._reserved is None:
+            self._reserved = set()
+        return self._reserved
 
     @property
     def in_flight(self) -> int:
@@ -93,10 +114,13 @@ class SessionState:
         if stop <= PACKET_ID_MAX:
             ids = range(start, stop)
             outgoing, released = self.outgoing.keys(), self.released.keys()
-            if outgoing.isdisjoint(ids) and released.isdisjoint(ids) and self.reserved.isdisjoint(ids):
+            if outgoing.isdisjoint(ids) and released.isdisjoint(ids) and not (self._reserved and self._taken(ids)):
                 self._next = stop
                 return ids
         return self._reserve_one_by_one(count)
+
+    def _taken(self, ids: Sequence[int]) -> bool:
+        return not self.reserved.isdisjoint(ids)
 
     def _reserve_one_by_one(self, count: int) -> list[int]:
         free = PACKET_ID_MAX - self.in_flight - len(self.reserved)

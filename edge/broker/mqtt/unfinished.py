@@ -59,6 +59,8 @@ class Recovered(NamedTuple):
 class Unfinished:
     """The QoS 2 exchanges of one session that are kept on disk."""
 
+    __slots__ = ("_changed", "_done", "_recovered", "_state", "fresh")
+
     def __init__(self, state: SessionState, changed: Callable[[], None]) -> None:
         """`changed`: the record has to be written."""
         self.fresh: list[int] = []

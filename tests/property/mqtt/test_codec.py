@@ -11,6 +11,7 @@ from edge.broker.mqtt.acknowledgements import encode_acknowledgements, encode_pa
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.errors import RemoteError
 from edge.broker.mqtt.names import check_topic_filter
+from edge.broker.mqtt.state import SessionState
 from edge.broker.mqtt.wire import Reader, encode_variable_byte_integer, read_fixed_header
 from tests.property.mqtt.strategies import any_packet, packet_ids, versions
 from tests.unit.mqtt.client import split
@@ -35,7 +36,7 @@ def test_a_packet_cut_short_is_waited_for(versioned: tuple[int, packets.Packet])
     for end in range(len(data)):
         connection = Connection(Limits(), 0.0)
         assert len(connection.receive_data(opening, 0.0)) == 1
-        assert not connection.accept(connection._state, False)
+        assert not connection.accept(SessionState(), False)
         connection.data_to_send()
         assert not connection.receive_data(data[:end], 0.0)
         assert not connection.closed
