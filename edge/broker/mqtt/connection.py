@@ -357,13 +357,9 @@ class Connection:
     def _open(
         self, connect: events.Connect, client_id: str, state: SessionState, connack: packets.ConnAck
     ) -> Sequence[Event]:
-        limits, version, out = self.limits, connect.version, self._out
         self._state = state
         self._client_id = client_id
-        inflight_max = min(connect.receive_maximum, limits.inflight_max)
-        self._outbound = Outbound(
-            version, state, out, inflight_max, connect.maximum_packet_size, connect.topic_alias_maximum
-        )
+        self._outbound = Outbound(connect, state, self._out, self.limits)
         self._phase = Phase.OPEN
         state.holder = self
         self._reply(connack)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
+from edge.broker.limits import Limits
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.errors import LocalError, ProtocolError
-from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
 from edge.broker.mqtt.properties import subscription_identifiers
 from edge.broker.mqtt.reason_codes import ReasonCode
@@ -50,23 +51,14 @@ class Outbound:
 
     __slots__ = ("_aliases", "_inflight_max", "_out", "_packet_bytes_max", "_state", "_unsent", "_version")
 
-    def __init__(
-        self,
-        version: int,
-        state: SessionState,
-        out: list[bytes],
-        inflight_max: int,
-        packet_bytes_max: int,
-        topic_alias_maximum: int = 0,
-    ) -> None:
-        """`inflight_max`: the smaller of the client's Receive Maximum and our own bound; `packet_bytes_max` and
-        `topic_alias_maximum`: the client's Maximum Packet Size and Topic Alias Maximum."""
-        self._aliases = TopicAliases(topic_alias_maximum) if topic_alias_maximum else None
-        self._version = version
+    def __init__(self, connect: Connect, state: SessionState, out: list[bytes], limits: Limits) -> None:
+        """`limits`: inflight_max counts here."""
+        self._aliases = TopicAliases(connect.topic_alias_maximum) if connect.topic_alias_maximum else None
+        self._version = connect.version
         self._state = state
         self._out = out
-        self._inflight_max = inflight_max
-        self._packet_bytes_max = packet_bytes_max
+        self._inflight_max = min(connect.receive_maximum, limits.inflight_max)
+        self._packet_bytes_max = connect.maximum_packet_size
         self._unsent: list[int] | None = None
         """Packet identifiers of the session to send again when the client has room, last one first; None: none."""
 
