@@ -19,6 +19,7 @@ from edge.appliance.console.status import Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
 from edge.broker.configuration import BrokerConfiguration, Endpoint
 from edge.broker.credentials import CredentialsError
+from edge.broker.hono.addresses import with_addresses
 from edge.broker.http.api import DeviceApi
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.server import Broker
@@ -42,7 +43,7 @@ class Gateway:
         """Open store and users. Raises `edge.broker.store.contract.StoreError`, or
         `edge.broker.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
-        self.configuration = configuration
+        self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
         self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe)
         self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
@@ -88,6 +89,7 @@ class Gateway:
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
         """Follow a new configuration without a pause; what only a start can change is said in the log."""
+        configuration = with_addresses(configuration)
         before, self.configuration = self.configuration, configuration
         try:
             await self.users.configure(configuration.users)
@@ -99,6 +101,8 @@ class Gateway:
         for name in ("space", "gateway", *LISTENERS, "tls", "limits"):
             if getattr(before, name) != getattr(configuration, name):
                 log.warning("%s changed: takes effect when the gateway is started again", name)
+        if _tenant(before) != _tenant(configuration):
+            log.warning("deviceApi changed: takes effect when the gateway is started again")
         log.info("configuration taken over")
 
     # --- console and status -----------------------------------------------------------------------------------
@@ -202,3 +206,7 @@ class Gateway:
         await self._web.start()
         bound = sock.getsockname()
         return str(bound[0]), int(bound[1])
+
+
+def _tenant(configuration: BrokerConfiguration) -> str | None:
+    return configuration.device_api.tenant if configuration.device_api is not None else None

@@ -184,6 +184,28 @@ class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
     """Higher goes first where several forwarders of a connector have something to send."""
 
 
+class DeviceIdentity(msgspec.Struct, frozen=True):
+    """A user that is a device of the device API."""
+
+    user: str
+    """``auth-id@tenant``."""
+    device: str
+    acts_for: tuple[str, ...] = ()
+    """Devices a gateway may speak for; ``*`` for every one of the tenant."""
+
+
+class DeviceApi(msgspec.Struct, frozen=True, kw_only=True):
+    """Eclipse Hono's device API on the space."""
+
+    tenant: str
+    command_ttl_s: float = 3600.0
+    """Longest time a command waits for its device."""
+    identities: tuple[DeviceIdentity, ...] = ()
+    """Users whose device is called otherwise than they, or that act for others."""
+    disabled: frozenset[str] = frozenset()
+    """Devices nothing is taken from."""
+
+
 class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a broker is told. The default serves nothing to nobody."""
 
@@ -193,6 +215,8 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     authentication: Authentication = Authentication.NONE
     users: tuple[ConfiguredUser, ...] = ()
     """Users described by the configuration; others may have been made by hand."""
+    device_api: DeviceApi | None = None
+    """None: devices use the space's addresses as they are."""
     default_type: AddressType = AddressType.TOPIC
     """Type of every name no rule matches."""
     addresses: tuple[AddressConfiguration, ...] = ()

@@ -22,6 +22,7 @@ from edge.broker.addresses import AddressTable
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.amqp.translate import mqtt_runs
 from edge.broker.configuration import Authentication, BrokerConfiguration, Endpoint
+from edge.broker.hono.service import DeviceService
 from edge.broker.identity import Gate, SaslCredentials, Threads
 from edge.broker.limits import (
     CERTIFICATES_CHECK_S,
@@ -74,6 +75,9 @@ class Broker:
             monotonic_s=self._loop.time,
         )
         store.on_commit = self._committed
+        api = configuration.device_api
+        self.devices = DeviceService(api, self.router, store) if api is not None else None
+        """The device API; None where the space has none."""
         self.clients = Clients(self.router, store, mqtt_runs, clock_ns=time.time_ns, clock_good=clock_good)
         self._threads = Threads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
@@ -123,6 +127,9 @@ class Broker:
             self.gate.mode = configuration.authentication
             for driver in list(self._drivers()):
                 driver.abort()  # who came in by the old rules comes again by the new ones
+        api = configuration.device_api
+        if self.devices is not None and api is not None and api.tenant == self.devices.tenant.name:
+            self.devices.tenant.update(api)
         self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
 
     @property
@@ -231,7 +238,9 @@ class Broker:
         connection = MqttConnection(limits, self._loop.time())
         return Driver(
             self._in_frames(connection, websocket.MQTT) if in_frames else connection,
-            lambda driver: MqttSession(driver, connection, self.router, self.clients, self._clock, self.gate),
+            lambda driver: MqttSession(
+                driver, connection, self.router, self.clients, self._clock, self.gate, self.devices
+            ),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
         )

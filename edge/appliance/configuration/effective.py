@@ -13,6 +13,8 @@ from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
     ConnectorPart,
+    DeviceApiPart,
+    DevicePart,
     DeviceSpec,
     ForwarderPart,
     GatewaySpec,
@@ -39,6 +41,8 @@ from edge.broker.configuration import (
     ConfiguredUser,
     Connector,
     Credentials,
+    DeviceApi,
+    DeviceIdentity,
     Direction,
     DurabilityMode,
     Endpoint,
@@ -66,6 +70,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
             default_type=space.default_type,
             connectors=tuple(_connector(part) for part in space.connectors),
             authentication=service.name if service is not None else Authentication.NONE,
+            device_api=_device_api(space.device_api, resources),
         )
     for resource, gateway in of_kind(resources, GatewaySpec):
         configuration = _with_gateway(configuration, resource.name, gateway)
@@ -121,7 +126,10 @@ def notices(resources: Sequence[Resource]) -> list[str]:
 
     A rule that is silently not enforced is worse than none, above all where it is about who may do what.
     """
-    found = [f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource)]
+    hono = any(spec.device_api is not None for _, spec in of_kind(resources, AddressSpaceSpec))
+    found = [
+        f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)
+    ]
     spaces = [spec.authentication_service for _, spec in of_kind(resources, AddressSpaceSpec)]
     if any(service is None or service.name is Authentication.NONE for service in spaces):
         for resource, _ in of_kind(resources, MessagingUserSpec):
@@ -129,10 +137,13 @@ def notices(resources: Sequence[Resource]) -> list[str]:
     return found
 
 
-def _not_in_force(resource: Resource) -> Iterator[str]:
+def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
+    """`hono`: the space has the device API, which devices are described for."""
     spec = resource.spec
-    if isinstance(spec, DeviceSpec):
+    if isinstance(spec, DeviceSpec) and not hono:
         yield "devices are kept, their identity is not checked yet"
+    if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
+        yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec):
         fields = {
             "messageTtl": spec.message_ttl is not None,
@@ -171,6 +182,32 @@ def _user(spec: MessagingUserSpec) -> ConfiguredUser:
         for part in spec.authorization
     )
     return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
+
+
+def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> DeviceApi | None:
+    """The device API with its gateways: those of a user's `actsFor`, and those a device names in `via`."""
+    if part is None:
+        return None
+    suffix = f"@{part.tenant}"
+    devices = list(of_kind(resources, DeviceSpec))
+    via: dict[str, list[str]] = {}
+    for resource, spec in devices:
+        for gateway in spec.via:
+            via.setdefault(gateway, []).append(resource.name)
+    identities = []
+    for _, user in of_kind(resources, MessagingUserSpec):
+        if user.username.endswith(suffix):
+            told = user.device or DevicePart()
+            device = told.id or user.username.removesuffix(suffix)
+            identities.append(DeviceIdentity(user.username, device, (*told.acts_for, *via.pop(device, ()))))
+    # gateways whose user was made by hand: their auth-id is their name
+    identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
+    return DeviceApi(
+        tenant=part.tenant,
+        command_ttl_s=part.command_ttl,
+        identities=tuple(identities),
+        disabled=frozenset(resource.name for resource, spec in devices if not spec.enabled),
+    )
 
 
 def _listener_tls(part: ListenerTlsPart | None) -> TlsListener | None:

@@ -93,6 +93,20 @@ class ConnectorPart(Part, frozen=True, kw_only=True):
     max_frame_size: Bytes | None = None
 
 
+class DeviceApiType(enum.Enum):
+    """Whose way devices speak beside the protocols' own."""
+
+    HONO = "hono"
+
+
+class DeviceApiPart(Part, frozen=True, kw_only=True):
+    """Eclipse Hono's device API: its topics, paths and addresses for one tenant."""
+
+    type: DeviceApiType
+    tenant: Name
+    command_ttl: Seconds = 3600.0
+
+
 class AddressSpaceSpec(Part, frozen=True, kw_only=True):
     """A group of addresses reachable over one connection."""
 
@@ -100,6 +114,7 @@ class AddressSpaceSpec(Part, frozen=True, kw_only=True):
     plan: str = ""
     authentication_service: AuthenticationService | None = None
     default_type: AddressType = AddressType.TOPIC
+    device_api: DeviceApiPart | None = None
     connectors: list[ConnectorPart] = []
 
 
@@ -189,12 +204,20 @@ class AuthorizationPart(Part, frozen=True, kw_only=True):
     operations: Annotated[list[Operation], msgspec.Meta(min_length=1)]
 
 
+class DevicePart(Part, frozen=True, kw_only=True):
+    """The device a user ``auth-id@tenant`` is, where that is not called as its auth-id, and whom it acts for."""
+
+    id: str = ""
+    acts_for: list[str] = []
+
+
 class MessagingUserSpec(Part, frozen=True, kw_only=True):
     """A user of a space."""
 
     username: Annotated[str, msgspec.Meta(min_length=1)]
     authentication: UserAuthentication
     authorization: list[AuthorizationPart] = []
+    device: DevicePart | None = None
 
 
 class DeviceSpec(Part, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ from edge.appliance.configuration.resources import (
 )
 from edge.broker.addresses import AddressType
 from edge.broker.configuration import Authentication, Direction, Durability, WhenFull
+from edge.broker.hono.limits import ACTS_FOR_MAX
+from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX, Limits
 from edge.broker.topics import is_filter
 
@@ -43,6 +45,9 @@ DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 
 FRAME_BYTES_MIN: Final = 512
 """MIN-MAX-FRAME-SIZE (AMQP 1.0 section 2.8.19)."""
+
+IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
+"""What Hono's identifiers are made of."""
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """Hosts a password may go to without TLS: it does not leave this machine."""
@@ -69,6 +74,7 @@ def validate(resources: Sequence[Resource]) -> list[ConfigurationError]:
         _forwarders,
         _users,
         _devices,
+        _device_api,
         _insecure,
     )
     return sorted({error for check in checks for error in check(resources)})
@@ -376,3 +382,26 @@ def _devices(resources: Sequence[Resource]) -> Errors:
             if via == resource.name or via not in names:
                 message = f'there is no other device "{via}"{schema.suggestion(via, names)}'
                 yield error_at(resource, ("spec", "via", i), message)
+
+
+def _device_api(resources: Sequence[Resource]) -> Errors:
+    """Hono's identifiers, and gateways that belong to the tenant."""
+    tenants = [spec.device_api.tenant for _, spec in of_kind(resources, AddressSpaceSpec) if spec.device_api]
+    for resource, spec in of_kind(resources, AddressSpaceSpec):
+        if spec.device_api is not None and not spec.device_api.command_ttl > 0:
+            yield error_at(resource, ("spec", "deviceApi", "commandTtl"), "must be above 0")
+    for resource, user in of_kind(resources, MessagingUserSpec):
+        told = user.device
+        if told is None:
+            continue
+        if tenants and not user.username.endswith(f"@{tenants[0]}"):
+            message = f'a device\'s user is called auth-id@{tenants[0]}, and "{user.username}" is not'
+            yield error_at(resource, ("spec", "username"), message)
+        if told.id and not IDENTIFIER.fullmatch(told.id):
+            yield error_at(resource, ("spec", "device", "id"), f'"{told.id}" is no device: {IDENTIFIER_WORDS}')
+        if len(told.acts_for) > ACTS_FOR_MAX:
+            message = f'more than {ACTS_FOR_MAX} devices; "*" means all'
+            yield error_at(resource, ("spec", "device", "actsFor"), message)
+        for i, name in enumerate(told.acts_for):
+            if name != ALL and not IDENTIFIER.fullmatch(name):
+                yield error_at(resource, ("spec", "device", "actsFor", i), f'"{name}" is no device: {IDENTIFIER_WORDS}')

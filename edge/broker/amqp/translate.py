@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from bridge.amqp_values import DecodeError, Described, Symbol, Ubyte, Uint, decode, encode
+from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from edge.broker.amqp import sections as s
 from edge.broker.mqtt.errors import MqttError
@@ -39,6 +39,7 @@ _PROPERTY_NAMES: Final = (
 )
 """Fields of the properties section in order (section 3.2.4)."""
 _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 2, 4, 5, 6
+_CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
 """Where absolute-expiry-time is among them."""
 
@@ -311,6 +312,8 @@ def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> 
     properties.append(_correlation_id(mqtt.correlation_data))
     if mqtt.content_type is not None and mqtt.content_type.isascii():
         properties.append(Symbol(mqtt.content_type))
+    if run.received_at:  # MQTT does not say when a message was made: that is when it came in
+        properties += [None] * (_CREATION_TIME - len(properties)) + [Timestamp(run.received_at // _NS_IN_MS)]
     while properties[-1] is None:
         properties.pop()
     prefix = _section(s.HEADER, header) + _section(s.MESSAGE_ANNOTATIONS, annotations)

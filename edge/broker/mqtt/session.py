@@ -12,9 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from bridge.driver import Driver
 from bridge.message import Run
 from edge.broker.contract import Refusal
+from edge.broker.hono.errors import DeviceError
+from edge.broker.hono.mqtt import DeviceConnection
+from edge.broker.hono.service import DeviceService
 from edge.broker.identity import Gate, Verdict
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.mqtt.client import Client
@@ -77,7 +82,7 @@ class WillOrigin:
 def publish_will(router: Router, client_id: str, will: Will) -> None:
     """Publish a Will Message on behalf of a client that is gone."""
     run = will.run
-    copy = Run(run.address, client_id, run.flags, run.properties, list(run.bodies))
+    copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
     router.publish(WillOrigin(client_id), copy, ())
 
 
@@ -85,8 +90,8 @@ class MqttSession:
     """Owner of one driver over one MQTT connection."""
 
     __slots__ = (
-        "_client", "_clients", "_clock", "_connect", "_driver", "_gate", "_grant", "_left", "_router", "connection",
-        "name",
+        "_client", "_clients", "_clock", "_connect", "_devices", "_driver", "_gate", "_grant", "_is_device", "_left",
+        "_router", "_service", "connection", "name",
     )  # fmt: skip
 
     def __init__(
@@ -97,8 +102,9 @@ class MqttSession:
         clients: Clients,
         clock: Callable[[], float],
         gate: Gate | None = None,
+        devices: DeviceService | None = None,
     ) -> None:
-        """Without a gate everybody may do everything."""
+        """Without a gate everybody may do everything; `devices` is the device API where the space has it."""
         self.name = ""
         self.connection = connection
         self._driver = driver
@@ -112,6 +118,11 @@ class MqttSession:
         self._gate = gate
         self._grant: Grant | None = None
         """What the client may do; None where everybody may do everything."""
+        self._service = devices
+        self._devices: DeviceConnection | None = None
+        """The device API over this connection; None for all that do without it."""
+        self._is_device = False
+        """A device of the device API, which keeps no session and leaves no will it may not."""
 
     # --- driver's owner ---------------------------------------------------------------------------------------
 
@@ -120,13 +131,15 @@ class MqttSession:
         for event in events:
             kind = type(event)
             if kind is Published:
+                devices = self._devices
+                if devices is not None and devices.takes(event):
+                    continue
                 grant = self._grant
                 if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
                     continue
                 packet_ids = event.packet_ids
                 if event.run.qos == 2:
-                    self._clients.save_incoming(self._attached)
-                    packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+                    packet_ids = self._saved(packet_ids)
                 router.publish(self, event.run, packet_ids)
             elif kind is Acknowledged:
                 self._attached.acknowledged(event.messages)
@@ -136,6 +149,24 @@ class MqttSession:
     def writable(self) -> None:
         if self._client is not None and not self._left:
             self._client.pump()
+            if self._devices is not None:
+                self._devices.pump()
+
+    # --- for the device API -----------------------------------------------------------------------------------
+
+    def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
+        """Publish as the client's; answered to it under these packet identifiers."""
+        self._router.publish(self, run, self._saved(packet_ids) if run.qos == 2 else packet_ids)
+
+    def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
+        """Answer messages that are not published; before MQTT 5 an answer says no reason."""
+        told = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
+        self.connection.acknowledge(qos, packet_ids, told)
+
+    def _saved(self, packet_ids: Sequence[int]) -> list[int]:
+        """Tokens of QoS 2 messages, whose packet identifiers are kept with them."""
+        self._clients.save_incoming(self._attached)
+        return [packet_id | QOS2_TOKEN for packet_id in packet_ids]
 
     # --- attachment of a client -------------------------------------------------------------------------------
 
@@ -155,13 +186,17 @@ class MqttSession:
     # --- origin -----------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        if tokens[0] < QOS2_TOKEN:
-            self.connection.acknowledge(1, tokens)
-        else:
-            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens])
+        qos = 1
+        if tokens[0] >= QOS2_TOKEN:
+            qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
+        if self._devices is not None:
+            self._devices.answered(tokens)
+        self.connection.acknowledge(qos, tokens)
         self._driver.flush_soon()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if self._devices is not None and self._devices.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
+            return
         reason = REASONS[why]
         if tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens, reason, why.value)
@@ -199,9 +234,7 @@ class MqttSession:
                 self._subscribe(event)
             case Unsubscribe():
                 codes = [
-                    ReasonCode.SUCCESS
-                    if self._clients.unsubscribe(self._attached, pattern)
-                    else ReasonCode.NO_SUBSCRIPTION_EXISTED
+                    ReasonCode.SUCCESS if self._unsubscribe(pattern) else ReasonCode.NO_SUBSCRIPTION_EXISTED
                     for pattern in event.filters
                 ]
                 self.connection.unsubscribed(event.packet_id, codes)
@@ -243,6 +276,18 @@ class MqttSession:
             return
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
+        principal, told_expiry_s = None, None
+        if self._service is not None:
+            try:
+                principal = self._service.tenant.principal(connect.username if user is None else user)
+            except DeviceError as error:
+                log.warning("%s: not let in as a device: %s", self.name, error)
+                self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
+                return
+        if principal is not None:
+            self._is_device = True
+            told_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
+            connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
         if user is not None:
             refusal = self._take_grant(user, connect)
             if refusal is not None:
@@ -253,6 +298,10 @@ class MqttSession:
         self._client, present = self._clients.attach(
             self.name, self, clean_start=connect.clean_start, expiry_s=agreed.session_expiry_s, user=user or ""
         )
+        if self._service is not None and (principal is not None or user is None):
+            self._devices = DeviceConnection(self._service, self, self._client, principal)
+            will = self._devices.will(connect.will, self._grant)
+            self._connect = msgspec.structs.replace(connect, will=will)
         if self._grant is not None:
             for pattern in [p for p in self._client.subscribers if not self._grant.may_receive(p)]:
                 log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
@@ -261,7 +310,7 @@ class MqttSession:
             self._client.state,
             present,
             assigned_client_id=assigned,
-            session_expiry_s=agreed.told_session_expiry_s,
+            session_expiry_s=agreed.told_session_expiry_s if told_expiry_s is None else told_expiry_s,
             server_keep_alive_s=agreed.told_keep_alive_s,
             response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
             now=self._clock(),
@@ -282,7 +331,7 @@ class MqttSession:
             return ReasonCode.NOT_AUTHORIZED
         self._grant = grant
         will = connect.will
-        if will is not None and not grant.may_send(will.run.address):
+        if will is not None and not self._is_device and not grant.may_send(will.run.address):
             log.warning("%s: its will must not go to %s", self.name, will.run.address)
             self._release()
             return ReasonCode.NOT_AUTHORIZED
@@ -325,6 +374,10 @@ class MqttSession:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
                 words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
                 continue
+            code = self._devices.subscribe(request) if self._devices is not None else None
+            if code is not None:
+                codes.append(code)
+                continue
             if self._grant is not None and not self._grant.may_receive(request.filter):
                 codes.append(ReasonCode.NOT_AUTHORIZED)
                 words.append(f"{request.filter}: not allowed to receive all that matches it")
@@ -346,6 +399,14 @@ class MqttSession:
             if subscription is not None:
                 client.feed_retained(subscriber, subscription, self._retained(subscriber.request.filter))
         client.pump()
+        if self._devices is not None:
+            self._devices.pump()
+
+    def _unsubscribe(self, pattern: str) -> bool:
+        """False when there was no such subscription."""
+        if self._devices is not None and self._devices.unsubscribe(pattern):
+            return True
+        return self._clients.unsubscribe(self._attached, pattern)
 
     def _retained(self, pattern: str) -> list[Run]:
         """Retained messages; those of the broker about itself are made when they are asked for."""
@@ -361,7 +422,9 @@ class MqttSession:
             return
         self._left = True
         log.debug("%s: %s", self.name, event.reason)
-        if event.session_expiry_s is not None:
+        if self._devices is not None:
+            self._devices.leave()
+        if event.session_expiry_s is not None and not self._is_device:
             client.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None
@@ -373,3 +436,7 @@ class MqttSession:
             client.will_due = (now + delay, will)
         else:
             publish_will(self._router, client.client_id, will)
+
+
+def _qos(tokens: Sequence[int]) -> int:
+    return 1 if tokens[0] < QOS2_TOKEN else 2

@@ -235,7 +235,9 @@ class TestToAmqp:
         assert read_header(out[:end]) == Header(durable=True, ttl_ms=8000)
         found = outline(out[start:])
         assert found.annotations == {"x-opt-mqtt-qos": 1, "x-opt-retain-message": True}
-        assert list(found.properties) == [None, None, "plant/7", None, "reply/here", "42", "application/json"]
+        told, made_at = list(found.properties[:7]), list(found.properties[7:])
+        assert told == [None, None, "plant/7", None, "reply/here", "42", "application/json"]
+        assert made_at == [None, None, run.received_at // 1_000_000], "creation-time: when it came in"
         assert found.application == {"k": "v"}
         assert (found.body, found.is_text) == (b"{}", False)
 

@@ -1,0 +1,1 @@
+"""Eclipse Hono's device API on a space: what README.md beside this says is supported."""

@@ -1,0 +1,94 @@
+"""Hono's four addresses in the space's one address model, and what is promised of them unless configured otherwise."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from edge.broker.addresses import AddressRule, AddressType
+from edge.broker.configuration import (
+    AddressConfiguration,
+    AddressPolicy,
+    BrokerConfiguration,
+    DeviceApi,
+    Direction,
+)
+from edge.broker.topics import covers, overlaps
+
+TELEMETRY: Final = "telemetry"
+EVENT: Final = "event"
+COMMAND: Final = "command"
+RESPONSE: Final = "command_response"
+
+
+class Addresses:
+    """The addresses of one tenant."""
+
+    def __init__(self, tenant: str) -> None:
+        self.telemetry = f"{TELEMETRY}/{tenant}"
+        self.event = f"{EVENT}/{tenant}"
+        self.command = f"{COMMAND}/{tenant}"
+        """What applications attach to; each command says in `to` which device it is for."""
+        self.commands = f"{self.command}/+"
+        """Filter of every device's queue of commands."""
+        self._response = f"{RESPONSE}/{tenant}/"
+
+    def queue(self, device: str) -> str:
+        """The queue of commands of a device."""
+        return f"{self.command}/{device}"
+
+    def device(self, queue: str) -> str:
+        """The device a queue of commands belongs to."""
+        return queue.rpartition("/")[2]
+
+    def response(self, reply: str) -> str:
+        """Where responses go for the reply identifier of an application."""
+        return self._response + reply
+
+    def reply(self, address: str) -> str | None:
+        """The reply identifier in an application's reply address; None when it is none of this tenant's."""
+        return address.removeprefix(self._response) if address.startswith(self._response) else None
+
+
+def with_addresses(configuration: BrokerConfiguration) -> BrokerConfiguration:
+    """The configuration with an address for each of Hono's that no resource describes.
+
+    Events are kept for whoever consumes them; where a forwarder carries them away they are a topic, as a queue's
+    messages are taken by one consumer.
+    """
+    api = configuration.device_api
+    if api is None:
+        return configuration
+    described = [address.rule.pattern for address in configuration.addresses]
+    added = [
+        default
+        for default in _defaults(configuration, api)
+        if not any(pattern.split("/")[0] == default.rule.pattern.split("/")[0] and covers(pattern, default.rule.pattern)
+                   for pattern in described)
+    ]  # fmt: skip
+    return msgspec.structs.replace(configuration, addresses=(*configuration.addresses, *added))
+
+
+def _defaults(configuration: BrokerConfiguration, api: DeviceApi) -> list[AddressConfiguration]:
+    names = Addresses(api.tenant)
+
+    def forwarded(address: str) -> bool:
+        return any(
+            forwarder.direction is Direction.OUT and overlaps(forwarder.filter, address)
+            for forwarder in configuration.forwarders
+        )
+
+    responses = names.response("#")
+    return [
+        AddressConfiguration(AddressRule(names.telemetry, AddressType.TOPIC)),
+        AddressConfiguration(
+            AddressRule(names.event, AddressType.TOPIC if forwarded(names.event) else AddressType.QUEUE)
+        ),
+        AddressConfiguration(
+            AddressRule(names.commands, AddressType.QUEUE), AddressPolicy(ttl_max_s=api.command_ttl_s)
+        ),
+        AddressConfiguration(
+            AddressRule(responses, AddressType.TOPIC if forwarded(responses) else AddressType.ANYCAST)
+        ),
+    ]

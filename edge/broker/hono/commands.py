@@ -1,0 +1,127 @@
+"""Commands: read from what an application sent, and written for the device in the protocol it speaks. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from bridge.amqp_values import DecodeError
+from bridge.message import AMQP, DURABLE, Run
+from edge.broker.amqp.translate import outline, read_header
+from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.errors import bad_request
+from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
+from edge.broker.hono.messages import DEVICE, data_section, message_id, plain_properties, rebuilt
+from edge.broker.hono.requests import Request, Requests
+from edge.broker.mqtt.errors import MqttError
+from edge.broker.mqtt.properties import decode_run
+
+SUBJECT: Final = "subject"
+"""User property that names the command where an application sends it over MQTT."""
+_MS: Final = 1000
+_MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4, 5, 6
+_FIELDS: Final = 13
+
+
+class Command(NamedTuple):
+    """A command as its device's queue holds it."""
+
+    device: str
+    name: str
+    request: Request | None
+    """None: one-way, no response is expected."""
+    content_type: str | None
+    payload: bytes
+    ttl_ms: int | None
+
+
+def addressed(message: bytes, addresses: Addresses) -> str:
+    """The queue of the device a message on ``command/<tenant>`` is for. Raises DeviceError for a malformed command.
+
+    What is wrong with it the application hears at once, not when the device comes.
+    """
+    try:
+        found = outline(message)
+    except DecodeError as error:
+        raise bad_request(str(error)) from None
+    fields = [*found.properties, *[None] * _FIELDS]
+    to = fields[_TO]
+    if not isinstance(to, str) or to.rpartition("/")[0] != addresses.command or not to.rpartition("/")[2]:
+        raise bad_request(f"'to' names the device: {addresses.command}/<device>")
+    _of_fields(fields, found.body, addresses, to.rpartition("/")[2], None)
+    return to
+
+
+def read_command(run: Run, i: int, addresses: Addresses) -> Command:
+    """Message `i` of a run in a device's queue. Raises DeviceError when it is no command."""
+    device, body = addresses.device(run.address), run.bodies[i]
+    if run.flags & AMQP:
+        try:
+            found = outline(body)
+        except DecodeError as error:
+            raise bad_request(str(error)) from None
+        fields = [*found.properties, *[None] * _FIELDS]
+        return _of_fields(fields, found.body, addresses, device, read_header(run.properties).ttl_ms)
+    try:
+        own = decode_run(run.properties)
+    except MqttError as error:
+        raise bad_request(str(error)) from None
+    names = [value for name, value in own.user_property if name == SUBJECT]
+    fields = [None] * _FIELDS
+    fields[_SUBJECT], fields[_REPLY_TO] = names[0] if names else None, own.response_topic
+    fields[_CORRELATION], fields[_CONTENT_TYPE] = own.correlation_data, own.content_type
+    expiry_s = own.message_expiry_interval_s
+    return _of_fields(fields, body, addresses, device, None if expiry_s is None else expiry_s * _MS)
+
+
+def _of_fields(fields: list[Any], body: bytes, addresses: Addresses, device: str, ttl_ms: int | None) -> Command:
+    """From the fields of a properties section (AMQP 1.0 section 3.2.4)."""
+    name = fields[_SUBJECT]
+    if not isinstance(name, str) or not _is_name(name):
+        raise bad_request(f"'subject' names the command: 1 to {COMMAND_CHARACTERS_MAX} characters, no + and #")
+    request = None
+    if fields[_REPLY_TO] is not None:
+        reply = addresses.reply(str(fields[_REPLY_TO]))
+        if not reply or "+" in reply or "#" in reply or len(reply.encode()) > CORRELATION_BYTES_MAX:
+            raise bad_request(f"'reply-to' is {addresses.response('<reply identifier>')}")
+        correlation = fields[_CORRELATION] if fields[_CORRELATION] is not None else fields[_MESSAGE_ID]
+        if correlation is None or len(str(correlation)) > CORRELATION_BYTES_MAX:
+            raise bad_request(
+                f"a correlation-id or message-id of up to {CORRELATION_BYTES_MAX} bytes is needed with 'reply-to'"
+            )
+        request = Request(reply, message_id(correlation))
+    content_type = fields[_CONTENT_TYPE]
+    return Command(device, str(name), request, str(content_type) if content_type else None, body, ttl_ms)
+
+
+def _is_name(name: str) -> bool:
+    plain = name.isprintable() and "+" not in name and "#" not in name
+    return plain and 0 < len(name) <= COMMAND_CHARACTERS_MAX
+
+
+def topic_rest(command: Command, requests: Requests) -> str:
+    """The end of the topic an MQTT device gets it on: request identifier (none: one-way) and name."""
+    identifier = requests.identifier(command.device, command.request) if command.request is not None else ""
+    return f"{identifier}/{command.name}"
+
+
+def mqtt_run(command: Command, topic: str, received_at: int, flags: int) -> Run:
+    """For an MQTT device; what is left of its time to live is said by whoever sends it."""
+    expiry_s = None if command.ttl_ms is None else -(-command.ttl_ms // _MS)
+    properties = plain_properties(command.content_type, expiry_s)
+    kept = (flags & ~(AMQP | 0b111)) | DURABLE | 1
+    return Run(topic, "", kept, properties, [command.payload], received_at)
+
+
+def amqp_message(
+    command: Command, original: bytes | None, reply_to: str | None, identifier: str, *, told: bool
+) -> bytes:
+    """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `told`: it acts for
+    others, and hears which device is meant. `original` is the application's message, None where that came over MQTT."""
+    fields: list[Any] = [None] * 7
+    fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None
+    fields[_CONTENT_TYPE] = command.content_type
+    application: dict[Any, Any] = {DEVICE: command.device} if told else {}
+    if original is None:
+        return rebuilt(data_section(command.payload), fields, application)
+    kept = {name: value for name, value in outline(original).application.items() if name != DEVICE}
+    return rebuilt(original, fields, {**kept, **application})

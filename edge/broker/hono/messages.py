@@ -1,0 +1,196 @@
+"""Messages as Hono's applications expect them: with the device, where it came in, its content type. Pure.
+
+What comes over MQTT stays an MQTT message and gets its meta data as user properties, which become application
+properties when it leaves over AMQP; so a run of telemetry is translated once, not message by message. What carries a
+number (`ttd`, `status`) or an annotation is made an AMQP message at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from bridge.amqp_values import Int, Symbol, Timestamp, Uint, Ulong, encode
+from bridge.message import AMQP, DURABLE, Run
+from edge.broker.amqp import sections as s
+from edge.broker.amqp.translate import outline
+from edge.broker.hono.errors import bad_request
+from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+
+DEVICE: Final = "device_id"
+TENANT: Final = "tenant_id"
+ADAPTER: Final = "orig_adapter"
+ADDRESS: Final = "orig_address"
+TTD: Final = "ttd"
+STATUS: Final = "status"
+_OURS: Final = frozenset((DEVICE, TENANT, ADAPTER, ADDRESS, TTD))
+"""Application properties a device does not give itself."""
+
+MQTT_ADAPTER: Final = "hono-mqtt"
+HTTP_ADAPTER: Final = "hono-http"
+AMQP_ADAPTER: Final = "hono-amqp"
+
+OPAQUE: Final = "application/octet-stream"
+EMPTY_NOTIFICATION: Final = "application/vnd.eclipse-hono-empty-notification"
+RETAIN_ANNOTATION: Final = Symbol("x-opt-retain")
+UNTIL_FURTHER_NOTICE: Final = -1
+GONE: Final = 0
+
+_NS_IN_MS: Final = 1_000_000
+_MS: Final = 1000
+_UINT32_MAX: Final = 0xFFFF_FFFF
+_FIELDS: Final = 13
+_MESSAGE_ID, _TO, _CORRELATION, _CONTENT_TYPE, _CREATION_TIME = 0, 2, 5, 6, 9
+_KINDS: Final[dict[int, Any]] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestamp, 11: Uint}
+"""Types of the fields of the properties section, where a decoded value has lost it (section 3.2.4)."""
+
+
+class Source(NamedTuple):
+    """Where a message came from: the device it is of, and how it came in."""
+
+    device: str
+    adapter: str
+    address: str
+    """Topic, path or address the device itself named."""
+
+
+def mqtt_properties(raw: bytes, source: Source, content_type: str | None, ttl_s: int | None) -> bytes:
+    """`Run.properties` of a device's MQTT message with its meta data; `raw` are those it came with.
+
+    A content type or time to live of the topic's bag goes before that of MQTT 5. Raises `MqttError`.
+    """
+    own = decode_run(raw)
+    users = tuple(pair for pair in own.user_property if pair[0] not in _OURS)
+    users += ((DEVICE, source.device), (ADAPTER, source.adapter), (ADDRESS, source.address))
+    found = msgspec.structs.replace(
+        own,
+        content_type=content_type or own.content_type or OPAQUE,
+        message_expiry_interval_s=own.message_expiry_interval_s if ttl_s is None else ttl_s,
+        response_topic=None,
+        user_property=users,
+    )
+    return encode_run(found)
+
+
+def decoded(raw: bytes) -> Properties:
+    """`Run.properties` made by `mqtt_properties`."""
+    return decode_run(raw)
+
+
+def content_type_in(raw: bytes) -> str | None:
+    """The content type in `Run.properties` of an MQTT run, where there is one. Raises `MqttError`."""
+    return decode_run(raw).content_type
+
+
+def header(*, durable: bool, ttl_s: int | None = None) -> bytes:
+    """An encoded header section (AMQP 1.0 section 3.2.1)."""
+    fields: list[Any] = [durable]
+    if ttl_s is not None:
+        fields += [None, Uint(min(ttl_s * _MS, _UINT32_MAX))]
+    return _section(s.HEADER, fields)
+
+
+def bare(
+    *,
+    to: str,
+    body: bytes,
+    now_ns: int,
+    application: dict[str, Any],
+    content_type: str | None = None,
+    correlation: Any = None,
+    retain: bool = False,
+) -> bytes:
+    """An encoded bare message with Hono's properties and one data section."""
+    properties: list[Any] = [None, None, to, None, None, message_id(correlation)]
+    properties += [None if content_type is None else Symbol(content_type), None, None, Timestamp(now_ns // _NS_IN_MS)]
+    parts = [_section(s.MESSAGE_ANNOTATIONS, {RETAIN_ANNOTATION: True})] if retain else []
+    parts += [_section(s.PROPERTIES, properties), _section(s.APPLICATION_PROPERTIES, application), data_section(body)]
+    return b"".join(parts)
+
+
+def upload_properties(source: Source, ttd: int | None = None) -> dict[str, Any]:
+    """Application properties of a device's message."""
+    found: dict[str, Any] = {DEVICE: source.device, ADAPTER: source.adapter, ADDRESS: source.address}
+    if ttd is not None:
+        found[TTD] = Int(ttd)
+    return found
+
+
+def empty_notification(address: str, source: Source, ttd: int, now_ns: int) -> Run:
+    """The event that says for how long a device can be sent commands, in seconds: `UNTIL_FURTHER_NOTICE`, `GONE`."""
+    application = upload_properties(source, ttd)
+    body = bare(to=address, body=b"", now_ns=now_ns, application=application, content_type=EMPTY_NOTIFICATION)
+    return Run(address, source.device, AMQP | DURABLE | 1, header(durable=True), [body])
+
+
+def response(
+    address: str, tenant: str, device: str, *, status: int, correlation: Any, content_type: str | None, body: bytes,
+    now_ns: int,
+) -> bytes:  # fmt: skip
+    """The bare message of a device's answer to a command."""
+    application: dict[str, Any] = {DEVICE: device, TENANT: tenant, STATUS: Int(status)}
+    if content_type is None and body:
+        content_type = OPAQUE
+    return bare(
+        to=address, body=body, now_ns=now_ns, application=application, content_type=content_type,
+        correlation=correlation,
+    )  # fmt: skip
+
+
+def completed(message: bytes, address: str, source: Source, now_ns: int) -> bytes:
+    """A device's AMQP message as applications expect it: what it left out added, what is not its to say replaced.
+
+    Annotations and body stay as they are encoded. Raises `bridge.amqp_values.DecodeError`, and DeviceError for a
+    message with neither content type nor payload.
+    """
+    found = outline(message)
+    fields = [*found.properties, *[None] * _FIELDS][:_FIELDS]
+    if not isinstance(fields[_CONTENT_TYPE], str) or not fields[_CONTENT_TYPE]:
+        if not found.body:
+            raise bad_request("a message without a payload needs a content-type")
+        fields[_CONTENT_TYPE] = Symbol(OPAQUE)
+    fields[_TO] = address
+    fields[_CREATION_TIME] = fields[_CREATION_TIME] or Timestamp(now_ns // _NS_IN_MS)
+    application = {key: value for key, value in found.application.items() if key not in _OURS}
+    application.update(upload_properties(source))
+    return rebuilt(message, fields, application)
+
+
+def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any]) -> bytes:
+    """`message` with other properties and application properties; every other section as it is encoded."""
+    fields = [
+        _KINDS[place](value) if place in _KINDS and value is not None else value
+        for place, value in enumerate(properties)
+    ]
+    for place in (_MESSAGE_ID, _CORRELATION):
+        fields[place] = message_id(fields[place])
+    while fields and fields[-1] is None:
+        fields.pop()
+    before, after = [], []
+    for section in s.sections(message):
+        if section.code < s.PROPERTIES:
+            before.append(message[section.start : section.end])
+        elif section.code > s.APPLICATION_PROPERTIES:
+            after.append(message[section.start : section.end])
+    middle = [_section(s.PROPERTIES, fields), _section(s.APPLICATION_PROPERTIES, application)]
+    return b"".join([*before, *(middle if application else middle[:1]), *after])
+
+
+def message_id(value: Any) -> Any:
+    """A message or correlation identifier as the standard types it (sections 3.2.11 to 3.2.14)."""
+    return Ulong(value) if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else value
+
+
+def plain_properties(content_type: str | None, expiry_s: int | None, users: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """`Run.properties` of an MQTT message of the broker's own."""
+    return encode_run(Properties(content_type=content_type, message_expiry_interval_s=expiry_s, user_property=users))
+
+
+def _section(code: int, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + encode(value)
+
+
+def data_section(body: bytes) -> bytes:
+    """A data section (AMQP 1.0 section 3.2.6)."""
+    return _section(s.DATA, body)

@@ -1,0 +1,416 @@
+"""The device API over one MQTT connection: what its session asks before it takes a topic as it is.
+
+Nothing of it outlives the connection: as in Hono a device subscribes anew when it connects. What a device publishes is
+published by its session under another address, so acknowledgements keep their order.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.contract import AddressError, Outcome, Refusal, Subscription
+from edge.broker.hono import messages
+from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
+from edge.broker.hono.desk import Attendance
+from edge.broker.hono.errors import DeviceError, bad_request, refused
+from edge.broker.hono.limits import (
+    COMMAND_SUBSCRIPTIONS_MAX,
+    PLAN_PROPERTIES_BYTES_MAX,
+    PLANS_CACHED_MAX,
+)
+from edge.broker.hono.service import DeviceService
+from edge.broker.hono.tenant import Principal
+from edge.broker.hono.topics import (
+    ANY_DEVICE,
+    Bag,
+    Endpoint,
+    OnError,
+    Upload,
+    Wish,
+    read_bag,
+    read_upload,
+    read_wish,
+    split_bag,
+)
+from edge.broker.mqtt.client import Client, Subscriber
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.errors import MqttError
+from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.policy import Grant
+
+log = logging.getLogger(__name__)
+
+_NS_IN_S: Final = 1_000_000_000
+_NO_CORRELATION: Final = "-1"
+_CODES: Final = {
+    400: ReasonCode.TOPIC_NAME_INVALID,
+    401: ReasonCode.NOT_AUTHORIZED,
+    403: ReasonCode.NOT_AUTHORIZED,
+    404: ReasonCode.NOT_AUTHORIZED,
+    413: ReasonCode.PACKET_TOO_LARGE,
+    503: ReasonCode.QUOTA_EXCEEDED,
+}
+"""The reason codes MQTT 5 clients hear for an error's status."""
+_DISABLED: Final = 404
+
+
+class Session(Protocol):
+    """What the device API asks of the session it serves."""
+
+    name: str
+    connection: Connection
+
+    def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
+        """Publish as the client's; answered to it under these packet identifiers."""
+        ...
+
+    def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
+        """Answer messages that are not published."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be sent."""
+        ...
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What becomes of messages on one topic."""
+
+    upload: Upload
+    bag: Bag = Bag()
+    device: str = ""
+    properties: bytes = b""
+    """Of the run to publish."""
+    typed: bool = True
+    """The content type was said: a payload may be empty."""
+    error: DeviceError | None = None
+    """None of them is taken."""
+
+
+class DeviceConnection:
+    """One connection, of an authenticated device or gateway, or (without a principal) of somebody nobody asked."""
+
+    def __init__(self, service: DeviceService, session: Session, client: Client, principal: Principal | None) -> None:
+        self._service = service
+        self._session = session
+        self._client = client
+        self._principal = principal
+        self._plans: dict[tuple[str, bytes, int], Plan | None] = {}
+        self._under_way: dict[int, Plan] = {}
+        """What is published and not answered, by packet identifier."""
+        self._commands: dict[str, CommandSubscriber] = {}
+        self._errors: dict[str, Wish] = {}
+
+    @property
+    def own(self) -> str:
+        """The device at the other end; empty when nobody knows."""
+        return self._principal.device if self._principal is not None else ""
+
+    # --- publishing -------------------------------------------------------------------------------------------
+
+    def takes(self, event: Published) -> bool:
+        """Deal with messages on a topic of the device API; False leaves them to the session."""
+        run = event.run
+        plan = self._plan_of(run)
+        if plan is None:
+            return False
+        error = plan.error
+        if error is None and not plan.typed and not all(run.bodies):
+            error = bad_request("a message without a payload needs a content-type")
+        if error is None:
+            try:
+                self._publish(plan, event)
+            except DeviceError as failed:
+                error = failed
+        if error is not None:
+            self._fail(plan, event.packet_ids, run.qos, error)
+        return True
+
+    def will(self, will: Will | None, grant: Grant | None) -> Will | None:
+        """The will as it is published: under the device API's address, as it is where that is allowed, or not at all.
+
+        Hono ignores every will; a device that leaves one must not be turned away for it.
+        """
+        if will is None:
+            return None
+        run = will.run
+        plan = self._plan_of(run)
+        if plan is not None and plan.error is None and plan.upload.endpoint is not Endpoint.RESPONSE:
+            address = self._service.address(plan.upload.endpoint)
+            return Will(Run(address, plan.device, run.flags & ~RETAIN, plan.properties, run.bodies), will.delay_s)
+        if plan is None and (grant is None or grant.may_send(run.address)):
+            return will
+        log.warning("%s: its will for %s is ignored", self._session.name, run.address[:100])
+        return None
+
+    def answered(self, packet_ids: Sequence[int]) -> None:
+        """The session acknowledges these."""
+        under_way = self._under_way
+        if under_way:
+            for packet_id in packet_ids:
+                under_way.pop(packet_id, None)
+
+    def refused(self, packet_ids: Sequence[int], qos: int, why: Refusal) -> bool:
+        """Deal with messages the router refused; False when they were none of the device API's."""
+        first = self._under_way.get(packet_ids[0])
+        if first is None:
+            return False
+        for packet_id in packet_ids:
+            plan = self._under_way.pop(packet_id, first)
+            self._fail(plan, [packet_id], qos, refused(why))
+        return True
+
+    def _plan_of(self, run: Run) -> Plan | None:
+        key = (run.address, run.properties, run.flags)
+        plans = self._plans
+        if key in plans:
+            return plans[key]
+        plan = self._plan(run)
+        if len(run.properties) <= PLAN_PROPERTIES_BYTES_MAX:
+            if len(plans) >= PLANS_CACHED_MAX:
+                plans.clear()
+            plans[key] = plan
+        return plan
+
+    def _plan(self, run: Run) -> Plan | None:
+        name, text = split_bag(run.address)
+        try:
+            upload = read_upload(name)
+        except DeviceError as error:
+            # where nobody has authenticated, a topic that is none of Hono's is just a topic
+            return None if self._principal is None else Plan(_unreadable(name), error=error)
+        if upload is None or (self._principal is None and upload.tenant not in ("", self._service.tenant.name)):
+            return None
+        bag = Bag()
+        try:
+            bag = read_bag(text)
+            device = self._service.tenant.device(self._principal, upload.tenant, upload.device)
+            return self._checked(run, Plan(upload, bag, device))
+        except (DeviceError, MqttError) as error:
+            found = error if isinstance(error, DeviceError) else bad_request(str(error))
+            return Plan(upload, bag, error=found)
+
+    def _checked(self, run: Run, plan: Plan) -> Plan:
+        """The plan with all that does not depend on the payload. Raises DeviceError or MqttError."""
+        upload, bag = plan.upload, plan.bag
+        if upload.endpoint is Endpoint.EVENT and not run.qos:
+            raise bad_request("events are published with QoS 1")
+        own = messages.content_type_in(run.properties)
+        if upload.endpoint is Endpoint.RESPONSE:
+            self._service.requests.read(plan.device, upload.request)
+            return msgspec.structs.replace(plan, properties=run.properties)
+        source = messages.Source(plan.device, messages.MQTT_ADAPTER, run.address)
+        ttl_s = bag.ttl_s if upload.endpoint is Endpoint.EVENT else None
+        properties = messages.mqtt_properties(run.properties, source, bag.content_type, ttl_s)
+        return msgspec.structs.replace(plan, properties=properties, typed=bool(bag.content_type or own))
+
+    def _publish(self, plan: Plan, event: Published) -> None:
+        run = event.run
+        if event.packet_ids:
+            self._under_way.update(dict.fromkeys(event.packet_ids, plan))
+        if plan.upload.endpoint is Endpoint.RESPONSE:
+            self._publish_responses(plan, event)
+            return
+        address = self._service.address(plan.upload.endpoint)
+        if run.flags & RETAIN:
+            found = self._annotated(address, plan, run)
+        else:
+            found = Run(address, plan.device, run.flags, plan.properties, run.bodies)
+        self._session.publish(found, event.packet_ids)
+
+    def _publish_responses(self, plan: Plan, event: Published) -> None:
+        run, upload = event.run, plan.upload
+        content_type = plan.bag.content_type or messages.content_type_in(run.properties)
+        for i, body in enumerate(run.bodies):
+            found = self._service.response(
+                plan.device, upload.request, status=upload.status, content_type=content_type, body=body, qos=run.qos
+            )
+            self._session.publish(found, event.packet_ids[i : i + 1])
+
+    def _annotated(self, address: str, plan: Plan, run: Run) -> Run:
+        """Nothing is retained here; applications hear by an annotation that the device wished it."""
+        properties = messages.decoded(plan.properties)
+        source = messages.Source(plan.device, messages.MQTT_ADAPTER, run.address)
+        now_ns = self._service.router.now_ns()
+        bodies = [
+            messages.bare(
+                to=address,
+                body=body,
+                now_ns=now_ns,
+                application=messages.upload_properties(source),
+                content_type=properties.content_type,
+                retain=True,
+            )
+            for body in run.bodies
+        ]
+        header = messages.header(durable=run.qos > 0, ttl_s=properties.message_expiry_interval_s)
+        return Run(address, plan.device, (run.flags & ~RETAIN) | AMQP, header, bodies)
+
+    # --- errors -----------------------------------------------------------------------------------------------
+
+    def _fail(self, plan: Plan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
+        """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
+        wish = self._error_wish(plan)
+        log.info("%s: %s refused: %d %s", self._session.name, plan.upload.endpoint.value, error.status, error)
+        self._service.router.figures.refused += max(1, len(packet_ids))
+        if wish is not None:
+            for packet_id in packet_ids or (None,):
+                self._report(wish, plan, packet_id, error)
+        action = plan.bag.on_error
+        if action is OnError.DEFAULT:
+            action = OnError.DISCONNECT if wish is None else OnError.IGNORE
+        reason = _CODES.get(error.status, ReasonCode.UNSPECIFIED_ERROR)
+        if action is OnError.IGNORE and qos:
+            self._session.acknowledge(packet_ids, qos, reason)
+        if action is OnError.DISCONNECT or error.status == _DISABLED:
+            self._session.connection.disconnect(reason)
+        self._session.flush_soon()
+
+    def _error_wish(self, plan: Plan) -> Wish | None:
+        """The subscription that hears of errors with messages of the plan's device."""
+        device = plan.device or plan.upload.device or self.own
+        for wish in self._errors.values():
+            if wish.device in (ANY_DEVICE, device) or (not wish.device and device == self.own):
+                return wish
+        return None
+
+    def _report(self, wish: Wish, plan: Plan, packet_id: int | None, error: DeviceError) -> None:
+        correlation = plan.bag.correlation or (_NO_CORRELATION if packet_id is None else str(packet_id))
+        device = plan.device or plan.upload.device or self.own
+        topic = wish.topic(device, self.own, f"{plan.upload.word}/{correlation}/{error.status}")
+        at = datetime.datetime.fromtimestamp(self._service.router.now_ns() / _NS_IN_S, datetime.UTC)
+        document = {
+            "code": error.status,
+            "message": str(error),
+            "timestamp": at.isoformat(timespec="milliseconds"),
+            "correlation-id": correlation,
+        }
+        properties = messages.plain_properties("application/json", None)
+        run = Run(topic, "", 0, properties, [json.dumps(document).encode()])
+        self._session.connection.deliver(Delivery(run, 0, False, None))
+
+    # --- subscribing ------------------------------------------------------------------------------------------
+
+    def subscribe(self, request: SubscriptionRequest) -> ReasonCode | None:
+        """Answer a subscription to commands or errors; None leaves it to the session."""
+        wish = read_wish(request.filter)
+        if wish is None or (self._principal is None and wish.tenant != self._service.tenant.name):
+            return None
+        if len(self._commands) + len(self._errors) >= COMMAND_SUBSCRIPTIONS_MAX:
+            return ReasonCode.QUOTA_EXCEEDED
+        try:
+            device = self._wished_device(wish)
+            if wish.errors:
+                self._errors[request.filter] = wish
+                return ReasonCode.GRANTED_QOS_0
+            self._subscribe_commands(request, wish, device)
+        except DeviceError as error:
+            log.warning("%s: subscription to %s refused: %s", self._session.name, request.filter[:100], error)
+            return ReasonCode.NOT_AUTHORIZED if error.status in (401, 403) else ReasonCode.UNSPECIFIED_ERROR
+        except AddressError as error:
+            log.warning("%s: subscription to %s refused: %s", self._session.name, request.filter[:100], error)
+            return ReasonCode.QUOTA_EXCEEDED
+        return ReasonCode(min(request.qos, 1))
+
+    def _wished_device(self, wish: Wish) -> str | None:
+        """The device a filter means, None for all that the gateway acts for. Raises DeviceError."""
+        tenant, principal = self._service.tenant, self._principal
+        if wish.device != ANY_DEVICE:
+            return tenant.device(principal, wish.tenant, wish.device)
+        if principal is None:
+            raise DeviceError(401, "only an authenticated gateway subscribes for others")
+        tenant.device(principal, wish.tenant, "")
+        return None
+
+    def _subscribe_commands(self, request: SubscriptionRequest, wish: Wish, device: str | None) -> None:
+        self._unsubscribe_commands(request.filter)
+        request = msgspec.structs.replace(request, qos=min(request.qos, 1))
+        made = CommandSubscriber(self._client, request, self._service, wish, self.own)
+        desk = self._service.desk
+        if device is None and self._principal is not None:
+            made.attendance = desk.attend_all(made, self._principal)
+        else:
+            made.attendance = desk.attend(made, device or self.own)
+        made.source = messages.Source(device or self.own, messages.MQTT_ADAPTER, request.filter)
+        self._commands[request.filter] = made
+        self._service.notify(made.source, messages.UNTIL_FURTHER_NOTICE)
+
+    def unsubscribe(self, pattern: str) -> bool:
+        """True when there was such a subscription to commands or errors."""
+        if self._errors.pop(pattern, None) is not None:
+            return True
+        return self._unsubscribe_commands(pattern)
+
+    def _unsubscribe_commands(self, pattern: str) -> bool:
+        found = self._commands.pop(pattern, None)
+        if found is None:
+            return False
+        found.leave()
+        self._service.notify(found.source, messages.GONE)
+        return True
+
+    def pump(self) -> None:
+        """Deliver the commands that wait."""
+        for subscriber in list(self._commands.values()):
+            subscriber.pump()
+
+    def leave(self) -> None:
+        """The connection is over."""
+        for pattern in list(self._commands):
+            self._unsubscribe_commands(pattern)
+
+
+class CommandSubscriber(Subscriber):
+    """Consumer of commands behind one filter of one connection."""
+
+    __slots__ = ("_own", "_service", "_wish", "attendance", "source")
+
+    def __init__(
+        self, client: Client, request: SubscriptionRequest, service: DeviceService, wish: Wish, own: str
+    ) -> None:
+        super().__init__(client, request, 0, kept=False)
+        self.competes = True
+        self.attendance: Attendance | None = None
+        self.source = messages.Source("", messages.MQTT_ADAPTER, request.filter)
+        self._service = service
+        self._wish = wish
+        self._own = own
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        for i in range(len(stored.run.bodies)):
+            position = stored.position + i
+            try:
+                command = read_command(stored.run, i, self._service.addresses)
+            except DeviceError as error:
+                log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
+                subscription.settle(self, position, position, Outcome.REJECTED)
+                continue
+            topic = self._wish.topic(command.device, self._own, topic_rest(command, self._service.requests))
+            run = mqtt_run(command, topic, stored.run.received_at, stored.run.flags)
+            one = Stored(position, 0, run)
+            self.send(subscription, one, qos_max=self.request.qos, identifiers=(), retain=False)
+
+    def pump(self) -> None:
+        if self.attendance is not None:
+            self.attendance.pump()
+
+    def leave(self) -> None:
+        """What is not acknowledged waits in its queue again."""
+        if self.attendance is not None:
+            self.attendance.leave()
+            self.attendance = None
+
+
+def _unreadable(name: str) -> Upload:
+    """Enough of a malformed topic to report it."""
+    first = name.split("/", 1)[0]
+    endpoints = {"t": Endpoint.TELEMETRY, "e": Endpoint.EVENT, "c": Endpoint.RESPONSE}
+    return Upload(endpoints.get(first[:1], Endpoint.TELEMETRY), len(first) == 1)

@@ -1,0 +1,116 @@
+"""Devices made for Eclipse Hono's MQTT adapter: Paho and Mosquitto's clients, with Proton's for applications."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hono import TENANT, WAIT_S, Application, Device, site
+from tests.support.processes import Waypost
+
+mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with site(tmp_path_factory.mktemp("hono")) as running:
+        yield running
+
+
+@pytest.fixture
+def application(gateway: Waypost) -> Iterator[Application]:
+    with Application(gateway) as made:
+        yield made
+
+
+class TestTelemetry:
+    """`t`, `telemetry`, on behalf of others, property bags."""
+
+    @pytest.mark.parametrize("version", [4, 5])
+    @pytest.mark.parametrize(
+        ("topic", "qos"), [("t", 0), ("telemetry", 1), (f"t/{TENANT}/4711", 1), ("telemetry//4711", 0)]
+    )
+    def test_device_publishes(
+        self, gateway: Waypost, application: Application, version: int, topic: str, qos: int
+    ) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}")
+        with Device(gateway, "sensor1", version=version) as device:
+            device.publish(f"{topic}/?content-type=application%2Fjson", b'{"temp": 5}', qos)
+        message = receiver.receive(WAIT_S)  # settled already, as a receiver that does not insist gets QoS 0
+        assert message.properties == {
+            "device_id": "4711",
+            "orig_adapter": "hono-mqtt",
+            "orig_address": f"{topic}/?content-type=application%2Fjson",
+        }
+        assert (bytes(message.body), message.content_type) == (b'{"temp": 5}', "application/json")
+        assert message.address == f"telemetry/{TENANT}"
+        assert abs(message.creation_time - time.time()) < 60
+
+    def test_gateway_speaks_for_its_devices_only(self, gateway: Waypost, application: Application) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}")
+        with Device(gateway, "gw") as device:
+            device.publish("t//4712", b"on behalf", 1)
+            device.publish("t//lamp", b"by via", 1)
+            messages = [receiver.receive(WAIT_S), receiver.receive(WAIT_S)]
+            assert [message.properties["device_id"] for message in messages] == ["4712", "lamp"]
+            assert messages[0].content_type == "application/octet-stream"
+            device.publish_refused("t//4711", b"not mine", 1)
+            assert device.ended.get(timeout=WAIT_S) is not None, "as in Hono an error ends the connection"
+
+    def test_disabled_device_is_not_let_in(self, gateway: Waypost) -> None:
+        with Device(gateway, "broken", expect=135) as device:
+            assert device.code == 135, "not authorized"
+
+    def test_errors_are_reported_where_the_device_asked(self, gateway: Waypost) -> None:
+        with Device(gateway, "sensor1") as device:
+            assert device.subscribe("error///#", 0) == [0]
+            device.publish("t/OTHER/4711/?correlation-id=77", b"x", 1)
+            message = device.received.get(timeout=WAIT_S)
+            assert message.topic == "error///t/77/403"
+            document = json.loads(message.payload)
+            assert (document["code"], document["correlation-id"]) == (403, "77")
+            device.publish("event/?hono-ttl=soon", b"x", 1)
+            assert device.received.get(timeout=WAIT_S).topic == "error///event/3/400"
+            device.publish("t", b"still there", 1)
+
+    def test_ignored_error_is_acknowledged(self, gateway: Waypost) -> None:
+        with Device(gateway, "sensor1") as device:
+            device.publish("t/OTHER/4711/?on-error=ignore", b"x", 1)
+            device.publish("t", b"still there", 1)
+
+    @mosquitto
+    def test_command_of_the_manual(self, gateway: Waypost, application: Application) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}")
+        arguments = ["mosquitto_pub", "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-u", f"sensor1@{TENANT}"]
+        subprocess.run([*arguments, "-P", "sensor1-secret", "-t", "t", "-m", '{"temp": 5}'], check=True, timeout=WAIT_S)
+        assert bytes(receiver.receive(WAIT_S).body) == b'{"temp": 5}'
+
+
+class TestEvents:
+    """`e`, `event`: kept until an application takes them."""
+
+    def test_event_waits_for_its_application_over_a_kill(self, tmp_path: Path) -> None:
+        with site(tmp_path) as gateway:
+            with Device(gateway, "sensor1") as device:
+                device.publish("e/?hono-ttl=600", b'{"alarm": 1}', 1)
+            gateway.kill()
+        with gateway, Application(gateway) as application:
+            receiver = application.receiver(f"event/{TENANT}")
+            message = receiver.receive(WAIT_S)
+            receiver.accept()
+            assert bytes(message.body) == b'{"alarm": 1}'
+            assert message.durable
+            assert 500 < message.ttl <= 600
+            assert message.properties["device_id"] == "4711"
+
+    def test_event_of_qos_0_is_an_error(self, gateway: Waypost) -> None:
+        with Device(gateway, "sensor1") as device:
+            device.subscribe("e///#", 0)
+            device.publish("e", b"x", 0)
+            assert device.received.get(timeout=WAIT_S).topic == "e///e/-1/400"
