@@ -220,6 +220,8 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     default_type: AddressType = AddressType.TOPIC
     """Type of every name no rule matches."""
     addresses: tuple[AddressConfiguration, ...] = ()
+    quota_bytes: int | None = None
+    """Bytes of bodies the space may keep; None: as many as the medium holds above `Limits.free_floor_bytes`."""
     mqtt: Endpoint | None = None
     amqp: Endpoint | None = None
     http: Endpoint | None = None

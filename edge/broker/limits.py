@@ -56,6 +56,16 @@ READ_BYTES_MAX: Final = 512 * KIB
 TICK_S: Final = 0.25
 """Period of housekeeping: idle cursors advance, session expiry, delayed wills, status figures."""
 
+EVICT_AHEAD_SHARE: Final = 64
+"""An address that gives up old messages gives up this part of its quota more than it has to: a commit that evicts reads
+and names what goes, so it should not be every commit."""
+
+EVICT_AHEAD_BYTES_MAX: Final = MIB
+"""The most it gives up ahead."""
+
+FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
+"""Free space above the floor at which messages are taken again, so that it does not flap."""
+
 RETAINED_MAX: Final = 100_000
 """Retained messages in a space; each is held in memory as well, about 500 bytes with its topic."""
 
@@ -192,3 +202,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """From accept to CONNECT or AMQP open."""
     idle_timeout_s: float = 60.0
     """AMQP idle timeout we announce."""
+    free_floor_bytes: int = 64 * MIB
+    """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
+    the image need some, and what addresses hold in reserve is still to be written when it is reached."""

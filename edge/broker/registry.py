@@ -15,6 +15,7 @@ from edge.broker.contract import AddressError, Consumer, Refusal, SubscribeOptio
 from edge.broker.deadletters import DeadLetters
 from edge.broker.durable import Declaration, DurableSubscription, consumers_of
 from edge.broker.limits import ROUTES_CACHED_MAX
+from edge.broker.quotas import Account, Quotas
 from edge.broker.routes import (
     AnycastRoute,
     MulticastRoute,
@@ -65,6 +66,7 @@ class Registry:
         """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
         self.table = table
         self._store = store
+        self.quotas = Quotas(store)
         self.deadletters = deadletters
         self.pool = pool
         self._flush_soon = flush_soon
@@ -171,6 +173,7 @@ class Registry:
 
     def _set_policies(self, policies: Mapping[str, AddressPolicy]) -> None:
         self._policies = dict(policies)
+        self.quotas.configure({name: policy for name, policy in policies.items() if "::" not in name})
         self.pool.expiring = any(policy.ttl_max_s is not None for policy in policies.values())
 
     @property
@@ -199,7 +202,8 @@ class Registry:
         if address.startswith(RESERVED):
             route = ReservedRoute()
         elif rule.type.is_queue:
-            route = QueueRoute(self._queue(address))
+            queue = self._queue(address)
+            route = QueueRoute(queue, self._account(rule, queue.log))
         elif rule.type is AddressType.ANYCAST:
             route = AnycastRoute(self._anycast_group(address))
         elif rule.type is AddressType.MULTICAST:
@@ -215,10 +219,19 @@ class Registry:
         durable = self._durable_tree.match(address)
         live = self.merge_live(self._live_tree.match(address))
         if not durable:
-            return TopicRoute(0, (), live, keeps_qos0=False)
+            return TopicRoute(0, None, (), live, keeps_qos0=False)
         log = self._topic_log(rule)
         parts = [part for found in durable for part in found.parts if part.log == log]
-        return TopicRoute(log, parts, live, keeps_qos0=any(found.declaration.all_qos for found in durable))
+        keeps_qos0 = any(found.declaration.all_qos for found in durable)
+        return TopicRoute(log, self._account(rule, log), parts, live, keeps_qos0=keeps_qos0)
+
+    def account(self, address: str) -> Account | None:
+        """What a stored address may keep; None where nothing is kept of it."""
+        rule = self.table.rule(address)
+        return self.quotas.get(rule.pattern)
+
+    def _account(self, rule: AddressRule, log: int) -> Account:
+        return self.quotas.open(rule.pattern, self._policies.get(rule.pattern, PLAIN), log)
 
     def _topic_log(self, rule: AddressRule) -> int:
         log = self._store.log(f"topic {rule.pattern}")
@@ -378,6 +391,8 @@ class Registry:
             acknowledged=record.acknowledged,
         )
         subscription.policy = policy
+        if name != QUEUE_CURSOR:
+            self._store.narrow(cursor, subscription.owed)
         return subscription
 
     def _forget(self, subscription: DurableSubscription) -> None:

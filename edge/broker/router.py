@@ -65,6 +65,8 @@ class Router(Registry):
         self._gathered: list[Answer] = []
         self._committing: list[Answer] = []
         self._unanswered: dict[Origin, int] = {}
+        self._without_room: set[str] = set()
+        """Addresses whose senders wait for room."""
         store.on_commit = self.committed
         self._restore()
 
@@ -186,7 +188,8 @@ class Router(Registry):
     def sender_credit(self, origin: Origin, address: str) -> int:
         """Messages a sender to `address` may have under way; a direct address gives what its consumers can take.
 
-        For direct addresses `origin.credit_changed(address)`, where it has that method, is called when it may differ.
+        For direct addresses, and for stored ones that are full, `origin.credit_changed(address)`, where it has that
+        method, is called when it may differ.
         """
         kind = self.address_type(address)
         if kind is AddressType.ANYCAST:
@@ -196,15 +199,26 @@ class Router(Registry):
         if kind is AddressType.MULTICAST:
             self._credit.watch(address, origin)
             return SENDER_CREDIT if self._live_tree.match(address) else 0
+        account = self.account(address)
+        if account is not None and account.full:
+            self._credit.watch(address, origin)
+            self._without_room.add(address)
+            return 0
         return SENDER_CREDIT
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
         self._pressure.tick()
+        self.quotas.tick()
         self.deadletters.tick()
         for durable in self._durable.values():
             for part in durable.parts:
                 part.idle()
+        for address in list(self._without_room):
+            account = self.account(address)
+            if account is None or not account.full:
+                self._without_room.discard(address)
+                self._credit.changed(address)
         self.flush()
 
     # --- inside: routes ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from bridge.message import RETAIN, Run, Stored
 from edge.broker.contract import Origin, Refusal
+from edge.broker.quotas import Account
 from edge.broker.subscriptions import AnycastGroup, LogSubscription
 
 
@@ -70,15 +71,24 @@ class Route(Protocol):
         ...
 
 
+def admitted(account: Account, log: int, run: Run) -> bool:
+    """True when the account has room for a run, or has made it."""
+    return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
+
+
 class QueueRoute:
     """Every message is stored; consumers compete for it after the commit."""
 
-    __slots__ = ("subscription",)
+    __slots__ = ("account", "subscription")
 
-    def __init__(self, subscription: LogSubscription) -> None:
+    def __init__(self, subscription: LogSubscription, account: Account) -> None:
         self.subscription = subscription
+        self.account = account
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if self.account.limited and not admitted(self.account, self.subscription.log, run):
+            keeper.refuse(origin, tokens, Refusal.FULL)
+            return
         keeper.keep(self.subscription.log, origin, run, tokens)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
@@ -89,22 +99,37 @@ class QueueRoute:
 class TopicRoute:
     """Every subscriber gets a copy; the body is stored once, and only when a durable subscription wants it."""
 
-    __slots__ = ("_keeps_qos0", "durable", "live", "log")
+    __slots__ = ("_keeps_qos0", "account", "durable", "live", "log")
 
     def __init__(
-        self, log: int, durable: Sequence[LogSubscription], live: Sequence[Taker], *, keeps_qos0: bool
+        self,
+        log: int,
+        account: Account | None,
+        durable: Sequence[LogSubscription],
+        live: Sequence[Taker],
+        *,
+        keeps_qos0: bool,
     ) -> None:
-        """`keeps_qos0`: some durable subscription wants QoS 0 messages too (a forwarder does)."""
+        """`account` is None when there is nobody to keep anything for; `keeps_qos0`: some durable subscription wants
+        QoS 0 messages too (a forwarder does)."""
         self.log = log
+        self.account = account
         self.durable = durable
         self.live = live
         self._keeps_qos0 = keeps_qos0
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        keeps = bool(self.durable) and (run.qos > 0 or self._keeps_qos0)
+        account = self.account
+        if keeps and account is not None and account.limited and not admitted(account, self.log, run):
+            if tokens:
+                keeper.refuse(origin, tokens, Refusal.FULL)  # it comes again: nobody is to have it twice
+                return
+            keeps = False
         for subscription in self.live:
             subscription.offer(run)
         retained = bool(run.flags & RETAIN) and keeper.retain(run)
-        if self.durable and (run.qos or self._keeps_qos0):
+        if keeps:
             keeper.keep(self.log, origin, run, tokens)
         elif retained:
             keeper.done_on_disk(origin, tokens)

@@ -74,6 +74,9 @@ class Broker:
             policies=configuration.policies,
             monotonic_s=self._loop.time,
         )
+        self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
+        self.router.quotas.space_bytes = configuration.quota_bytes
+        self.router.quotas.tick()
         store.on_commit = self._committed
         api = configuration.device_api
         self.devices = DeviceService(api, self.router, store) if api is not None else None
@@ -122,7 +125,9 @@ class Broker:
             addresses=configuration.addresses,
             default_type=configuration.default_type,
             authentication=configuration.authentication,
+            quota_bytes=configuration.quota_bytes,
         )
+        self.router.quotas.space_bytes = configuration.quota_bytes
         if self.gate.mode is not configuration.authentication:
             self.gate.mode = configuration.authentication
             for driver in list(self._drivers()):

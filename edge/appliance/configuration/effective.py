@@ -50,7 +50,6 @@ from edge.broker.configuration import (
     Redelivery,
     TlsFiles,
     TlsListener,
-    WhenFull,
 )
 from edge.broker.policy import EVERYTHING, Operation, Rule
 
@@ -68,6 +67,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
             configuration,
             space=resource.name,
             default_type=space.default_type,
+            quota_bytes=space.quota.bytes if space.quota is not None else None,
             connectors=tuple(_connector(part) for part in space.connectors),
             authentication=service.name if service is not None else Authentication.NONE,
             device_api=_device_api(space.device_api, resources),
@@ -150,8 +150,6 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
             "messageRedelivery": spec.message_redelivery is not None,
             "deadletter": spec.deadletter is not None,
             "expiry": spec.expiry is not None,
-            "quota": spec.quota is not None,
-            "whenFull": spec.when_full is not WhenFull.REJECT,
             "durability": spec.durability.mode is not DurabilityMode.FSYNC,
             "maxConsumers": spec.max_consumers is not None,
             "type subscription": spec.type is AddressType.SUBSCRIPTION,

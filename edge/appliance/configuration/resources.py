@@ -107,6 +107,12 @@ class DeviceApiPart(Part, frozen=True, kw_only=True):
     command_ttl: Seconds = 3600.0
 
 
+class SpaceQuota(Part, frozen=True, kw_only=True):
+    """Room in the store for all addresses of the space together, their reserves included."""
+
+    bytes: Bytes
+
+
 class AddressSpaceSpec(Part, frozen=True, kw_only=True):
     """A group of addresses reachable over one connection."""
 
@@ -115,6 +121,7 @@ class AddressSpaceSpec(Part, frozen=True, kw_only=True):
     authentication_service: AuthenticationService | None = None
     default_type: AddressType = AddressType.TOPIC
     device_api: DeviceApiPart | None = None
+    quota: SpaceQuota | None = None
     connectors: list[ConnectorPart] = []
 
 

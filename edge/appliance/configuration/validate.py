@@ -71,6 +71,7 @@ def validate(resources: Sequence[Resource]) -> list[ConfigurationError]:
         _connectors,
         _addresses,
         _deadletters,
+        _reserves,
         _forwarders,
         _users,
         _devices,
@@ -282,6 +283,15 @@ def _policy(resource: Resource, spec: AddressSpec) -> Errors:
         yield error_at(resource, ("spec", "messageRedelivery"), "redeliveryDelay is above maximumDeliveryDelay")
     if quota is not None and _above(quota.reserve, quota.bytes):
         yield error_at(resource, ("spec", "quota"), "reserve is above bytes")
+
+
+def _reserves(resources: Sequence[Resource]) -> Errors:
+    """The reserves of the addresses fit into what their space may keep."""
+    reserved = sum(spec.quota.reserve for _, spec in of_kind(resources, AddressSpec) if spec.quota is not None)
+    for resource, spec in of_kind(resources, AddressSpaceSpec):
+        if spec.quota is not None and reserved > spec.quota.bytes:
+            message = f"its addresses reserve {reserved} bytes, more than the {spec.quota.bytes} of the space"
+            yield error_at(resource, ("spec", "quota", "bytes"), message)
 
 
 def _above(lower: float | None, upper: float | None) -> bool:

@@ -228,6 +228,11 @@ class Store(Protocol):
         """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
         ...
 
+    def free_bytes(self) -> int | None:
+        """Bytes that can be written before the medium is full: its free space, and pages of the file that are free.
+        None where there is no medium."""
+        ...
+
     def evict(self, log: int, size: int) -> None:
         """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group.
 

@@ -91,6 +91,10 @@ class GroupingStore(Places, ABC):
         """Bytes of the files on the medium."""
 
     @abstractmethod
+    def free_bytes(self) -> int | None:
+        """See `contract.Store`."""
+
+    @abstractmethod
     def cursors(self) -> Sequence[CursorRecord]:
         """See `contract.Store`."""
 

@@ -69,6 +69,9 @@ class MemoryStore(GroupingStore):
     def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
         return [entry for entry in self._entries if entry.entry > after][:entries_max]
 
+    def free_bytes(self) -> int | None:
+        return None
+
     def _file_bytes(self) -> int:
         return 0
 

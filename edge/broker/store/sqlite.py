@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import time
@@ -25,6 +26,8 @@ from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.progress import Progress
 from edge.broker.store.reader import SCAN, Reader, Request
 from edge.broker.store.writer import Job, Writer
+
+logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "store.sqlite"
 _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
@@ -132,6 +135,15 @@ class SqliteStore(GroupingStore):
             return self._side.execute(text, parameters).fetchall()
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
+
+    def free_bytes(self) -> int | None:
+        try:
+            medium = os.statvfs(self._path)
+            pages = self._query("PRAGMA freelist_count")[0][0] if medium.f_bavail else 0
+        except (OSError, StoreError) as error:
+            logger.warning("free space of the medium is not known: %s", error)
+            return None
+        return int(medium.f_bavail * medium.f_frsize + pages * self._limits.page_bytes)
 
     def _file_bytes(self) -> int:
         total = 0

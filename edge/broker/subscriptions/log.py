@@ -100,6 +100,10 @@ class LogSubscription:
             found = self._address_matches[run.address] = matches(self.pattern, run.address)
         return found and (self.accepts is None or self.accepts(run))
 
+    def owed(self, run: Run) -> bool:
+        """As `wants`, on any thread."""
+        return matches(self.pattern, run.address) and (self.accepts is None or self.accepts(run))
+
     def arrived(self, stored: Stored) -> None:
         """A run this subscription wants was committed."""
         if self._behind:

@@ -139,6 +139,10 @@ def test_good_wholes(text: str) -> None:
             "redeliveryDelay is above maximumDeliveryDelay",
         ),
         (address("address: x, type: queue, quota: {bytes: 1, reserve: 2}"), "reserve is above bytes"),
+        (
+            space("{quota: {bytes: 1}}") + address("address: x, type: queue, quota: {reserve: 2}"),
+            "its addresses reserve 2 bytes, more than the 1 of the space",
+        ),
         (DEAD + address("address: x, type: queue, deadletter: deed"), 'no address "deed"; did you mean "dead"?'),
         (address("address: x, type: queue, expiry: x"), "an address cannot be its own"),
         (
