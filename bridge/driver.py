@@ -111,6 +111,12 @@ class Driver(asyncio.Protocol):
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "-"
 
+    @property
+    def address(self) -> str:
+        """Host of the peer, empty when it is gone."""
+        peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+        return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
     def flush_soon(self) -> None:
         """Write what the connection has to send at the end of this turn of the loop."""
         if not self._flush_scheduled:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Ubyte, Ulong, decode, encode
+from bridge.bearer import MECHANISM as BEARER
+from bridge.bearer import REFUSAL
 from bridge.scram import MECHANISM as SCRAM
 from bridge.scram import ScramClient, ScramError, ScramServer, Verifier
 
@@ -27,6 +29,7 @@ _MECHANISMS, _INIT, _CHALLENGE, _RESPONSE, _OUTCOME = 0x40, 0x41, 0x42, 0x43, 0x
 _OK, _AUTH, _TEMPORARY = 0, 1, 4
 _SASL_FRAME = 1
 
+PLAIN = "PLAIN"
 ANONYMOUS = "anonymous"
 """Identity of those who gave none, where they are let in."""
 
@@ -45,12 +48,26 @@ class Answer(Protocol):
 class Credentials(Protocol):
     """Who a server asks about secrets, where looking at one takes time."""
 
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        """Those of OAUTHBEARER, SCRAM-SHA-256 and PLAIN that it can be asked about."""
+        ...
+
     def plain(self, username: str, password: bytes, answer: Answer) -> None:
         """Call `answer` once, now or later; then the connection has to be given a turn (`receive_data(b"")`)."""
         ...
 
-    def scram(self, username: str) -> Verifier:
-        """What is kept of the user; for a user that does not exist one that looks alike, and has no keys."""
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        """The same for the message of OAUTHBEARER (`bridge.bearer`)."""
+        ...
+
+    def scram(self, username: str) -> Verifier | None:
+        """What is kept of the user; for a user that does not exist one that looks alike, and has no keys. None: nobody
+        may try for a while."""
+        ...
+
+    def failed(self, username: str) -> None:
+        """Somebody did not prove with SCRAM-SHA-256 to be this user."""
         ...
 
 
@@ -126,10 +143,11 @@ class _Layer:
 
 
 class SaslServer(_Layer):
-    """The accepting side: ANONYMOUS, PLAIN and SCRAM-SHA-256 as far as there is somebody to ask, and EXTERNAL.
+    """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256 and OAUTHBEARER as far as there is somebody to ask, and
+    EXTERNAL.
 
     `authenticate`  is asked about PLAIN, and answers at once.
-    `credentials`   is asked about PLAIN and SCRAM-SHA-256 in its place, and may take its time.
+    `credentials`   is asked about what it names in its place, and may take its time.
     `anonymous`     the identity of an ANONYMOUS client and of one that skips the layer; None: neither is let in.
     `external`      the identity the transport layer has established (may be set until the peer's header has come);
                     None: EXTERNAL is not offered.
@@ -150,14 +168,18 @@ class SaslServer(_Layer):
         self._anonymous = anonymous
         self._mechanism = ""
         self._scram: ScramServer | None = None
+        self._told = False
+        """The client has to answer to the reason of our refusal (RFC 7628 section 3.2.3)."""
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """What is offered, the strongest first."""
+        asked = self._credentials.mechanisms if self._credentials is not None else frozenset()
         offered = [
             ("EXTERNAL", self.external is not None),
-            (SCRAM, self._credentials is not None),
-            ("PLAIN", self._authenticate is not None or self._credentials is not None),
+            (SCRAM, SCRAM in asked),
+            (BEARER, BEARER in asked),
+            (PLAIN, self._authenticate is not None or PLAIN in asked),
             ("ANONYMOUS", self._anonymous is not None),
         ]
         return tuple(name for name, possible in offered if possible)
@@ -177,10 +199,12 @@ class SaslServer(_Layer):
         return False
 
     def _on_frame(self, code: int, fields: Sequence[object]) -> None:
-        expected = _INIT if self._scram is None else _RESPONSE
+        expected = _INIT if self._scram is None and not self._told else _RESPONSE
         if code != expected:
             name = "sasl-init" if expected == _INIT else "sasl-response"
             self._fail(f"SASL performative 0x{code:02x} in place of {name}")
+        elif self._told:
+            self._refuse(temporary=False)
         elif self._scram is not None:
             response = fields[0] if fields and isinstance(fields[0], bytes) else b""
             self._finish_scram(self._scram, response)
@@ -198,8 +222,11 @@ class SaslServer(_Layer):
             self._decided(self.external)
         elif self._mechanism == "ANONYMOUS":
             self._decided(self._anonymous)
-        elif self._mechanism == "PLAIN":
+        elif self._mechanism == PLAIN:
             self._plain(response)
+        elif self._credentials is not None and self._mechanism == BEARER:
+            self.deciding = True
+            self._credentials.bearer(response, self._borne)
         elif self._credentials is not None:
             self._begin_scram(self._credentials, response)
 
@@ -224,16 +251,31 @@ class SaslServer(_Layer):
         except ScramError:
             self._decided(None)
             return
+        verifier = credentials.scram(scram.username)
+        if verifier is None:
+            self._decided(None, temporary=True)
+            return
         self._scram = scram
-        self._send(_CHALLENGE, [scram.challenge(credentials.scram(scram.username))])
+        self._send(_CHALLENGE, [scram.challenge(verifier)])
 
     def _finish_scram(self, scram: ScramServer, response: bytes) -> None:
         try:
             final = scram.finish(response)
         except ScramError:
+            if self._credentials is not None:
+                self._credentials.failed(scram.username)
             self._decided(None)
         else:
             self._decided(scram.username, additional=final)
+
+    def _borne(self, identity: str | None, *, temporary: bool = False) -> None:
+        """A token was looked at: who is refused hears why first, and answers to it (RFC 7628 section 3.2.3)."""
+        if identity is not None or temporary or self.failure is not None:
+            self._decided(identity, temporary=temporary)
+            return
+        self.deciding = False
+        self._told = True
+        self._send(_CHALLENGE, [REFUSAL])
 
     def _decided(self, identity: str | None, *, temporary: bool = False, additional: bytes | None = None) -> None:
         """Send the outcome (section 5.3.3.6). Nothing happens when the layer has failed meanwhile."""
@@ -241,12 +283,15 @@ class SaslServer(_Layer):
         if self.failure is not None:
             return
         if identity is None:
-            self._send(_OUTCOME, [Ubyte(_TEMPORARY if temporary else _AUTH)])
-            why = "busy" if temporary else "authentication failed"
-            self._fail(f"{why} ({self._mechanism[:20]})")
+            self._refuse(temporary=temporary)
             return
         self._send(_OUTCOME, [Ubyte(_OK)] if additional is None else [Ubyte(_OK), additional])
         self.identity, self.done = identity, True
+
+    def _refuse(self, *, temporary: bool) -> None:
+        self._send(_OUTCOME, [Ubyte(_TEMPORARY if temporary else _AUTH)])
+        why = "busy" if temporary else "authentication failed"
+        self._fail(f"{why} ({self._mechanism[:20]})")
 
 
 class SaslClient(_Layer):

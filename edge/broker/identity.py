@@ -8,7 +8,6 @@ not its business. No secret is logged, kept in the clear, or in an exception.
 from __future__ import annotations
 
 import asyncio
-import enum
 import functools
 import hashlib
 import hmac
@@ -21,18 +20,24 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from bridge.sasl import ANONYMOUS, Answer
+from bridge import bearer, scram
+from bridge.sasl import ANONYMOUS, PLAIN, Answer
 from bridge.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import Authentication
 from edge.broker.credentials import Secret, Snapshot, User, new_user, verify, with_secret
+from edge.broker.failures import Failures
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,
+    TOKEN_BYTES_MAX,
+    TOKEN_EXPIRY_CHECK_S,
+    TOKEN_WAIT_S,
     USERS_MAX,
     VERDICT_KEPT_S,
     VERIFICATIONS_MAX,
     VERIFICATIONS_PER_USER_MAX,
 )
-from edge.broker.policy import Grant
+from edge.broker.policy import Ended, Grant, Rule
+from edge.broker.proof import Bearer, Decided, Proven, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -44,15 +49,6 @@ COMPLAINT_S = 1.0
 """Wrong passwords are said in the log this often at most, with how many there were."""
 
 
-class Verdict(enum.Enum):
-    """What the gate says to a name and a password."""
-
-    ACCEPTED = "accepted"
-    REFUSED = "wrong user name or password"
-    BUSY = "too many passwords to verify"
-
-
-Decided = Callable[[Verdict], None]
 Work = Callable[[], Secret | None]
 Done = Callable[[Secret | None], None]
 
@@ -87,6 +83,8 @@ class Gate:
     ) -> None:
         """`clock` is monotonic seconds; `utc_s` judges the validity of secrets."""
         self.mode = mode
+        self.bearer: Bearer | None = None
+        """Verifies tokens, where an issuer is configured."""
         self.refused = 0
         """Connections that did not prove who they are."""
         self.busy = 0
@@ -103,7 +101,10 @@ class Gate:
         self._waiting: dict[str | None, int] = {}
         self._waiting_all = 0
         self._complain_at = 0.0
+        self._failures = Failures()
         self._grants: dict[str, set[Grant]] = {}
+        self._expiring: set[Grant] = set()
+        self._expiry_checked_at = 0.0
         self.update(snapshot or Snapshot())
 
     @property
@@ -115,6 +116,11 @@ class Gate:
     def passwords(self) -> bool:
         """User names with passwords are how clients of this space say who they are."""
         return self.mode is Authentication.STANDARD
+
+    @property
+    def tokens(self) -> bool:
+        """Bearer tokens of an issuer are how clients of this space say who they are."""
+        return self.mode is Authentication.EXTERNAL and self.bearer is not None
 
     def update(self, snapshot: Snapshot) -> None:
         """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again)."""
@@ -128,24 +134,32 @@ class Gate:
             if now is None or now.rules != user.rules:
                 for grant in list(self._grants.get(name, ())):
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
-                    grant.revoke()
+                    grant.revoke(Ended.CHANGED)
 
     # --- passwords --------------------------------------------------------------------------------------------
 
-    def check(self, username: str | None, password: bytes | None, decided: Decided) -> None:
-        """Call `decided` once: at once when it takes no hashing, else later."""
+    def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once when it takes no hashing, else later. Where tokens count the password is one.
+
+        `source` is the peer's address, for counting failures; empty: they are not counted.
+        """
+        if self.tokens:
+            self.check_token(password or b"", decided, source)
+            return
         if username is None or password is None or len(password) > PASSWORD_BYTES_MAX or not self.passwords:
-            self._refuse(username, decided)
+            self.failed(source, username or "")
+            decided(Verdict.REFUSED, None)
             return
         user = self._users.get(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
         if user is not None and self._remembered(user, digest):
-            decided(Verdict.ACCEPTED)
+            decided(Verdict.ACCEPTED, Proven(username))
             return
         bucket = username if user is not None else None
-        if self._waiting_all >= VERIFICATIONS_MAX or self._waiting.get(bucket, 0) >= VERIFICATIONS_PER_USER_MAX:
+        full = self._waiting_all >= VERIFICATIONS_MAX or self._waiting.get(bucket, 0) >= VERIFICATIONS_PER_USER_MAX
+        if full or self.too_many_failures(source, username):
             self.busy += 1
-            decided(Verdict.BUSY)
+            decided(Verdict.BUSY, None)
             return
         self._waiting_all += 1
         self._waiting[bucket] = self._waiting.get(bucket, 0) + 1
@@ -158,12 +172,12 @@ class Gate:
             return None
 
         def done(secret: Secret | None) -> None:
-            self._verified(username, asked, digest, secret, decided)
+            self._verified(username, asked, digest, secret, decided, source)
 
         self._worker(work, done)
 
     def _verified(
-        self, username: str, asked: User | None, digest: bytes, secret: Secret | None, decided: Decided
+        self, username: str, asked: User | None, digest: bytes, secret: Secret | None, decided: Decided, source: str
     ) -> None:
         bucket = username if asked is not None else None
         self.verifications += 1
@@ -177,12 +191,13 @@ class Gate:
         user = self._users.get(username)
         current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
         if user is None or current is None or not current.valid(self._utc_s()):
-            self._refuse(username, decided)
+            self.failed(source, username)
+            decided(Verdict.REFUSED, None)
             return
         if len(self._known) >= USERS_MAX:
             self._known.clear()
         self._known[user.name] = _Known(digest, current.id, self._clock() + VERDICT_KEPT_S)
-        decided(Verdict.ACCEPTED)
+        decided(Verdict.ACCEPTED, Proven(username))
 
     def _remembered(self, user: User, digest: bytes) -> bool:
         known = self._known.get(user.name)
@@ -194,13 +209,57 @@ class Gate:
         del self._known[user.name]
         return False
 
-    def _refuse(self, username: str | None, decided: Decided) -> None:
+    # --- failures ---------------------------------------------------------------------------------------------
+
+    def too_many_failures(self, source: str, username: str) -> bool:
+        """True when nobody at this address may try to be this user for a while."""
+        return self._failures.too_many(source, username, self._clock())
+
+    def failed(self, source: str, username: str) -> None:
+        """Somebody at this address did not prove to be this user."""
         self.refused += 1
         now = self._clock()
+        self._failures.add(source, username, now)
         if now >= self._complain_at:  # not a line for each: guessing must not fill the log
             self._complain_at = now + COMPLAINT_S
-            log.warning("user %r: %s (%d since start)", (username or "-")[:100], Verdict.REFUSED.value, self.refused)
-        decided(Verdict.REFUSED)
+            words = "token refused" if self.tokens else Verdict.REFUSED.value
+            log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
+
+    # --- tokens -----------------------------------------------------------------------------------------------
+
+    def check_bearer(self, message: bytes, decided: Decided, source: str = "") -> None:
+        """The same for the message of OAUTHBEARER."""
+        try:
+            shown = bearer.read(message)
+        except bearer.BearerError:
+            self.failed(source, "")
+            decided(Verdict.REFUSED, None)
+            return
+
+        def known(verdict: Verdict, proven: Proven | None) -> None:
+            if proven is not None and shown.authority not in ("", proven.user):
+                self.failed(source, proven.user)
+                decided(Verdict.REFUSED, None)
+            else:
+                decided(verdict, proven)
+
+        self.check_token(shown.token, known, source)
+
+    def check_token(self, token: bytes, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once, or when the issuer has been asked for its keys."""
+
+        def known(verdict: Verdict, proven: Proven | None) -> None:
+            if verdict is Verdict.REFUSED:
+                self.failed(source, "")
+            decided(verdict, proven)
+
+        if self.bearer is None or not self.tokens or not 0 < len(token) <= TOKEN_BYTES_MAX:
+            known(Verdict.REFUSED, None)
+        elif self.too_many_failures(source, ""):
+            self.busy += 1
+            decided(Verdict.BUSY, None)
+        else:
+            self.bearer.check(token, known)
 
     # --- SCRAM ------------------------------------------------------------------------------------------------
 
@@ -215,20 +274,58 @@ class Gate:
 
     # --- grants -----------------------------------------------------------------------------------------------
 
-    def grant(self, username: str, client: str, revoke: Callable[[], None]) -> Grant | None:
-        """What the authenticated user may do over one connection; None when there is no such user (any more).
+    def grant(self, proven: Proven, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+        """What somebody proven may do over one connection; None when there is no such user (any more).
 
-        `revoke` is called when that changes, until `release`.
+        A token names a user that need not be known here. `revoke` is called when that changes, until `release`.
         """
-        user = self._users.get(username)
-        if user is None:
+        if proven.user not in self._users and proven.expires_at_s is None:
             return None
-        grant = Grant(username, client, user.rules, revoke)
-        self._grants.setdefault(username, set()).add(grant)
+        grant = Grant(proven.user, client, self._rules(proven), revoke)
+        self._hold(grant, proven.expires_at_s)
         return grant
+
+    def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
+        """For a client that will show a token later, and soon: until `renew` it may do nothing."""
+        grant = Grant("", client, (), revoke)
+        self._hold(grant, self._utc_s() + TOKEN_WAIT_S)
+        return grant
+
+    def renew(self, grant: Grant, proven: Proven) -> bool:
+        """The client of a grant has proven again who it is; False when it is somebody else now."""
+        known = proven.user in self._users or proven.expires_at_s is not None
+        if not known or grant.user not in ("", proven.user):
+            return False
+        self.release(grant)
+        grant.replace(proven.user, self._rules(proven))
+        self._hold(grant, proven.expires_at_s)
+        return True
+
+    def expire(self) -> None:
+        """End what has expired; cheap to call often."""
+        now = self._clock()
+        if not self._expiring or now - self._expiry_checked_at < TOKEN_EXPIRY_CHECK_S:
+            return
+        self._expiry_checked_at = now
+        at_s = self._utc_s()
+        for grant in [g for g in self._expiring if g.expires_at_s is not None and g.expires_at_s <= at_s]:
+            log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
+            self._expiring.discard(grant)
+            grant.revoke(Ended.EXPIRED)
+
+    def _rules(self, proven: Proven) -> tuple[Rule, ...]:
+        user = self._users.get(proven.user)
+        return proven.rules if user is None else (*user.rules, *proven.rules)
+
+    def _hold(self, grant: Grant, expires_at_s: float | None) -> None:
+        grant.expires_at_s = expires_at_s
+        self._grants.setdefault(grant.user, set()).add(grant)
+        if expires_at_s is not None:
+            self._expiring.add(grant)
 
     def release(self, grant: Grant) -> None:
         """The connection is over; idempotent."""
+        self._expiring.discard(grant)
         grants = self._grants.get(grant.user)
         if grants is not None:
             grants.discard(grant)
@@ -239,7 +336,7 @@ class Gate:
         """Cut every connection that has a grant: the mode has changed."""
         for grants in list(self._grants.values()):
             for grant in list(grants):
-                grant.revoke()
+                grant.revoke(Ended.CHANGED)
 
 
 class SaslCredentials:
@@ -248,24 +345,48 @@ class SaslCredentials:
     def __init__(self, gate: Gate) -> None:
         self.wake: Callable[[], None] = lambda: None
         """Gives the connection a turn after a verdict that took its time; to be set before there can be one."""
+        self.source = ""
+        """The peer's address; to be set likewise."""
+        self.proven: Proven | None = None
+        """Who is there, once the layer has let somebody in."""
         self._gate = gate
 
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        """What clients of this space can show."""
+        if self._gate.tokens:
+            return frozenset((bearer.MECHANISM, PLAIN))
+        return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
+
     def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        if username == ANONYMOUS and not self._gate.tokens:  # what those are called who gave no name
+            answer(None)
+            return
+        self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
+
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
+
+    def scram(self, username: str) -> Verifier | None:
+        if self._gate.too_many_failures(self.source, username):
+            return None
+        self.proven = Proven(username)  # should it be proven
+        return self._gate.scram(username)
+
+    def failed(self, username: str) -> None:
+        self._gate.failed(self.source, username)
+
+    def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
         asking = True
 
-        def decided(verdict: Verdict) -> None:
-            answer(username if verdict is Verdict.ACCEPTED else None, temporary=verdict is Verdict.BUSY)
+        def decided(verdict: Verdict, proven: Proven | None) -> None:
+            self.proven = proven
+            answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
             if not asking:
                 self.wake()
 
-        if username == ANONYMOUS:  # what those are called who gave no name
-            answer(None)
-            return
-        self._gate.check(username, password, decided)
+        ask(decided)
         asking = False
-
-    def scram(self, username: str) -> Verifier:
-        return self._gate.scram(username)
 
 
 class Threads:

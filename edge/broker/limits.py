@@ -166,7 +166,7 @@ RULES_PER_USER_MAX: Final = 100
 """Rules of one user, and addresses of one rule: a device needs a handful."""
 
 PASSWORD_BYTES_MAX: Final = 1024
-"""A password; bearer tokens are longer, and are not hashed."""
+"""A password; bearer tokens are longer (`TOKEN_BYTES_MAX`), and are not hashed."""
 
 USERNAME_CHARACTERS_MAX: Final = 255
 """A user's name."""
@@ -177,6 +177,28 @@ Beyond it clients are told that we are busy."""
 
 VERIFICATIONS_PER_USER_MAX: Final = 4
 """The same for one user, and for all names that are no user's together: who guesses passwords delays others by 4."""
+
+FAILURES_PERIOD_S: Final = 60.0
+"""Time in which the counts of failed logins fall from their maximum to nothing."""
+
+FAILURES_PER_USER_MAX: Final = 10
+"""Failed logins of one user from one address in `FAILURES_PERIOD_S`; then it is not even verified for a while. A person
+mistypes less often, and guessing takes years."""
+
+FAILURES_PER_ADDRESS_MAX: Final = 100
+"""The same for one address, whatever the user: many devices may share one behind a router."""
+
+FAILURES_KEPT_MAX: Final = 10_000
+"""Counts kept, about 200 bytes each; those changed longest ago are forgotten first."""
+
+TOKEN_BYTES_MAX: Final = 7 * KIB
+"""A bearer token: what fits into one SASL frame. With a dozen roles one of Keycloak's has 2 KiB."""
+
+TOKEN_EXPIRY_CHECK_S: Final = 1.0
+"""How often it is looked whether tokens of open connections have expired: some 0.5 ms for 10 000."""
+
+TOKEN_WAIT_S: Final = 20.0
+"""How long an AMQP client that has not said who it is may take to put a token to `$cbs`."""
 
 VERDICT_KEPT_S: Final = 60.0
 """How long a password that was right needs no verification again: a device that reconnects, not one that was stolen."""

@@ -56,27 +56,44 @@ def substitute(pattern: str, user: str, client: str) -> str | None:
     return _MARKS.sub(lambda mark: names[mark[0]], pattern)
 
 
+class Ended(enum.Enum):
+    """Why a grant ends before its connection does."""
+
+    CHANGED = "the user is unknown, or has changed"
+    EXPIRED = "the token has expired"
+    CERTIFICATE = "the certificate has been revoked"
+
+
 class Grant:
     """What one user may do over one connection."""
 
-    __slots__ = ("_filters", "client", "denied", "receives", "revoke", "sends", "user")
+    __slots__ = ("_filters", "client", "denied", "expires_at_s", "receives", "revoke", "rules", "sends", "user")
 
     def __init__(
-        self, user: str, client: str, rules: Sequence[Rule], revoke: Callable[[], None] = lambda: None
+        self, user: str, client: str, rules: Sequence[Rule], revoke: Callable[[Ended], None] = lambda _: None
     ) -> None:
-        """`revoke` is called when the user is gone or may do something else now: close the connection."""
+        """`revoke` is called when the user is gone, or may do something else now: close the connection."""
         self.user = user
         self.client = client
         self.revoke = revoke
+        self.expires_at_s: float | None = None
+        """When it ends by itself, UTC seconds."""
         self.denied = 0
         """Verdicts that were no; counted when made, not when looked up."""
         self.sends: dict[str, bool] = {}
         """Verdicts on sending, by address; ask `may_send` where it has none."""
         self.receives: dict[str, bool] = {}
+        self.replace(user, rules)
+
+    def replace(self, user: str, rules: Sequence[Rule]) -> None:
+        """From now on these rules count, for this user."""
+        self.user, self.rules = user, tuple(rules)
+        self.sends.clear()
+        self.receives.clear()
         self._filters: dict[Operation, list[str]] = {operation: [] for operation in Operation}
         for rule in rules:
             for pattern in rule.addresses:
-                meant = substitute(pattern, user, client)
+                meant = substitute(pattern, user, self.client)
                 if meant is not None:
                     for operation in rule.operations:
                         self._filters[operation].append(meant)

@@ -178,6 +178,7 @@ class Broker:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.clients.tick(self._loop.time(), self._publish_will)
         self.router.tick()
+        self.gate.expire()
         now = self._loop.time()
         if self._certificates is not None and now - self._certificates_checked_at >= CERTIFICATES_CHECK_S:
             self._certificates_checked_at = now
@@ -254,8 +255,8 @@ class Broker:
         limits = self.configuration.limits
         if self.connections >= limits.connections_max:
             return None
-        anonymous = ANONYMOUS if self.gate.open else None
-        credentials = SaslCredentials(self.gate) if self.gate.passwords else None
+        anonymous = ANONYMOUS if self.gate.open or self.gate.tokens else None  # a token may be put to $cbs later
+        credentials = SaslCredentials(self.gate) if self.gate.passwords or self.gate.tokens else None
         engine = Engine(
             container_id=self.configuration.gateway or "waypost",
             server=True,
@@ -273,12 +274,12 @@ class Broker:
         )
 
     def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
-        session = AmqpSession(driver, engine, self.router, gate=self.gate)
+        session = AmqpSession(driver, engine, self.router, gate=self.gate, credentials=credentials)
 
         def wake() -> None:
             session.handle(engine.receive_data(b"", self._loop.time()))
             driver.flush_soon()
 
         if credentials is not None:
-            credentials.wake = wake
+            credentials.wake, credentials.source = wake, driver.address
         return session

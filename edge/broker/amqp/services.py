@@ -7,7 +7,7 @@ to the service (as AMQP Management, working draft 9, section 3.3 and Claims-base
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
@@ -32,6 +32,7 @@ _ABOUT: Final[Mapping[str, Any]] = {
     "GET-OPERATIONS": {ADDRESS_TYPE: ["READ"], NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS"]},
 }
 _CHANGES: Final = ("CREATE", "UPDATE", "DELETE")
+_CBS_NAMES: Final = "status-code status-description"
 _REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
 
 
@@ -42,6 +43,11 @@ class Answer(NamedTuple):
     description: str
     body: Any = None
     results: int | None = None
+
+
+Decided = Callable[[str], None]
+PutToken = Callable[[bytes, Decided], None]
+"""(token, whom to tell what is wrong with it, or nothing): takes a token, now or later."""
 
 
 class ServiceLink:
@@ -58,10 +64,11 @@ class ServiceLink:
         name: str,
         replies: Mapping[str, str],
         grant: Grant | None,
+        put_token: PutToken | None = None,
     ) -> None:
         """`replies`: target address of a receiver of answers -> where the router finds it.
 
-        Without a grant nobody has to say who he is, so any token will do; else `put-token` is answered with 501.
+        Without a grant nobody has to say who he is, so any token will do; without `put_token` it is answered with 501.
         """
         self.name = name
         self._engine = engine
@@ -71,6 +78,7 @@ class ServiceLink:
         self._service = service
         self._replies = replies
         self._grant = grant
+        self._take_token = put_token
 
     def received(self, event: Transfers) -> None:
         for i, message in enumerate(event.messages):
@@ -107,17 +115,17 @@ class ServiceLink:
         reply_to = fields[_REPLY_TO]
         address = self._reply_address(reply_to)
         values = {str(name): value for name, value in found.application.items()}
-        if self._service == MANAGEMENT:
-            answer = manage(self._router, values, found.body)
-            names = ("statusCode", "statusDescription")
-        else:
-            answer = self._put_token(values)
-            names = ("status-code", "status-description")
-        application: dict[str, Any] = {names[0]: Int(answer.status), names[1]: answer.description}
-        if answer.results is not None:
-            application["count"] = Int(answer.results)
         wanted = fields[_MESSAGE_ID] if fields[_CORRELATION_ID] is None else fields[_CORRELATION_ID]
         correlation = _identifier(wanted)
+        if self._service == MANAGEMENT:
+            self._answer(address, correlation, manage(self._router, values, found.body), "statusCode statusDescription")
+        else:
+            self._put_token(values, found.body, lambda a: self._answer(address, correlation, a, _CBS_NAMES))
+
+    def _answer(self, address: str, correlation: Any, answer: Answer, names: str) -> None:
+        application: dict[str, Any] = dict(zip(names.split(), (Int(answer.status), answer.description), strict=True))
+        if answer.results is not None:
+            application["count"] = Int(answer.results)
         body = _section(s.PROPERTIES, [None, None, None, None, None, correlation])
         body += _section(s.APPLICATION_PROPERTIES, application) + _section(s.VALUE, answer.body)
         self._router.publish(self, Run(address, self.name, AMQP | 1, b"", [body]), ())
@@ -133,12 +141,17 @@ class ServiceLink:
                 raise Unacceptable("amqp:unauthorized-access", f"{self.name} must not send to {address!r}")
         return address
 
-    def _put_token(self, values: Mapping[str, Any]) -> Answer:
+    def _put_token(self, values: Mapping[str, Any], token: bytes, answer: Callable[[Answer], None]) -> None:
         if values.get("operation") != "put-token":
-            return Answer(400, "the operation is not put-token")
-        if self._grant is None:
-            return Answer(202, "accepted: nobody has to say who he is here")
-        return Answer(501, "tokens are not taken here; say who you are with SASL")
+            answer(Answer(400, "the operation is not put-token"))
+        elif self._grant is None:
+            answer(Answer(202, "accepted: nobody has to say who he is here"))
+        elif self._take_token is None:
+            answer(Answer(501, "tokens are not taken here; say who you are with SASL"))
+        elif str(values.get("type", "jwt")).removeprefix("amqp:") != "jwt":
+            answer(Answer(400, "the type of the token is not jwt"))
+        else:
+            self._take_token(token, lambda why: answer(Answer(401, why) if why else Answer(202, "accepted")))
 
 
 def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:

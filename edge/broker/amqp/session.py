@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from bridge.driver import Driver
 from bridge.engine import (
@@ -36,11 +37,20 @@ from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.services import ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
 from edge.broker.contract import Refusal
-from edge.broker.identity import Gate
-from edge.broker.policy import Grant, Operation
+from edge.broker.identity import Gate, SaslCredentials
+from edge.broker.policy import Ended, Grant, Operation
+from edge.broker.proof import Proven, Verdict
 from edge.broker.router import AddressError, Router
 
 NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
+
+
+def _may_send(address: str, grant: Grant) -> bool:
+    return grant.may_send(address)
+
+
+def _may_receive(address: str, browse: bool, grant: Grant) -> bool:
+    return (browse and grant.may(Operation.VIEW, address)) or grant.may_receive(address)
 
 
 class AmqpSession:
@@ -55,10 +65,12 @@ class AmqpSession:
         clock_ns: Callable[[], int] = time.time_ns,
         on_closed: Callable[[Condition | None], None] | None = None,
         gate: Gate | None = None,
+        credentials: SaslCredentials | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
-        Without a gate everybody may do everything.
+        Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
+        proven.
         """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
@@ -69,6 +81,7 @@ class AmqpSession:
         self._clock_ns = clock_ns
         self._on_closed = on_closed
         self._gate = gate
+        self._credentials = credentials
         self._grant: Grant | None = None
         """What the user may do; None where everybody may do everything."""
         self._cut = False
@@ -78,6 +91,8 @@ class AmqpSession:
         """Target addresses of receivers of a service's answers, and where the router finds them."""
         self._incoming: set[IncomingLink | ServiceLink] = set()
         self._outgoing: set[OutgoingLink] = set()
+        self._allowed: dict[Link, Callable[[Grant], bool]] = {}
+        """Whether a link would be allowed by a grant, to be asked again when that changes."""
 
     # --- Owner ------------------------------------------------------------------------------------------------
 
@@ -120,9 +135,15 @@ class AmqpSession:
         self._engine.open()
         gate = self._gate
         if gate is not None and not gate.open:
-            self._grant = gate.grant(self.name, event.container_id, self._revoked) if authenticated else None
+            if authenticated:
+                proven = self._credentials.proven if self._credentials is not None else None
+                if proven is None or proven.user != self.name:
+                    proven = Proven(self.name)
+                self._grant = gate.grant(proven, event.container_id, self._revoked)
+            elif gate.tokens:
+                self._grant = gate.grant_nothing(event.container_id, self._revoked)
             if self._grant is None:
-                self._revoked()
+                self._revoked(Ended.CHANGED)
         self._take_will(event)
 
     def _take_will(self, event: Opened) -> None:
@@ -135,11 +156,12 @@ class AmqpSession:
             self._cut = True
             self._engine.close(error.condition)
 
-    def _revoked(self) -> None:
-        """The user is gone, or its rules have changed: it may come again and see."""
+    def _revoked(self, why: Ended) -> None:
+        """The user may come again and see. A will was allowed until now when a token has expired, else it is not."""
         self._cut = True
-        self._will = None  # allowed by rules that are no more
-        self._engine.close(Condition(NOT_AUTHORIZED, "the user is unknown, or has changed"))
+        if why is not Ended.EXPIRED:
+            self._will = None
+        self._engine.close(Condition(NOT_AUTHORIZED, why.value))
         self._driver.flush_soon()
 
     @property
@@ -170,8 +192,12 @@ class AmqpSession:
             self._attach_service(link, address)
             return
         grant = self._grant
+        if grant is not None and not grant.user:
+            self._must(False, "send, before a token was put to $cbs, to", address or "the anonymous relay")
         if grant is not None and address is not None:
             self._must(link.target.dynamic or grant.may_send(address), "send to", address)
+            if not link.target.dynamic:
+                self._allowed[link] = partial(_may_send, address)
         incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant)
         link.context = incoming
         self._incoming.add(incoming)
@@ -191,20 +217,52 @@ class AmqpSession:
             name=self.name,
             replies=self._replies,
             grant=grant,
+            put_token=self._put_token if self._gate is not None and self._gate.tokens else None,
         )
         link.context = incoming
         self._incoming.add(incoming)
         self._engine.accept(link)
         incoming.top_up()
 
+    def _put_token(self, token: bytes, decided: Callable[[str], None]) -> None:
+        """A token put to `$cbs`: from now on it says what the client may do, and until when.
+
+        `decided` hears what is wrong with it, or nothing (empty).
+        """
+        gate, grant = self._gate, self._grant
+
+        def known(verdict: Verdict, proven: Proven | None) -> None:
+            if self._cut or gate is None or grant is None:
+                return
+            if proven is None:
+                decided("the token is not valid" if verdict is Verdict.REFUSED else verdict.value)
+            elif not gate.renew(grant, proven):
+                decided(f"this connection is {grant.user}'s")
+            else:
+                self.name = proven.user
+                decided("")
+                self._end_forbidden(grant)
+            self._driver.flush_soon()
+
+        if gate is not None:
+            gate.check_token(token, known, self._credentials.source if self._credentials is not None else "")
+
+    def _end_forbidden(self, grant: Grant) -> None:
+        """Detach the links to what may not be done any more."""
+        denied = Condition(NOT_AUTHORIZED, "the new token does not allow this")
+        for link, allowed in list(self._allowed.items()):
+            if not allowed(grant):
+                self._engine.detach(link, condition=denied)
+                self._detached(link, closed=False)
+
     def _attach_receiver(self, link: Link) -> None:
         """The peer receives: we are its source."""
         wanted = reception(link, self._subscriber, self._router.address_type)
         grant = self._grant
-        if grant is not None:
-            viewing = wanted.options.browse and grant.may(Operation.VIEW, wanted.address)
-            allowed = link.source.dynamic or bool(wanted.service) or viewing or grant.may_receive(wanted.address)
-            self._must(allowed, "receive from", wanted.address)
+        if grant is not None and not (link.source.dynamic or wanted.service):
+            allowed = partial(_may_receive, wanted.address, wanted.options.browse)
+            self._must(allowed(grant), "receive from", wanted.address)
+            self._allowed[link] = allowed
         outgoing = OutgoingLink(
             self._engine,
             link,
@@ -240,6 +298,7 @@ class AmqpSession:
 
     def _detached(self, link: Link, *, closed: bool) -> None:
         owner, link.context = link.context, None
+        self._allowed.pop(link, None)
         if isinstance(owner, IncomingLink | ServiceLink):
             self._incoming.discard(owner)
             owner.ended()
@@ -255,6 +314,7 @@ class AmqpSession:
             outgoing.ended(closed=False)
         self._incoming.clear()
         self._outgoing.clear()
+        self._allowed.clear()
         will, self._will = self._will, None
         if will is not None and condition is not None:
             self._router.publish(WillOrigin(self.name), will, ())

@@ -37,7 +37,7 @@ from edge.broker.http.messages import (
     check_address,
     single,
 )
-from edge.broker.identity import Gate, Verdict
+from edge.broker.identity import Gate
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODIES_BYTES_MAX,
@@ -52,6 +52,7 @@ from edge.broker.limits import (
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import NONE, decode_run
 from edge.broker.policy import Grant
+from edge.broker.proof import Proven, Verdict
 from edge.broker.router import Router
 
 STATUS: Final = {
@@ -69,6 +70,7 @@ DEVICE: Final = "http"
 """Name of a device that gives none where nobody has to."""
 DEVICE_CHARACTERS_MAX: Final = 255
 LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+BEARER: Final = {"WWW-Authenticate": 'Bearer realm="gateway"'}
 BASIC: Final = {"WWW-Authenticate": 'Basic realm="gateway", charset="UTF-8"'}
 
 
@@ -238,19 +240,40 @@ class DeviceApi:
                 raise Refused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
             yield name, None
             return
-        username, password = _basic(request)
-        verdict: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        gate.check(username, password, lambda said: None if verdict.done() else verdict.set_result(said))
-        said = await verdict
-        if said is Verdict.BUSY:
-            raise Refused(503, said.value)
-        grant = gate.grant(username, username, lambda: None) if said is Verdict.ACCEPTED else None
+        proven = await self._proven(gate, request)
+        grant = gate.grant(proven, proven.user, lambda _: None)
         if grant is None:
-            raise Refused(401, Verdict.REFUSED.value, BASIC)
+            raise Refused(401, Verdict.REFUSED.value, _asked(gate))
         try:
-            yield username, grant
+            yield proven.user, grant
         finally:
             gate.release(grant)
+
+    async def _proven(self, gate: Gate, request: Request) -> Proven:
+        """Who sent the request, by its Authorization or by the certificate of its connection. Raises Refused."""
+        identity = getattr(request.state, "identity", None)
+        source = request.client.host if request.client is not None else ""
+        verdict: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
+
+        def decided(said: Verdict, proven: Proven | None) -> None:
+            if not verdict.done():
+                verdict.set_result((said, proven))
+
+        authorization = request.headers.get("authorization")
+        if authorization is None and identity is not None:
+            _check_origin(request)  # a browser shows its certificate for any page
+            return Proven(identity)
+        if gate.tokens and (authorization or "").lower().startswith("bearer "):
+            gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
+        else:
+            username, password = _basic(authorization or "", _asked(gate))
+            gate.check(username, password, decided, source)
+        said, proven = await verdict
+        if said is Verdict.BUSY:
+            raise Refused(503, said.value)
+        if proven is None:
+            raise Refused(401, "the token is not valid" if gate.tokens else said.value, _asked(gate))
+        return proven
 
 
 class _Delivery(Response):
@@ -338,18 +361,24 @@ def _wait_s(text: str) -> float:
     return min(max(float(text), HTTP_WAIT_S_MIN), HTTP_WAIT_S_MAX)
 
 
-def _basic(request: Request) -> tuple[str, bytes]:
+def _asked(gate: Gate) -> Mapping[str, str]:
+    """How a client may say who it is (RFC 9110 section 11.6.1)."""
+    return BEARER if gate.tokens else BASIC
+
+
+def _basic(authorization: str, asked: Mapping[str, str]) -> tuple[str, bytes]:
     """User and password of the Basic scheme (RFC 7617). Raises Refused."""
-    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":
-        raise Refused(401, "a user name and a password are needed", BASIC)
+        what = "a bearer token is" if asked is BEARER else "a user name and a password are"
+        raise Refused(401, f"{what} needed", asked)
     try:
         username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
         if colon:
             return username.decode("utf-8"), password
     except (binascii.Error, ValueError):  # UnicodeDecodeError is one
         pass
-    raise Refused(401, "the Authorization header is not readable", BASIC)
+    raise Refused(401, "the Authorization header is not readable", asked)
 
 
 def _check_origin(request: Request) -> None:

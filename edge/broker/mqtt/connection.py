@@ -1,22 +1,17 @@
-"""The server's end of one MQTT connection as a sans-I/O machine: MQTT 3.1, 3.1.1 and 5.
+"""The server's end of one MQTT connection as a sans-I/O machine: MQTT 3.1, 3.1.1 and 5 (its states: `phase`).
 
-    CONNECTING ──CONNECT──▶ DECIDING ──accept──▶ OPEN
-        │                      │ refuse            │
-        └──────────────────────┴───────────────────┴──▶ CLOSED
-
-The session answers a `Connect` event with `accept` or `refuse`; what the client sent behind its CONNECT waits until
-then. Whatever ends the connection, `Disconnected` is the last event and comes once. The machine keeps no subscription,
-no message and no clock; what outlives it is in `SessionState`.
+The session answers a `Connect` event with `accept`, `refuse` or `challenge`; what the client sent behind its CONNECT
+waits until then. Whatever ends the connection, `Disconnected` is the last event and comes once. The machine keeps no
+subscription, no message and no clock; what outlives it is in `SessionState`.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from typing import Any, Final
 
 from edge.broker.limits import Limits
-from edge.broker.mqtt import events, packets
+from edge.broker.mqtt import events, opening, packets
 from edge.broker.mqtt.acknowledgements import (
     PUBACK,
     PUBCOMP,
@@ -26,14 +21,14 @@ from edge.broker.mqtt.acknowledgements import (
     encode_reasons,
     read_packet_ids,
 )
+from edge.broker.mqtt.authentication import NO_METHOD, dialogue
 from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.mqtt.events import Event
-from edge.broker.mqtt.handshake import CLIENT_DISCONNECT_REASONS
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
-from edge.broker.mqtt.opening import connack, decode_connect, encode_farewell, encode_refusal, encode_violation, words
 from edge.broker.mqtt.outbound import Outbound
+from edge.broker.mqtt.phase import READING, UNACCEPTED, Phase, check_early
 from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
@@ -42,25 +37,13 @@ from edge.broker.mqtt.wire import PacketType, read_fixed_header
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
-class Phase(enum.Enum):
-    """Where a connection stands."""
-
-    CONNECTING = "waiting for CONNECT"
-    DECIDING = "waiting for the session's answer to CONNECT"
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-_READING: Final = frozenset({Phase.CONNECTING, Phase.OPEN})
-
-
 class Connection:
     """One client's connection; obeys `bridge.connection.Connection`."""
 
     __slots__ = (
-        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_end_reason", "_inbound",
-        "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_version", "_was_open",
-        "limits",
+        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_dialogue", "_end_reason",
+        "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_version",
+        "_was_open", "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -69,16 +52,14 @@ class Connection:
         self._phase = Phase.CONNECTING
         self._now = now
         self._connect_deadline = now + limits.handshake_s
-        self._keep_alive_s = 0
-        self._version = 4
+        self._keep_alive_s, self._version = 0, 4
         self._connect: events.Connect | None = None
-        self._was_open = False
-        self._reported = False
+        self._dialogue = NO_METHOD
+        self._was_open = self._reported = False
         self._end_reason = "closed by the gateway"
         self._out: list[bytes] = []
         self._chunks: list[bytes] | None = None
-        self._chunk_bytes = 0
-        self._need = 0
+        self._chunk_bytes = self._need = 0
         self._client_id = ""
         self._state: SessionState  # this and the next from `accept` on
         self._outbound: Outbound
@@ -154,13 +135,13 @@ class Connection:
         session_expiry_s: int | None = None,
         server_keep_alive_s: int | None = None,
         response_information: str | None = None,
+        authentication_data: bytes | None = None,
         now: float | None = None,
     ) -> Sequence[Event]:
         """Send CONNACK and what `state` has in flight; returns the events of what came behind CONNECT.
 
         `assigned_client_id` is needed when the client sent none; the others tell an MQTT 5 client what differs from
-        its wishes. `now` starts the keep alive anew when the decision took its time. Returns nothing when the client
-        has gone meanwhile. Raises LocalError when there was no CONNECT.
+        its wishes; `now` starts the keep alive anew. Raises LocalError when there was no CONNECT.
         """
         if self._phase is Phase.CLOSED:
             return ()
@@ -181,18 +162,34 @@ class Connection:
             assigned_client_identifier=assigned_client_id,
             server_keep_alive_s=server_keep_alive_s,
             response_information=response_information,
+            authentication_data=authentication_data,
         )
-        return self._open(connect, client_id, state, connack(connect, self.limits, session_present, told))
+        self._dialogue.ended()
+        return self._open(connect, client_id, state, opening.connack(connect, self.limits, session_present, told))
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
         MQTT 5 ones read `text`."""
         if self._phase in {Phase.CONNECTING, Phase.OPEN}:
             raise LocalError("refuse without a CONNECT")
-        if self._phase is Phase.DECIDING:
+        if self._phase in UNACCEPTED:
             self._refuse(reason, f"refused: {text or reason.words}", text)
 
+    def challenge(self, data: bytes) -> Sequence[Event]:
+        """Ask the client to go on authenticating, before CONNACK or later; returns the events of what it sent since."""
+        if self._phase is Phase.CLOSED:
+            return ()
+        waited = self._phase is Phase.DECIDING
+        self._phase = Phase.AUTHENTICATING if waited else self._phase
+        self._append(self._dialogue.ask(data), "AUTH")
+        return self._take(self._joined()) if waited else ()
+
     # --- calls of the session on an open connection -----------------------------------------------------------
+
+    def authenticated(self, data: bytes) -> None:
+        """A re-authentication ended well."""
+        if self._phase is Phase.OPEN:
+            self._append(self._dialogue.succeeded(data), "AUTH")
 
     @property
     def window(self) -> int:
@@ -261,7 +258,7 @@ class Connection:
             failure = 0x80 if self._version == 4 else 0
             codes = [code if code < 0x80 else failure for code in codes]
         found = tuple(codes)
-        self._reply(packets.SubAck(packet_id, found, words(self._connect, text, 2 + len(found))))
+        self._reply(packets.SubAck(packet_id, found, opening.words(self._connect, text, 2 + len(found))))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """UNSUBACK; one code a filter, which older clients do not get to see."""
@@ -270,12 +267,10 @@ class Connection:
 
     def disconnect(self, reason: ReasonCode) -> None:
         """Close; an MQTT 5 client is told why. Idempotent. `Disconnected` comes with `receive_eof`."""
-        if self._phase is Phase.OPEN:
-            self._farewell(reason, f"disconnected: {reason.words}")
-        elif self._phase is Phase.DECIDING:
-            self._refuse(reason, f"refused: {reason.words}")
-        elif self._phase is Phase.CONNECTING:
+        if self._phase is Phase.CONNECTING:
             self._end(f"disconnected: {reason.words}")
+        elif self._phase is not Phase.CLOSED:
+            self._close(reason, f"disconnected: {reason.words}")
 
     # --- taking packets apart ---------------------------------------------------------------------------------
 
@@ -295,7 +290,7 @@ class Connection:
     def _split(self, data: bytes, found: list[Any]) -> None:
         pos, end = 0, len(data)
         self._need = 0
-        while pos < end and self._phase in _READING:
+        while pos < end and self._phase in READING:
             header = self._fixed_header(data, pos)
             if header is None:
                 break
@@ -327,16 +322,16 @@ class Connection:
 
     def _fixed_header(self, data: bytes, pos: int) -> tuple[int, int] | None:
         """Where variable header and packet end, once the remaining length is there."""
-        connecting = self._phase is Phase.CONNECTING
-        if connecting and data[pos] != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
-            raise ProtocolError("the first packet is not CONNECT")
+        early = self._phase is not Phase.OPEN
+        if early:
+            check_early(self._phase, data[pos])
         header = read_fixed_header(data, pos)
         if header is None:
             return None
         body, length, shortest = header
         if not shortest and self._version == 5:
             raise MalformedPacket("remaining length longer than need be")
-        if body + length - pos > (CONNECT_BYTES_MAX if connecting else self.limits.packet_bytes_max):
+        if body + length - pos > (CONNECT_BYTES_MAX if early else self.limits.packet_bytes_max):
             raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
         return body, body + length
 
@@ -349,8 +344,9 @@ class Connection:
     # --- packets ----------------------------------------------------------------------------------------------
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
-        self._connect = connect = decode_connect(body, flags)
+        self._connect = connect = opening.decode_connect(body, flags)
         self._version = connect.version
+        self._dialogue = dialogue(connect.authentication_method)
         self._phase = Phase.DECIDING
         found.append(connect)
 
@@ -424,7 +420,9 @@ class Connection:
             case packets.Connect():
                 raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
             case packets.Auth():
-                raise ProtocolError("AUTH without an authentication method")
+                found.append(self._dialogue.take(packet, opened=self._phase is Phase.OPEN))
+                if self._phase is Phase.AUTHENTICATING:
+                    self._phase = Phase.DECIDING
             case _:
                 raise ProtocolError(f"{packet.kind.name} from a client")
 
@@ -435,11 +433,7 @@ class Connection:
         found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifiers[0]))
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
-        if packet.reason not in CLIENT_DISCONNECT_REASONS:
-            raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")
-        expiry_s = packet.properties.session_expiry_interval_s
-        if expiry_s and self._connect is not None and not self._connect.session_expiry_s:
-            raise ProtocolError("session expiry interval set by DISCONNECT, and 0 by CONNECT")
+        expiry_s = opening.expiry_of_disconnect(packet, self._connect)
         self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT")
         found.extend(self._last(publish_will=packet.reason is not ReasonCode.SUCCESS, session_expiry_s=expiry_s))
 
@@ -447,7 +441,7 @@ class Connection:
 
     def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         if reason and self._version == 5:
-            self._out.append(encode_reasons(first, packet_ids, reason, words(self._connect, text, 3)))
+            self._out.append(encode_reasons(first, packet_ids, reason, opening.words(self._connect, text, 3)))
         elif not reason.failed:
             self._out.append(encode_acknowledgements(first, packet_ids))
 
@@ -455,11 +449,13 @@ class Connection:
         """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
         if self._phase is not Phase.OPEN or self._connect is None:
             return
-        encoded = packet.encode(self._version)
-        if len(encoded) > self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
-            self._farewell(ReasonCode.PACKET_TOO_LARGE, f"{packet.kind.name} above the client's maximum packet size")
-            return
-        self._out.append(encoded)
+        self._append(packet.encode(self._version), packet.kind.name)
+
+    def _append(self, encoded: bytes, name: str) -> None:
+        if self._connect is None or len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
+            self._out.append(encoded)
+        else:
+            self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} above the client's maximum packet size")
 
     def _must_have_opened(self) -> None:
         if self._phase is not Phase.OPEN and not self._was_open:
@@ -468,19 +464,23 @@ class Connection:
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """The client broke the standard (section 4.13): answer as its version has it, and close."""
         if self._phase is Phase.CONNECTING:
-            self._out.append(encode_violation(error, data))
+            self._out.append(opening.encode_violation(error, data))
             self._end(str(error))
         else:
-            self._farewell(error.reason, str(error))
+            self._close(error.reason, str(error))
+
+    def _close(self, reason: ReasonCode, text: str) -> None:
+        end = self._farewell if self._phase is Phase.OPEN else self._refuse  # [MQTT-4.12.0-4]
+        end(reason, text)
 
     def _refuse(self, reason: ReasonCode, text: str, told: str = "") -> None:
-        self._out.append(encode_refusal(reason, self._version, told))
+        self._out.append(opening.encode_refusal(reason, self._version, told))
         self._end(text)
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
         if self._version == 5 and self._connect is not None:
-            self._out.append(encode_farewell(reason, text, self._connect))
+            self._out.append(opening.encode_farewell(reason, text, self._connect))
         self._end(text)
 
     def _end(self, text: str) -> None:

@@ -36,6 +36,17 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     authentication_data: bytes = b""
 
 
+class Authenticate(msgspec.Struct, frozen=True, gc=False):
+    """AUTH of a client (MQTT 5 section 4.12). The session answers with `Connection.challenge`, or with `accept` or
+    `refuse` (`authenticated` or `disconnect` when the connection was open before).
+
+    `again`: the client begins a re-authentication; else it goes on with what it began.
+    """
+
+    data: bytes
+    again: bool
+
+
 class Published(msgspec.Struct, frozen=True, gc=False):
     """PUBLISH packets that arrived together, alike but for their payload.
 
@@ -123,4 +134,5 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     session_expiry_s: int | None = None
 
 
-Event = Connect | Published | Released | Acknowledged | Received | Subscribe | Unsubscribe | Disconnected
+Event = Connect | Authenticate | Published | Released | Acknowledged | Received | Subscribe | Unsubscribe | Disconnected
+"""Whatever the machine tells."""

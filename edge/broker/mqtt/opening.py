@@ -11,6 +11,7 @@ from edge.broker.limits import Limits
 from edge.broker.mqtt import events
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.mqtt.handshake import (
+    CLIENT_DISCONNECT_REASONS,
     CONNACK_REASONS,
     SERVER_DISCONNECT_REASONS,
     ConnAck,
@@ -39,12 +40,10 @@ PACKET_BYTES_UNLIMITED: Final = 268_435_460
 def decode_connect(body: bytes, flags: int) -> events.Connect:
     """The event for a CONNECT with this variable header and payload.
 
-    Raises MalformedPacket or ProtocolError; for enhanced authentication, which is not supported yet, with 0x8C.
+    Raises MalformedPacket or ProtocolError.
     """
     packet = Connect.decode(Reader(body), flags, 0)
     block = packet.properties
-    if block.authentication_method is not None:
-        raise ProtocolError("enhanced authentication is not supported", ReasonCode.BAD_AUTHENTICATION_METHOD)
     expiry_s = block.session_expiry_interval_s or 0
     if packet.version < 5:
         expiry_s = 0 if packet.clean_start else NEVER_EXPIRES
@@ -62,6 +61,8 @@ def decode_connect(body: bytes, flags: int) -> events.Connect:
         topic_alias_maximum=block.topic_alias_maximum or 0,
         request_response_information=block.request_response_information == 1,
         request_problem_information=block.request_problem_information != 0,
+        authentication_method=block.authentication_method,
+        authentication_data=block.authentication_data or b"",
     )
 
 
@@ -91,13 +92,14 @@ def connack(connect: events.Connect, limits: Limits, session_present: bool, told
     """CONNACK that accepts; MQTT 5 clients read what was `told` and what we support."""
     if connect.version < 5:
         return ConnAck(session_present)
-    supported = {
+    supported: dict[str, object] = {
         "receive_maximum": limits.receive_maximum,
         "maximum_packet_size": limits.packet_bytes_max,
         "topic_alias_maximum": TOPIC_ALIAS_MAXIMUM,
         "wildcard_subscription_available": 1,
         "subscription_identifier_available": 1,
         "shared_subscription_available": 1,
+        "authentication_method": connect.authentication_method,  # [MQTT-4.12.0-5] [MQTT-4.12.0-6]
     }
     return ConnAck(session_present, properties=msgspec.structs.replace(told, **supported))
 
@@ -158,3 +160,13 @@ def encode_violation(error: RemoteError, data: bytes) -> bytes:
     if header is not None and data.startswith(b"\x00\x04MQTT\x05", header[0]):
         return encode_refusal(error.reason, 5, str(error))
     return encode_refusal(error.reason, 4)
+
+
+def expiry_of_disconnect(packet: Disconnect, connect: events.Connect | None) -> int | None:
+    """The session expiry interval a client's DISCONNECT sets, seconds; None when it sets none. Raises ProtocolError."""
+    if packet.reason not in CLIENT_DISCONNECT_REASONS:
+        raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")
+    expiry_s = packet.properties.session_expiry_interval_s
+    if expiry_s and connect is not None and not connect.session_expiry_s:
+        raise ProtocolError("session expiry interval set by DISCONNECT, and 0 by CONNECT")
+    return expiry_s

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,13 +19,15 @@ from edge.broker.contract import Refusal
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.mqtt import DeviceConnection
 from edge.broker.hono.service import DeviceService
-from edge.broker.identity import Gate, Verdict
+from edge.broker.identity import Gate
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
+from edge.broker.mqtt.authenticator import Authenticator
 from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.clients import NEVER_EXPIRES, Clients
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
     Acknowledged,
+    Authenticate,
     Connect,
     Disconnected,
     Published,
@@ -39,7 +40,8 @@ from edge.broker.mqtt.events import (
 from edge.broker.mqtt.figures import PREFIX
 from edge.broker.mqtt.opening import agree
 from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.policy import Grant
+from edge.broker.policy import Ended, Grant
+from edge.broker.proof import Proven
 from edge.broker.router import AddressError, Router
 
 log = logging.getLogger(__name__)
@@ -90,8 +92,8 @@ class MqttSession:
     """Owner of one driver over one MQTT connection."""
 
     __slots__ = (
-        "_client", "_clients", "_clock", "_connect", "_devices", "_driver", "_gate", "_grant", "_is_device", "_left",
-        "_router", "_service", "connection", "name",
+        "_authenticator", "_client", "_clients", "_clock", "_connect", "_devices", "_driver", "_gate", "_grant",
+        "_is_device", "_left", "_router", "_service", "connection", "name",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +118,8 @@ class MqttSession:
         self._left = False
         self._connect: Connect | None = None
         self._gate = gate
+        self._authenticator: Authenticator | None = None
+        """Of a client that named a method, and may come back to it."""
         self._grant: Grant | None = None
         """What the client may do; None where everybody may do everything."""
         self._service = devices
@@ -229,7 +233,13 @@ class MqttSession:
     def _control(self, event: Any) -> None:
         match event:
             case Connect():
-                self._open(event)
+                driver = self._driver
+                authenticator = Authenticator(self._gate, self.connection, self, driver.identity, driver.address)
+                if event.authentication_method is not None:
+                    self._authenticator = authenticator
+                authenticator.begin(event)
+            case Authenticate() if self._authenticator is not None:
+                self._authenticator.go_on(event)
             case Subscribe():
                 self._subscribe(event)
             case Unsubscribe():
@@ -247,30 +257,8 @@ class MqttSession:
             case _:
                 raise TypeError(f"unknown event {event!r}")
 
-    def _open(self, connect: Connect) -> None:
-        """Ask the gate; CONNACK waits for its verdict, and what the client sends meanwhile waits too."""
-        if self.connection.closed:
-            return  # it sent too much before the answer
-        gate, identity = self._gate, self._driver.identity
-        if gate is None or gate.open:
-            self._admit(connect, None)
-        elif identity is not None and connect.username in (None, identity) and connect.password is None:
-            self._admit(connect, identity)  # TLS has proven it
-        else:
-            gate.check(connect.username, connect.password, partial(self._decided, connect))
-
-    def _decided(self, connect: Connect, verdict: Verdict) -> None:
-        if self.connection.closed:
-            return  # the client did not wait
-        if verdict is Verdict.ACCEPTED:
-            self._admit(connect, connect.username)
-        else:
-            busy = verdict is Verdict.BUSY
-            self.connection.refuse(ReasonCode.SERVER_BUSY if busy else ReasonCode.BAD_USER_NAME_OR_PASSWORD)
-        self._driver.flush_soon()
-
-    def _admit(self, connect: Connect, user: str | None) -> None:
-        """The client is who it says: give it its session. `user` None: nobody was asked."""
+    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
+        """The client is who it says: give it its session. `proven` None: nobody was asked."""
         if self._clients.full:
             self.connection.refuse(ReasonCode.SERVER_BUSY)
             return
@@ -279,7 +267,7 @@ class MqttSession:
         principal, told_expiry_s = None, None
         if self._service is not None:
             try:
-                principal = self._service.tenant.principal(connect.username if user is None else user)
+                principal = self._service.tenant.principal(connect.username if proven is None else proven.user)
             except DeviceError as error:
                 log.warning("%s: not let in as a device: %s", self.name, error)
                 self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
@@ -288,24 +276,25 @@ class MqttSession:
             self._is_device = True
             told_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
             connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
-        if user is not None:
-            refusal = self._take_grant(user, connect)
+        if proven is not None:
+            refusal = self._take_grant(proven, connect)
             if refusal is not None:
                 self.connection.refuse(refusal)
                 return
         self._connect = connect
         agreed = agree(connect, self.connection.limits)
         self._client, present = self._clients.attach(
-            self.name, self, clean_start=connect.clean_start, expiry_s=agreed.session_expiry_s, user=user or ""
+            self.name,
+            self,
+            clean_start=connect.clean_start,
+            expiry_s=agreed.session_expiry_s,
+            user=proven.user if proven is not None else "",
         )
-        if self._service is not None and (principal is not None or user is None):
+        if self._service is not None and (principal is not None or proven is None):
             self._devices = DeviceConnection(self._service, self, self._client, principal)
             will = self._devices.will(connect.will, self._grant)
             self._connect = msgspec.structs.replace(connect, will=will)
-        if self._grant is not None:
-            for pattern in [p for p in self._client.subscribers if not self._grant.may_receive(p)]:
-                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
-                self._clients.unsubscribe(self._client, pattern)
+        self._drop_subscriptions()
         events = self.connection.accept(
             self._client.state,
             present,
@@ -313,6 +302,7 @@ class MqttSession:
             session_expiry_s=agreed.told_session_expiry_s if told_expiry_s is None else told_expiry_s,
             server_keep_alive_s=agreed.told_keep_alive_s,
             response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
+            authentication_data=data,
             now=self._clock(),
         )
         self._client.pump()
@@ -320,13 +310,32 @@ class MqttSession:
 
     # --- authorization ----------------------------------------------------------------------------------------
 
-    def _take_grant(self, user: str, connect: Connect) -> ReasonCode | None:
+    def renewed(self, proven: Proven) -> bool:
+        """The client has authenticated again: what it may do now counts. False: it is somebody else."""
+        grant = self._grant
+        if grant is None or self._gate is None or not self._gate.renew(grant, proven):
+            return False
+        will = self._connect.will if self._connect is not None else None
+        if will is not None and not grant.may_send(will.run.address):
+            return False
+        self._drop_subscriptions()
+        return True
+
+    def _drop_subscriptions(self) -> None:
+        """End those to what may not be received any more."""
+        client, grant = self._client, self._grant
+        if client is not None and grant is not None:
+            for pattern in [p for p in client.subscribers if not grant.may_receive(p)]:
+                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
+                self._clients.unsubscribe(client, pattern)
+
+    def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
         """Find out what the user may do over this connection; why it may not connect at all, if so."""
         owner = self._clients.owner(self.name)
-        if owner not in (None, "", user):
-            log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, user)
+        if owner not in (None, "", proven.user):
+            log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
             return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        grant = self._gate.grant(user, self.name, self._revoked) if self._gate is not None else None
+        grant = self._gate.grant(proven, self.name, self._revoked) if self._gate is not None else None
         if grant is None:
             return ReasonCode.NOT_AUTHORIZED
         self._grant = grant
@@ -354,11 +363,12 @@ class MqttSession:
             packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
         self._router.refuse(self, packet_ids, why)
 
-    def _revoked(self) -> None:
-        """The user is gone, or its rules have changed: a will was allowed by rules that are no more."""
-        self.connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+    def _revoked(self, why: Ended) -> None:
+        """Close. A will was allowed until now when a token has expired; else by rules that are no more."""
+        expired = why is Ended.EXPIRED
+        self.connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME if expired else ReasonCode.NOT_AUTHORIZED)
         self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=False, reason="the user has changed"))
+        self._leave(Disconnected(publish_will=expired, reason=why.value))
 
     def _release(self) -> None:
         if self._grant is not None and self._gate is not None:

@@ -15,6 +15,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import SessionState
+from tests.conformance.mqtt.authenticating import WORD
 
 
 def matches(topic_filter: str, topic: str) -> bool:
@@ -75,6 +76,11 @@ class LoopbackLink:
     def handle(self, found: Any) -> None:
         for event in found:
             match event:
+                case events.Connect() if event.authentication_method is not None:
+                    self.connect = event
+                    self._authenticate(event.authentication_data)
+                case events.Authenticate(data, _):
+                    self._authenticate(data)
                 case events.Connect():
                     self.connect = event
                     session, present = self.target.attach(event, self)
@@ -98,6 +104,22 @@ class LoopbackLink:
                     self.connection.unsubscribed(packet_id, codes)
                 case events.Disconnected():
                     self._leave(event)
+
+    def _authenticate(self, data: bytes) -> None:
+        """One method, `WORD`: the client is asked for the word, and opens the door with it, or shuts it."""
+        connect = self.connect
+        assert connect is not None
+        if connect.authentication_method != WORD:
+            self.connection.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD)
+        elif data == b"":
+            self.handle(self.connection.challenge(b"the word?"))
+        elif data != b"sesame":
+            self.connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        elif self.session is not None:
+            self.connection.authenticated(b"welcome back")
+        else:
+            self.session, present = self.target.attach(connect, self)
+            self.handle(self.connection.accept(self.session.state, present, authentication_data=b"welcome"))
 
     @property
     def _session(self) -> Session:

@@ -7,11 +7,13 @@ import re
 import pytest
 
 from edge.broker.mqtt import packets as p
-from tests.conformance.mqtt.corpus import SCENARIOS
+from tests.conformance.mqtt import corpus
+from tests.conformance.mqtt.authenticating import AUTHENTICATING
 from tests.conformance.mqtt.loopback import LoopbackTarget
 from tests.conformance.mqtt.runner import Failure, Run
 from tests.conformance.mqtt.steps import Scenario, closed, expect, send
 
+SCENARIOS = [*corpus.SCENARIOS, *AUTHENTICATING]
 CASES = [
     pytest.param(scenario, version, id=f"{scenario.name}-{version}")
     for scenario in SCENARIOS

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.amqp_values import Described, Symbol, Ulong, encode
+from bridge.bearer import BearerError, read
 from bridge.sasl import EARLY_BYTES_MAX, FRAME_BYTES_MAX, SASL_HEADER, Answer, SaslServer
 from bridge.scram import Keys, Verifier, derive
 
@@ -21,14 +22,29 @@ class Credentials:
     def __init__(self) -> None:
         self.later: list[Answer] = []
 
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        return frozenset(("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"))
+
     def plain(self, username: str, password: bytes, answer: Answer) -> None:
         if len(password) % 2:
             self.later.append(answer)
         else:
             answer(None)
 
-    def scram(self, username: str) -> Verifier:
-        return Verifier(SALT, 1, [KEYS])
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        try:
+            shown = read(message)
+        except BearerError:
+            answer(None)
+        else:
+            self.plain(shown.authority, shown.token, answer)
+
+    def scram(self, username: str) -> Verifier | None:
+        return Verifier(SALT, 1, [KEYS]) if username != "late" else None
+
+    def failed(self, username: str) -> None:
+        pass
 
 
 def frame(code: int, *fields: object) -> bytes:
@@ -37,10 +53,29 @@ def frame(code: int, *fields: object) -> bytes:
 
 
 TEXTS = st.lists(
-    st.sampled_from(["n,,", "n=user", "r=", "r=x", ",", "p=", "p=AAAA", "c=biws", "=", "\u00fc", "\0"]), max_size=6
+    st.sampled_from(
+        [
+            "n,,",
+            "n=user",
+            "n=late",
+            "r=",
+            "r=x",
+            ",",
+            "p=",
+            "p=AAAA",
+            "c=biws",
+            "=",
+            "\u00fc",
+            "\0",
+            "\1",
+            "auth=Bearer ",
+            "x",
+        ]
+    ),
+    max_size=6,
 )
 RESPONSES = st.one_of(st.binary(max_size=60), TEXTS.map(lambda parts: "".join(parts).encode()))
-MECHANISMS = st.sampled_from(["PLAIN", "SCRAM-SHA-256", "ANONYMOUS", "EXTERNAL", "X"])
+MECHANISMS = st.sampled_from(["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "ANONYMOUS", "EXTERNAL", "X"])
 FRAMES = st.one_of(
     st.builds(lambda name, response: frame(0x41, Symbol(name), response), MECHANISMS, RESPONSES),
     st.builds(lambda response: frame(0x43, response), RESPONSES),

@@ -12,7 +12,7 @@ from bridge.scram import ScramClient, ScramError, ScramServer
 from edge.broker import credentials, identity
 from edge.broker.configuration import Authentication
 from edge.broker.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
-from edge.broker.identity import Done, Gate, SaslCredentials, Verdict, Work
+from edge.broker.identity import Done, Gate, SaslCredentials, Work
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,
     VERDICT_KEPT_S,
@@ -20,6 +20,7 @@ from edge.broker.limits import (
     VERIFICATIONS_PER_USER_MAX,
 )
 from edge.broker.policy import Operation, Rule
+from edge.broker.proof import Proven, Verdict
 
 NOW = 1_000_000.0
 RULE = Rule(("up/#",), frozenset({Operation.SEND}))
@@ -47,7 +48,8 @@ class Rig:
 
     def ask(self, username: str | None, password: str | None) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        self.gate.check(username, None if password is None else password.encode(), verdicts.append)
+        secret = None if password is None else password.encode()
+        self.gate.check(username, secret, lambda said, _: verdicts.append(said))
         return verdicts
 
     def work(self) -> None:
@@ -94,8 +96,8 @@ class TestVerdicts:
     def test_verdicts_come_as_they_are_ready(self, joe: User) -> None:
         rig = Rig(joe)
         order: list[str] = []
-        rig.gate.check("joe", b"wrong", lambda verdict: order.append(f"first {verdict.name}"))
-        rig.gate.check("joe", b"s3cret", lambda verdict: order.append(f"second {verdict.name}"))
+        rig.gate.check("joe", b"wrong", lambda verdict, _: order.append(f"first {verdict.name}"))
+        rig.gate.check("joe", b"s3cret", lambda verdict, _: order.append(f"second {verdict.name}"))
         rig.waiting.rotate(1)
         rig.work()
         assert order == ["second ACCEPTED", "first REFUSED"]
@@ -214,8 +216,8 @@ class TestGrants:
     def test_a_change_of_rules_cuts_the_connections(self, joe: User) -> None:
         rig = Rig(joe)
         cut: list[str] = []
-        one = rig.gate.grant("joe", "c1", lambda: cut.append("one"))
-        two = rig.gate.grant("joe", "c2", lambda: cut.append("two"))
+        one = rig.gate.grant(Proven("joe"), "c1", lambda _: cut.append("one"))
+        two = rig.gate.grant(Proven("joe"), "c2", lambda _: cut.append("two"))
         assert one is not None
         assert two is not None
         assert one.may_send("up/1")
@@ -228,7 +230,7 @@ class TestGrants:
         assert cut == ["one", "one"]
         rig.gate.release(one)
         rig.gate.release(one)
-        assert rig.gate.grant("joe", "c1", lambda: None) is None
+        assert rig.gate.grant(Proven("joe"), "c1", lambda _: None) is None
 
 
 class TestSasl:

@@ -12,7 +12,7 @@ from bridge.message import DURABLE, Run
 from edge.broker.addresses import AddressTable
 from edge.broker.configuration import Authentication
 from edge.broker.credentials import Snapshot, User, new_user
-from edge.broker.identity import Gate, Verdict
+from edge.broker.identity import Gate
 from edge.broker.limits import Limits
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.clients import Clients
@@ -21,6 +21,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.session import MqttSession
 from edge.broker.policy import Operation, Rule
+from edge.broker.proof import Decided, Proven, Verdict
 from edge.broker.router import Router
 from edge.broker.store.memory import MemoryStore
 from tests.unit.mqtt.client import split
@@ -36,14 +37,15 @@ class PendingGate(Gate):
         super().__init__(Authentication.STANDARD, snapshot, worker=lambda _work, _done: None, clock=lambda: 0.0)
         self.asked: list[Callable[[Verdict], None]] = []
 
-    def check(self, username: str | None, password: bytes | None, decided: Callable[[Verdict], None]) -> None:
-        self.asked.append(decided)
+    def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
+        proven = Proven(username or "")
+        self.asked.append(lambda said: decided(said, proven if said is Verdict.ACCEPTED else None))
 
 
 class Driver:
     """What a session asks of a driver."""
 
-    peername = "test:1"
+    address = "192.0.2.1"
     congested = False
 
     def __init__(self, identity: str | None = None) -> None:

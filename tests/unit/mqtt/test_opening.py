@@ -81,14 +81,6 @@ class TestConnect:
         assert isinstance(answer, packets.ConnAck)
         assert answer.reason is R.TOPIC_NAME_INVALID
 
-    def test_enhanced_authentication_is_not_supported(self) -> None:
-        packet = packets.Connect("a", 5, properties=Properties(authentication_method="SCRAM-SHA-256"))
-        connection, (event,) = start(packet.encode())
-        assert isinstance(event, events.Disconnected)
-        (answer,) = split(connection.data_to_send(), 5)
-        assert isinstance(answer, packets.ConnAck)
-        assert answer.reason is R.BAD_AUTHENTICATION_METHOD
-
 
 class TestNotAConnect:
     @pytest.mark.parametrize("case", [case for case in BAD if case.name.startswith("CONNECT")], ids=lambda c: c.name)

@@ -1,0 +1,48 @@
+"""OAUTHBEARER (RFC 7628): the message a client shows its token in, and what it is told when that is not taken."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+MECHANISM: Final = "OAUTHBEARER"
+REFUSAL: Final = b'{"status":"invalid_token"}'
+"""The server's challenge after a token it does not take (section 3.2.2)."""
+_SEPARATOR: Final = b"\x01"
+_HEADER: Final = re.compile(rb"[ny],(?:a=([^,\x00]+))?,")
+_BEARER: Final = re.compile(rb"[Bb][Ee][Aa][Rr][Ee][Rr] +([A-Za-z0-9._~+/-]+=*)")
+
+
+class BearerError(ValueError):
+    """The message is none of the mechanism. The text names no secret."""
+
+
+class Shown(NamedTuple):
+    """A client's message: the token, and whom it wants to act for (empty: whom the token names)."""
+
+    token: bytes
+    authority: str
+
+
+def read(message: bytes) -> Shown:
+    """Take a client's message apart (section 3.1). Raises BearerError."""
+    head, separator, rest = message.partition(_SEPARATOR)
+    header = _HEADER.fullmatch(head)
+    if header is None or not separator or not rest.endswith(_SEPARATOR * 2):
+        raise BearerError("no message of OAUTHBEARER; channel binding is not supported")
+    values = [pair[5:] for pair in rest[:-2].split(_SEPARATOR) if pair.startswith(b"auth=")]
+    found = _BEARER.fullmatch(values[0]) if len(values) == 1 else None
+    if found is None:
+        raise BearerError("OAUTHBEARER without one bearer token")
+    try:
+        authority = (header[1] or b"").decode("utf-8").replace("=2C", ",").replace("=3D", "=")
+    except UnicodeDecodeError:
+        raise BearerError("an authorization identity that is not UTF-8") from None
+    return Shown(found[1], authority)
+
+
+def message(token: str, authority: str = "") -> bytes:
+    """The client's message."""
+    escaped = authority.replace("=", "=3D").replace(",", "=2C")
+    header = f"n,a={escaped}," if authority else "n,,"
+    return f"{header}\x01auth=Bearer {token}\x01\x01".encode()

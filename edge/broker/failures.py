@@ -1,0 +1,52 @@
+"""Counts failed logins, so that guessing stays slow: for each pair of peer address and user, and for each address.
+
+A user is never locked out everywhere: who guesses from one address delays that user there only.
+"""
+
+from __future__ import annotations
+
+from edge.broker.limits import (
+    FAILURES_KEPT_MAX,
+    FAILURES_PER_ADDRESS_MAX,
+    FAILURES_PER_USER_MAX,
+    FAILURES_PERIOD_S,
+    USERNAME_CHARACTERS_MAX,
+)
+
+_Key = tuple[str, str]
+_WHOLE_ADDRESS = ""
+"""In place of a user's name, which is never empty."""
+
+
+class Failures:
+    """Each count falls by its maximum in `FAILURES_PERIOD_S`; nobody may try while it is at the maximum."""
+
+    def __init__(self) -> None:
+        self._counts: dict[_Key, tuple[float, float]] = {}
+        """(count, when it was that), the one changed longest ago first."""
+
+    def too_many(self, address: str, user: str, now: float) -> bool:
+        """True when this address has failed too often of late, as this user or at all. An empty address is nobody's."""
+        if not address:
+            return False
+        return any(self._count(key, most, now) > most - 1 for key, most in _keys(address, user))
+
+    def add(self, address: str, user: str, now: float) -> None:
+        """One more."""
+        if not address:
+            return
+        for key, most in _keys(address, user):
+            count = self._count(key, most, now)
+            self._counts.pop(key, None)
+            self._counts[key] = (min(count + 1, most), now)
+        while len(self._counts) > FAILURES_KEPT_MAX:
+            del self._counts[next(iter(self._counts))]
+
+    def _count(self, key: _Key, most: int, now: float) -> float:
+        count, at = self._counts.get(key, (0.0, now))
+        return max(0.0, count - (now - at) * most / FAILURES_PERIOD_S)
+
+
+def _keys(address: str, user: str) -> tuple[tuple[_Key, int], ...]:
+    whole = ((address, _WHOLE_ADDRESS), FAILURES_PER_ADDRESS_MAX)
+    return (whole, ((address, user[:USERNAME_CHARACTERS_MAX]), FAILURES_PER_USER_MAX)) if user else (whole,)

@@ -1,0 +1,129 @@
+"""Asks the gate who the client of one MQTT connection is: by certificate, by name and password, or with a mechanism.
+
+It answers the machine as far as authentication goes; what a client may do is not its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from edge.broker.identity import Gate
+from edge.broker.mechanisms import Ask, Done, Exchange, Failed, begin
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import Authenticate, Connect
+from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.proof import Proven, Verdict
+
+
+class Session(Protocol):
+    """Whom the client becomes once it is known."""
+
+    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
+        """The client is who it says (None: nobody was asked); `data` goes out with CONNACK."""
+        ...
+
+    def renewed(self, proven: Proven) -> bool:
+        """The client has authenticated again; False when it may not go on as this."""
+        ...
+
+    def handle(self, events: Sequence[Any]) -> None:
+        """Events of packets that waited."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be sent."""
+        ...
+
+
+class Authenticator:
+    """Of one connection."""
+
+    def __init__(
+        self, gate: Gate | None, connection: Connection, session: Session, identity: str | None, source: str
+    ) -> None:
+        """`identity`: name in the verified certificate; `source`: address of the peer. Without a gate nobody is
+        asked."""
+        self._gate = gate
+        self._connection = connection
+        self._session = session
+        self._identity = identity
+        self._source = source
+        self._connect: Connect | None = None
+        self._exchange: Exchange | None = None
+        self._open = False
+
+    def begin(self, connect: Connect) -> None:
+        """CONNACK waits for the verdict, and what the client sends meanwhile waits too."""
+        if self._connection.closed:
+            return  # it sent too much before the answer
+        gate, identity = self._gate, self._identity
+        self._connect = connect
+        method = connect.authentication_method
+        if method is not None:
+            self._exchange = begin(gate, method, self._source) if gate is not None else None
+            if self._exchange is None:
+                self._connection.refuse(ReasonCode.BAD_AUTHENTICATION_METHOD)  # [MQTT-4.12.0-1]
+            else:
+                self._exchange.step(connect.authentication_data, self._next)
+        elif gate is None or gate.open:
+            self._session.admit(connect, None)
+        elif identity is not None and connect.username in (None, identity) and connect.password is None:
+            self._session.admit(connect, Proven(identity))  # TLS has proven it
+        else:
+            gate.check(connect.username, connect.password, partial(self._decided, connect), self._source)
+
+    def go_on(self, event: Authenticate) -> None:
+        """AUTH of the client: of the exchange under way, or the first of a new one (section 4.12.1)."""
+        connect = self._connect
+        if event.again and self._gate is not None and connect is not None:
+            self._open = True
+            self._exchange = begin(self._gate, connect.authentication_method or "", self._source)
+        if self._exchange is None:  # the method is not in force any more
+            self._refuse(Verdict.REFUSED)
+        else:
+            self._exchange.step(event.data, self._next)
+
+    def _next(self, step: Ask | Done | Failed) -> None:
+        connection = self._connection
+        if connection.closed or self._connect is None:
+            return  # the client did not wait
+        match step:
+            case Ask(data):
+                self._session.handle(connection.challenge(data))
+            case Failed(verdict):
+                self._refuse(verdict)
+            case Done(proven, data):
+                self._exchange = None
+                self._proven(self._connect, proven, data)
+        self._session.flush_soon()
+
+    def _proven(self, connect: Connect, proven: Proven, data: bytes | None) -> None:
+        if self._open:
+            if self._session.renewed(proven):
+                self._connection.authenticated(data or b"")
+            else:
+                self._connection.disconnect(ReasonCode.NOT_AUTHORIZED)
+        elif connect.username not in (None, "", proven.user):
+            self._refuse(Verdict.REFUSED)
+        else:
+            self._session.admit(connect, proven, data)
+
+    def _decided(self, connect: Connect, verdict: Verdict, proven: Proven | None) -> None:
+        if self._connection.closed:
+            return  # the client did not wait
+        if proven is None:
+            self._refuse(verdict)
+        else:
+            self._session.admit(connect, proven)
+        self._session.flush_soon()
+
+    def _refuse(self, verdict: Verdict) -> None:
+        """[MQTT-4.12.0-4], on an open connection [MQTT-4.12.1-2]."""
+        self._exchange = None
+        if verdict is Verdict.BUSY:
+            reason = ReasonCode.SERVER_BUSY
+        else:
+            reason = ReasonCode.NOT_AUTHORIZED if self._open else ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        self._connection.disconnect(reason)

@@ -1,0 +1,243 @@
+"""Enhanced authentication of a session (MQTT 5 section 4.12) with the mechanisms there are, and what ends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge import bearer, scram
+from edge.broker.configuration import Authentication
+from edge.broker.credentials import Snapshot, User, new_user, with_rules, with_secret
+from edge.broker.identity import Gate
+from edge.broker.limits import FAILURES_PER_USER_MAX, TOKEN_EXPIRY_CHECK_S
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.reason_codes import ReasonCode as R
+from edge.broker.policy import Operation, Rule
+from edge.broker.proof import Decided, Proven, Verdict
+from tests.unit.mqtt.test_authorization import Peer, Site
+
+NOW = 1_000_000.0
+RULE = Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))
+
+
+@pytest.fixture(scope="module")
+def joe() -> User:
+    return with_secret(new_user("joe", [RULE]), "s3cret", at_s=NOW)
+
+
+class Tokens:
+    """An issuer whose tokens are ``user:expiry``."""
+
+    def check(self, token: bytes, decided: Decided) -> None:
+        user, _, expiry = token.decode().partition("-")
+        if user == "bad":
+            decided(Verdict.REFUSED, None)
+        else:
+            decided(Verdict.ACCEPTED, Proven(user, (RULE,) if user != "poor" else (), float(expiry)))
+
+
+class Gated(Site):
+    """A site with real secrets, or tokens, and clocks that stand still."""
+
+    def __init__(self, *users: User, tokens: bool = False) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.utc_s = NOW
+        self.gate = Gate(  # type: ignore[assignment]
+            Authentication.EXTERNAL if tokens else Authentication.STANDARD,
+            Snapshot({user.name: user for user in users}, b"k"),
+            worker=lambda work, done: done(work()),
+            clock=lambda: self.now,
+            utc_s=lambda: self.utc_s,
+        )
+        if tokens:
+            self.gate.bearer = Tokens()
+
+    def connect(self, method: str, data: bytes, **connect: object) -> Peer:
+        block = Properties(authentication_method=method, authentication_data=data)
+        return Peer(self, 5, properties=block, **connect)
+
+
+def auth(data: bytes, method: str, reason: R = R.CONTINUE_AUTHENTICATION) -> packets.Auth:
+    return packets.Auth(reason, Properties(authentication_method=method, authentication_data=data))
+
+
+def scram_auth(data: bytes, reason: R = R.CONTINUE_AUTHENTICATION) -> packets.Auth:
+    return auth(data, scram.MECHANISM, reason)
+
+
+def opened(site: Gated) -> Peer:
+    client = scram.ScramClient("joe", "s3cret")
+    peer = site.connect(scram.MECHANISM, client.first())
+    (question,) = peer.sent()
+    peer.send(scram_auth(client.answer(question.properties.authentication_data)))
+    (connack,) = peer.sent()
+    assert (type(connack), connack.reason) == (packets.ConnAck, R.SUCCESS)
+    assert connack.properties.authentication_method == scram.MECHANISM
+    client.check(connack.properties.authentication_data)
+    return peer
+
+
+class TestScram:
+    def test_both_sides_prove_themselves(self, joe: User) -> None:
+        peer = opened(Gated(joe))
+        peer.send(packets.Publish("up/1", b"x", 1, packet_id=1))
+        peer.send(packets.Publish("no", b"x", 1, packet_id=2))
+        assert {packet.packet_id: packet.reason.failed for packet in peer.sent()} == {1: False, 2: True}
+
+    def test_again(self, joe: User) -> None:
+        peer = opened(Gated(joe))
+        client = scram.ScramClient("joe", "s3cret")
+        peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
+        (question,) = peer.sent()
+        assert (type(question), question.reason) == (packets.Auth, R.CONTINUE_AUTHENTICATION)
+        peer.send(scram_auth(client.answer(question.properties.authentication_data)))
+        (answer,) = peer.sent()
+        assert (type(answer), answer.reason) == (packets.Auth, R.SUCCESS)
+        client.check(answer.properties.authentication_data)
+        assert not peer.connection.closed
+
+    @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("jane", "s3cret")])
+    def test_again_as_somebody_else(self, joe: User, user: str, password: str) -> None:
+        jane = with_secret(new_user("jane", [RULE]), "s3cret", at_s=NOW)
+        peer = opened(Gated(joe, jane))
+        client = scram.ScramClient(user, password)
+        peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
+        (question,) = peer.sent()
+        peer.send(scram_auth(client.answer(question.properties.authentication_data)))
+        (answer,) = peer.sent()
+        assert (type(answer), answer.reason) == (packets.Disconnect, R.NOT_AUTHORIZED)
+        assert peer.connection.closed
+
+    def test_rules_that_shrank_end_subscriptions(self, joe: User) -> None:
+        site = Gated(joe)
+        peer = opened(site)
+        peer.send(packets.Subscribe(1, (SubscriptionRequest("up/#", 0),)))
+        peer.sent()
+        site.gate._users = {"joe": with_rules(joe, [])}  # the change whose revocation is still to come
+        client = scram.ScramClient("joe", "s3cret")
+        peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
+        peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
+        assert peer.sent()[0].reason is R.SUCCESS
+        assert site.clients._clients["c"].subscribers == {}
+
+    @pytest.mark.parametrize("first", [b"", b"y,,n=", b"p=tls-unique,,n=joe,r=x", b"\xff"])
+    def test_nonsense(self, joe: User, first: bytes) -> None:
+        peer = Gated(joe).connect(scram.MECHANISM, first)
+        (answer,) = peer.sent()
+        assert (type(answer), answer.reason) == (packets.ConnAck, R.BAD_USER_NAME_OR_PASSWORD)
+        assert peer.connection.closed
+
+    @pytest.mark.parametrize(("user", "password"), [("joe", "wrong"), ("nobody", "s3cret")])
+    def test_wrong(self, joe: User, user: str, password: str) -> None:
+        site = Gated(joe)
+        client = scram.ScramClient(user, password)
+        peer = site.connect(scram.MECHANISM, client.first())
+        (question,) = peer.sent()  # the same for a user that does not exist
+        peer.send(scram_auth(client.answer(question.properties.authentication_data)))
+        assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
+        assert len(site.clients) == 0
+
+    def test_the_user_name_has_to_be_the_same(self, joe: User) -> None:
+        client = scram.ScramClient("joe", "s3cret")
+        peer = Gated(joe).connect(scram.MECHANISM, client.first(), username="jane")
+        peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
+        assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
+
+    def test_guessing_is_slow(self, joe: User) -> None:
+        site = Gated(joe)
+        for _ in range(FAILURES_PER_USER_MAX):
+            site.gate.failed("192.0.2.1", "joe")
+        peer = site.connect(scram.MECHANISM, scram.ScramClient("joe", "s3cret").first())
+        assert peer.sent()[0].reason is R.SERVER_BUSY
+        site.now = 60.0
+        opened(site)
+
+
+class TestMethods:
+    @pytest.mark.parametrize(
+        ("method", "tokens"),
+        [("PLAIN", False), (bearer.MECHANISM, False), (scram.MECHANISM, True), ("", False)],
+    )
+    def test_those_not_in_force(self, joe: User, method: str, tokens: bool) -> None:
+        (answer,) = Gated(joe, tokens=tokens).connect(method, b"").sent()
+        assert answer.reason is R.BAD_AUTHENTICATION_METHOD
+
+    def test_where_nobody_is_asked(self) -> None:
+        site = Gated()
+        site.gate.mode = Authentication.NONE
+        assert site.connect(scram.MECHANISM, b"").sent()[0].reason is R.BAD_AUTHENTICATION_METHOD
+
+
+def token_of(user: str, expires_in_s: float = 60.0) -> bytes:
+    return bearer.message(f"{user}-{NOW + expires_in_s:.0f}")
+
+
+class TestBearer:
+    def test_until_it_expires(self) -> None:
+        site = Gated(tokens=True)
+        peer = site.connect(bearer.MECHANISM, token_of("ann"), will=packets.WillMessage("up/will", b"gone"))
+        watcher = site.connect(bearer.MECHANISM, token_of("ann", 600), client_id="w")
+        watcher.send(packets.Subscribe(1, (SubscriptionRequest("up/#", 0),)))
+        watcher.sent()
+        assert peer.sent()[0].reason is R.SUCCESS
+        site.utc_s, site.now = NOW + 59, TOKEN_EXPIRY_CHECK_S
+        site.gate.expire()
+        assert not peer.connection.closed
+        site.utc_s, site.now = NOW + 60, 2 * TOKEN_EXPIRY_CHECK_S
+        site.gate.expire()
+        (answer,) = peer.sent()
+        assert (type(answer), answer.reason) == (packets.Disconnect, R.MAXIMUM_CONNECT_TIME)
+        assert peer.connection.closed
+        assert [packet.topic for packet in watcher.sent()] == ["up/will"]
+
+    def test_renewed_in_time(self) -> None:
+        site = Gated(tokens=True)
+        peer = site.connect(bearer.MECHANISM, token_of("ann"))
+        peer.send(auth(token_of("ann", 120), bearer.MECHANISM, R.RE_AUTHENTICATE))
+        assert [packet.reason for packet in peer.sent()] == [R.SUCCESS, R.SUCCESS]
+        site.utc_s, site.now = NOW + 119, TOKEN_EXPIRY_CHECK_S
+        site.gate.expire()
+        assert not peer.connection.closed
+        site.utc_s, site.now = NOW + 120, 2 * TOKEN_EXPIRY_CHECK_S
+        site.gate.expire()
+        assert peer.connection.closed
+
+    @pytest.mark.parametrize("user", ["bad", "bob"])
+    def test_renewed_with_a_bad_token(self, user: str) -> None:
+        peer = Gated(tokens=True).connect(bearer.MECHANISM, token_of("ann"))
+        peer.send(auth(token_of(user), bearer.MECHANISM, R.RE_AUTHENTICATE))
+        assert [packet.reason for packet in peer.sent()] == [R.SUCCESS, R.NOT_AUTHORIZED]
+        assert peer.connection.closed
+
+    def test_rights_that_shrink(self) -> None:
+        site = Gated(tokens=True)
+        user = with_rules(new_user("poor"), [RULE])
+        site.gate.update(Snapshot({"poor": user}))
+        peer = site.connect(bearer.MECHANISM, token_of("poor"))
+        peer.send(packets.Publish("up/1", b"x", 1, packet_id=1))
+        assert not peer.sent()[-1].reason.failed  # by the rules of the user of this name
+        site.gate._users = {}
+        peer.send(auth(token_of("poor"), bearer.MECHANISM, R.RE_AUTHENTICATE))
+        peer.send(packets.Publish("up/1", b"x", 1, packet_id=2))
+        assert [packet.reason for packet in peer.sent()] == [R.SUCCESS, R.NOT_AUTHORIZED]
+
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_in_place_of_a_password(self, version: int) -> None:
+        site = Gated(tokens=True)
+        token = f"ann-{NOW + 9:.0f}".encode()
+        assert Peer(site, version, username="token", password=token).sent()[0].reason is R.SUCCESS
+        assert site.clients.owner("c") == "ann"
+        refused = Peer(site, version, username="ann", password=b"bad", client_id="d").sent()[0]
+        assert refused.reason is R.BAD_USER_NAME_OR_PASSWORD
+
+    @pytest.mark.parametrize(
+        "message", [b"", b"n,,\x01auth=Basic x\x01\x01", b"n,,\x01auth=Bearer \x01\x01", token_of("bad")]
+    )
+    def test_nonsense(self, message: bytes) -> None:
+        assert Gated(tokens=True).connect(bearer.MECHANISM, message).sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
+
+    def test_acts_for_nobody_else(self) -> None:
+        message = bearer.message(f"ann-{NOW + 9:.0f}", "bob")
+        assert Gated(tokens=True).connect(bearer.MECHANISM, message).sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
