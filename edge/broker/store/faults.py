@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 
 from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
@@ -30,3 +31,19 @@ def meaning(error: sqlite3.Error, doing: str) -> StoreError:
     kind, advice = _MEANINGS.get((code or 0) & _PRIMARY_CODE, (StoreError, "unexpected; see the log"))
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return kind(f"{doing}: {error} ({name}): {advice}")
+
+
+_SYSTEM_CODES: dict[int, int] = {
+    errno.ENOSPC: sqlite3.SQLITE_FULL,
+    errno.EDQUOT: sqlite3.SQLITE_FULL,
+    errno.EROFS: sqlite3.SQLITE_READONLY,
+    errno.EIO: sqlite3.SQLITE_IOERR,
+    errno.EACCES: sqlite3.SQLITE_PERM,
+    errno.EPERM: sqlite3.SQLITE_PERM,
+}
+
+
+def meaning_of_system(error: OSError, doing: str) -> StoreError:
+    """The StoreError for what the system answered while `doing`."""
+    kind, advice = _MEANINGS.get(_SYSTEM_CODES.get(error.errno or 0, 0), (StoreError, "unexpected; see the log"))
+    return kind(f"{doing}: {error.strerror} ({errno.errorcode.get(error.errno or 0, 'unknown')}): {advice}")

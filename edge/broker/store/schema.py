@@ -130,7 +130,8 @@ def _migrate(connection: sqlite3.Connection, version: int, migrations: Sequence[
         connection.execute(f"PRAGMA user_version = {len(migrations)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # SQLite rolls back by itself when the medium fails
+            connection.execute("ROLLBACK")
         raise
 
 

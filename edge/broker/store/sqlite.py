@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 import msgspec
 
 from bridge.message import Stored
-from edge.broker.store import schema, segment
+from edge.broker.store import schema, segment, wal
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
@@ -58,6 +58,7 @@ class SqliteStore(GroupingStore):
             path = directory / FILE_NAME
             limits = limits or Limits()
             try:
+                wal.make_durable(path)
                 connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 epoch = schema.prepare(connection)
                 _sync_directory(directory)
@@ -67,6 +68,8 @@ class SqliteStore(GroupingStore):
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
             except sqlite3.Error as error:
                 raise meaning(error, f"opening {path}") from error
+            except OSError as error:
+                raise meaning_of_system(error, f"opening {path}") from error
             except StoreError as error:
                 raise type(error)(f"{path}: {error}") from error
             store._writer = Writer(connection, post, store._ledger, limits)
@@ -271,9 +274,12 @@ def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
 
 
 def _make_directory(directory: Path) -> None:
-    """Raises StoreInaccessible."""
+    """Make `directory` durably, with the folders above that are missing. Raises StoreInaccessible."""
+    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in made:
+            _sync_directory(folder.parent)
     except OSError as error:
         raise StoreInaccessible(
             f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"

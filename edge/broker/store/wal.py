@@ -1,0 +1,65 @@
+"""The write-ahead log a former process left behind: made durable before anything is built upon it.
+
+SQLite's recovery believes whatever commits it can read, and what it reads is the kernel's cache, not the medium. A
+process that was killed between writing a commit and syncing it leaves one that is readable and not durable; a sync that
+failed leaves one that the kernel takes for written and never writes again. A power cut after the messages in it were
+shown to the world would take them back and give their names to others. So the log is written once more, byte for byte,
+and synced. After a clean end there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+_HEADER: Final = struct.Struct(">IIIIII")
+"""Magic, version, page size, checkpoint number, salts (https://sqlite.org/fileformat2.html section 4.1)."""
+_HEADER_BYTES: Final = 32
+_PAGE_BYTES: Final = tuple(1 << bits for bits in range(9, 17))
+_FRAME: Final = struct.Struct(">IIII")
+"""Page, size after commit, salts."""
+_FRAME_BYTES: Final = 24
+_CHUNK_FRAMES: Final = 256
+"""Read and written at once: 1 MiB of pages of 4 KiB."""
+
+
+def make_durable(database: Path) -> None:
+    """Write and sync again the log of `database` that a recovery would read. Raises OSError when the medium fails."""
+    path = Path(f"{database}-wal")
+    if not path.exists():
+        return
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        header = os.pread(descriptor, _HEADER_BYTES, 0)
+        if len(header) == _HEADER_BYTES and _HEADER.unpack_from(header)[2] in _PAGE_BYTES:
+            _write(descriptor, header, 0)
+            _rewrite(descriptor, header)  # with any other header SQLite ignores the log
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _rewrite(descriptor: int, header: bytes) -> None:
+    """The frames up to the first of an older turn of the log."""
+    _, _, page_bytes, _, *salts = _HEADER.unpack_from(header)
+    frame_bytes = _FRAME_BYTES + page_bytes
+    offset = _HEADER_BYTES
+    while frames := os.pread(descriptor, _CHUNK_FRAMES * frame_bytes, offset):
+        count = 0
+        while (count + 1) * frame_bytes <= len(frames):
+            _, _, *found = _FRAME.unpack_from(frames, count * frame_bytes)
+            if found != salts:
+                break
+            count += 1
+        _write(descriptor, frames[: count * frame_bytes], offset)
+        if count < _CHUNK_FRAMES:
+            return
+        offset += count * frame_bytes
+
+
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written

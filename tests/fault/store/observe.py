@@ -1,0 +1,61 @@
+"""Open a store and read all it shows, through its contract and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge.broker.store.limits import Limits
+from tests.contract.store.rig import Rig, run_of, sqlite_rig
+from tests.fault.store.history import Observed, shorten
+
+KIND = "session"
+LIMITS = Limits(
+    segment_bytes_max=6_000,
+    moves_delay_s=0.02,
+    counted_commits_max=7,
+    counted_bytes_max=60_000,
+    counted_addresses_max=5,
+    reclaim_rows_max=9,
+    reclaim_bytes_max=40_000,
+    checkpoint_bytes=120_000,
+)
+"""Small enough for every background work of the store to happen every few commits."""
+
+
+def open_store(directory: Path) -> Rig:
+    return sqlite_rig(directory, LIMITS)
+
+
+def observe(rig: Rig) -> Observed:
+    """All there is. `rig` has nothing uncommitted."""
+    store = rig.store
+    info = store.info()
+    names = {log.log: log.name for log in info.logs}
+    messages = {log.name: rig.read_all(log.log) for log in info.logs}
+    return Observed(
+        epoch=store.epoch,
+        bounds={log.name: (log.first, log.next) for log in info.logs},
+        messages={
+            log: [(position, address, sequence, shorten(body)) for position, address, sequence, body in all_of_it]
+            for log, all_of_it in messages.items()
+        },
+        cursors=[(c.name, names[c.log], c.position, list(c.acknowledged)) for c in store.cursors()],
+        state={key: value.decode() for key, value in store.items(KIND)},
+        sequences={name: number for name, number in store.sequences() if number},
+        figures=(info.messages, info.bytes),
+        true_bytes=sum(len(body) for all_of_it in messages.values() for *_, body in all_of_it),
+    )
+
+
+def use(rig: Rig, observed: Observed) -> None:
+    """The store goes on: each address is given the next sequence, and what is appended can be read."""
+    store = rig.store
+    log = store.log("probe")
+    store.open_cursor("probe", log, 0)
+    for address in (*observed.sequences, "new"):
+        store.append(log, run_of(b"probe", address=address))
+    told = rig.commit()
+    assert told.error is None, told.error
+    given = {stored.run.address: stored.sequence for _, stored in told.appended}
+    assert given == {**observed.sequences, "new": observed.sequences.get("new", 0)}, "a name was given twice"
+    assert len(rig.read_all(log)) == len(given)

@@ -1,0 +1,131 @@
+"""The power is cut at any moment: what was acknowledged is there, and no name is given twice.
+
+The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads and cuts. The 10 000 cuts of the promise:
+``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 4 minutes).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fault.store.cuts import Campaign, Findings, scratch
+from tests.fault.store.disk import Disk
+from tests.fault.store.history import Append, Group, History, Line, Observed
+from tests.support.medium import Event, Kind
+
+
+def cut(count: int, *, cuts_a_life: int) -> Findings:
+    seed = int(os.environ.get("WAYPOST_SEED", random.randrange(1 << 32)))
+    print(f"WAYPOST_SEED={seed}")
+    with scratch() as folder:
+        findings = Campaign(seed, cuts_a_life=cuts_a_life, folder=Path(folder)).run(count)
+    print(findings)
+    assert not findings.problems, "\n".join(findings.problems[:5])
+    assert findings.cuts >= count
+    assert 0 < findings.joined < findings.in_flight, "commits were cut on both sides of their end"
+    assert findings.messages > 10 * count
+    return findings
+
+
+def test_300_power_cuts() -> None:
+    cut(300, cuts_a_life=75)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_10_000_power_cuts() -> None:
+    findings = cut(10_000, cuts_a_life=100)
+    assert findings.refused > 10, "syncs failed, too"
+    assert findings.reopened > 100
+
+
+class TestDisk:
+    """The model forgets what a disk may forget, and nothing else."""
+
+    @staticmethod
+    def disk(*events: Event) -> Disk:
+        disk = Disk({}, {"/d"}, 1)
+        for event in (Event(Kind.OPENED, 1, 0, b"/d"), Event(Kind.CREATED, 2, 0, b"/d/f"), *events):
+            disk.apply(event)
+        return disk
+
+    @staticmethod
+    def found(disk: Disk) -> set[bytes | None]:
+        return {disk.cut(random.Random(seed))[0].get("/d/f") for seed in range(300)}
+
+    def test_a_name_is_durable_with_its_folder(self) -> None:
+        write, sync = Event(Kind.WRITTEN, 2, 0, b"x"), Event(Kind.SYNCED, 2, 0, b"")
+        assert self.found(self.disk(write, sync)) == {None, b"x"}
+        assert self.found(self.disk(write, sync, Event(Kind.SYNCED, 1, 0, b""))) == {b"x"}
+
+    def test_sectors_are_lost_and_reordered(self) -> None:
+        named, sync = Event(Kind.SYNCED, 1, 0, b""), Event(Kind.SYNCED, 2, 0, b"")
+        first, second = Event(Kind.WRITTEN, 2, 0, b"a" * 1024), Event(Kind.WRITTEN, 2, 0, b"b" * 1024)
+        found = self.found(self.disk(named, first, sync, second))
+        assert {b"a" * 1024, b"b" * 1024, b"a" * 512 + b"b" * 512, b"b" * 512 + b"a" * 512} == found
+
+    def test_a_failed_sync_forgets(self) -> None:
+        events = [Event(Kind.SYNCED, 1, 0, b""), Event(Kind.WRITTEN, 2, 0, b"x"), Event(Kind.SYNC_FAILED, 2, 0, b"")]
+        found: set[bytes | None] = set()
+        for seed in range(20):
+            disk = Disk({}, {"/d"}, seed)
+            for event in (Event(Kind.OPENED, 1, 0, b"/d"), Event(Kind.CREATED, 2, 0, b"/d/f"), *events):
+                disk.apply(event)
+            disk.apply(Event(Kind.SYNCED, 2, 0, b""))
+            found |= self.found(disk)
+        assert found == {b"", b"x"}
+
+
+class TestChecker:
+    """It sees what it is there to see."""
+
+    @staticmethod
+    def history(*, answered: bool = True) -> History:
+        history = History()
+        group = Group(["q"], [Append("q", "a", ["1", "2"])], [("c", "q", 0)], puts={"k": "v"})
+        history.follow(Line("sealed", group=group))
+        if answered:
+            history.follow(Line("ok", appended=[("q", 0, "a", 0, ["1", "2"])]))
+        return history
+
+    @staticmethod
+    def shown() -> Observed:
+        messages = {"q": [(0, "a", 0, "1"), (1, "a", 1, "2")]}
+        return Observed("e", {"q": (0, 2)}, messages, [("c", "q", 0, [])], {"k": "v"}, {"a": 2}, (2, 2), 2)
+
+    def test_all_is_well(self) -> None:
+        assert not self.history().problems(self.shown())
+        assert not self.history(answered=False).problems(self.shown())
+        assert not self.history(answered=False).problems(Observed("e", {}, {}, [], {}, {}, (0, 0), 0))
+
+    @pytest.mark.parametrize(("field", "value"), [
+        ("bounds", {"q": (0, 1)}), ("bounds", {"q": (1, 2)}), ("bounds", {}),
+        ("messages", {"q": [(0, "a", 0, "1")]}), ("messages", {"q": [(0, "a", 0, "1"), (1, "a", 1, "3")]}),
+        ("messages", {"q": [(0, "a", 0, "2"), (1, "a", 1, "1")]}),
+        ("messages", {"q": [(0, "a", 0, "1"), (1, "a", 2, "2")]}),
+        ("cursors", []), ("cursors", [("c", "q", 1, [])]), ("cursors", [("c", "q", 0, [(1, 1)])]),
+        ("state", {}), ("state", {"k": "w"}), ("sequences", {"a": 1}), ("sequences", {}), ("figures", (2, 3)),
+    ])  # fmt: skip
+    def test_a_difference_is_a_problem(self, field: str, value: object) -> None:
+        shown = self.shown()
+        setattr(shown, field, value)
+        assert self.history().problems(shown)
+        assert self.history(answered=False).problems(shown)
+
+    def test_a_promised_acknowledgement_is_lost(self) -> None:
+        history = self.history()
+        history.follow(Line("acked", cursor=("c", "q", 0, 0)))
+        assert not history.problems(self.shown())
+        history.follow(Line("closed"))
+        assert history.problems(self.shown())
+
+    def test_another_epoch(self) -> None:
+        history = self.history()
+        history.adopt(self.shown())
+        shown = self.shown()
+        shown.epoch = "f"
+        assert history.problems(shown)

@@ -1,0 +1,176 @@
+"""A medium that remembers and fails, for real processes: `medium.c` preloaded into them.
+
+`Medium` starts programs whose changes below one folder are recorded call by call (`Event`), and makes calls fail while
+they run. It knows nothing of what is stored. Needs a C compiler: `compiled` skips the test where there is none.
+"""
+
+from __future__ import annotations
+
+import enum
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import pytest
+
+SOURCE: Final = Path(__file__).with_name("medium.c")
+_RECORD: Final = struct.Struct("<IIQQ")
+_FIELDS: Final = {
+    "classes": (0, "I"), "write_errno": (4, "I"), "sync_errno": (8, "I"), "read_errno": (12, "I"),
+    "open_errno": (16, "I"), "limited": (20, "I"), "room": (24, "q"), "writes": (32, "I"), "syncs": (36, "I"),
+    "reads": (40, "I"), "failures": (44, "I"), "syncs_before": (48, "i"), "syncs_failing": (52, "i"),
+    "syncs_before_death": (56, "i"),
+}  # fmt: skip
+"""Where each field of ``struct control`` is: offset, format."""
+
+
+class Kind(enum.IntEnum):
+    """What happened to a file."""
+
+    OPENED = 1
+    CREATED = 2
+    WRITTEN = 3
+    TRUNCATED = 4
+    SYNCED = 5
+    SYNC_FAILED = 6
+    UNLINKED = 7
+    RENAMED = 8
+    MADE = 9
+    """A folder."""
+
+
+class Files(enum.IntFlag):
+    """Which files are to fail."""
+
+    DATABASE = 1
+    LOG = 2
+    """SQLite's write-ahead log."""
+    OTHER = 4
+    ALL = 7
+
+
+class Event(NamedTuple):
+    """One call that succeeded (or a sync that failed), in the order the kernel saw them."""
+
+    kind: Kind
+    file: int
+    """Number of the open file; 0 for calls that take a path."""
+    offset: int
+    data: bytes
+    """What was written, or the path."""
+
+
+@cache
+def compiled() -> Path:
+    """The library. Skips the test when nothing can compile it."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler for the failing medium: apt-get install gcc libc6-dev")
+    folder = Path(tempfile.mkdtemp(prefix="medium-"))
+    library = folder / "medium.so"
+    command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+def fast_folder() -> str | None:
+    """A folder in memory, where there is one: what is durable is decided by the trace, not by the machine's disk."""
+    memory = Path("/dev/shm")
+    return str(memory) if os.access(memory, os.W_OK) else None
+
+
+class Medium:
+    """Watches the folder `root` in every process started with `environment`; a context manager."""
+
+    def __init__(self, root: Path, *, folder: Path, tracing: bool = False) -> None:
+        """`folder`, outside `root`, is where the control file and the trace are kept."""
+        self._root = root
+        self._trace = folder / "medium.trace" if tracing else None
+        self._path = folder / "medium.control"
+        self._path.write_bytes(bytes(mmap.PAGESIZE))
+        with self._path.open("r+b") as file:
+            self._control = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a process on this medium."""
+        added = {
+            "LD_PRELOAD": str(compiled()),
+            "WAYPOST_MEDIUM_ROOT": str(self._root),
+            "WAYPOST_MEDIUM_CONTROL": str(self._path),
+        }
+        if self._trace is not None:
+            added["WAYPOST_MEDIUM_TRACE"] = str(self._trace)
+        return {**os.environ, **added}
+
+    def fail(
+        self,
+        files: Files,
+        *,
+        write: int = 0,
+        sync: int = 0,
+        read: int = 0,
+        opening: int = 0,
+        syncs_before: int = 0,
+        syncs_failing: int = -1,
+    ) -> None:
+        """From now on calls on `files` fail with these errors (`errno`), until `heal`."""
+        for name, value in (
+            ("write_errno", write), ("sync_errno", sync), ("read_errno", read), ("open_errno", opening),
+            ("syncs_before", syncs_before), ("syncs_failing", syncs_failing),
+        ):  # fmt: skip
+            self._set(name, value)
+        self._set("classes", files)
+
+    def limit(self, room: int) -> None:
+        """Files may grow by `room` bytes more; then ENOSPC, at the last byte as a file system does."""
+        self._set("room", room)
+        self._set("limited", 1)
+        self._set("classes", Files.ALL)
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        for name in ("write_errno", "sync_errno", "read_errno", "open_errno", "limited", "syncs_before"):
+            self._set(name, 0)
+
+    def die(self, syncs_before: int) -> None:
+        """Before the sync after so many, the process ends as by SIGKILL: what it wrote stays with the kernel."""
+        self._set("syncs_before_death", syncs_before + 1)
+
+    def count(self, name: str) -> int:
+        """``failures``, ``syncs``, ``writes``, ``reads`` (of files told to `fail`), or ``room``."""
+        offset, code = _FIELDS[name]
+        return int(struct.unpack_from(f"<{code}", self._control, offset)[0])
+
+    def events(self) -> list[Event]:
+        """The trace so far; a record cut off by the end of its process is left out."""
+        assert self._trace is not None
+        data = self._trace.read_bytes()
+        events: list[Event] = []
+        at = 0
+        while at + _RECORD.size <= len(data):
+            kind, file, offset, length = _RECORD.unpack_from(data, at)
+            at += _RECORD.size
+            if at + length > len(data):
+                break
+            events.append(Event(Kind(kind), file, offset, data[at : at + length]))
+            at += length
+        return events
+
+    def _set(self, name: str, value: int) -> None:
+        offset, code = _FIELDS[name]
+        struct.pack_into(f"<{code}", self._control, offset, value)
+
+    def __enter__(self) -> Self:
+        compiled()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
