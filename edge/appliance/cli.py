@@ -8,8 +8,6 @@ import logging
 import resource
 import signal
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +201,9 @@ def init(data: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="The whole status as JSON.")
 def status(http: str, as_json: bool) -> None:
     """Ask a running gateway how it is."""
+    import urllib.error
+    import urllib.request
+
     url = f"http://{http}/api/v1/status"
     try:
         with urllib.request.urlopen(url, timeout=STATUS_TIMEOUT_S) as answer:

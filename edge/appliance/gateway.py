@@ -8,24 +8,28 @@ import logging
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bridge.version import VERSION
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
-from edge.appliance.console.app import make_app
-from edge.appliance.console.server import WebServer
+from edge.appliance.console.door import Door
+from edge.appliance.console.history import History
 from edge.appliance.console.status import Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
 from edge.broker.configuration import BrokerConfiguration, Endpoint
 from edge.broker.credentials import CredentialsError
 from edge.broker.hono.addresses import with_addresses
-from edge.broker.http.api import DeviceApi
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo
 from edge.broker.store.sqlite import SqliteStore
 from edge.broker.uplinks import Uplinks
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from edge.broker.http.api import DeviceApi
 
 log = logging.getLogger(__name__)
 
@@ -52,11 +56,14 @@ class Gateway:
         except CredentialsError:
             self.store.close()
             raise
-        self.devices = DeviceApi(self.broker.router, configuration.limits, self.broker.gate)
         self.uplinks = Uplinks(self.broker.router, self.store.epoch)
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
-        self._web: WebServer | None = None
+        self._devices: DeviceApi | None = None
+        """Devices over HTTP, from the first request on."""
+        self._history = History(self.status)
+        self._sampling: asyncio.Task[None] | None = None
+        self._door: Door | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._info: StoreInfo | None = None
         self._info_at = float("-inf")
@@ -68,7 +75,7 @@ class Gateway:
             await self.users.start(self.configuration.users)
             bound = await self.broker.start()
             if self.configuration.http is not None:
-                bound["http"] = await self._start_console(self.configuration.http)
+                bound["http"] = self._start_console(self.configuration.http)
         except (ListenError, CredentialsError):
             await self.stop()
             raise
@@ -83,8 +90,10 @@ class Gateway:
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
-        if self._web is not None:
-            await self._web.stop()
+        if self._sampling is not None:
+            self._sampling.cancel()
+        if self._door is not None:
+            await self._door.stop()
         self.store.close()
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -119,7 +128,8 @@ class Gateway:
 
     def status(self) -> Status:
         """What the console shows."""
-        broker, devices, info = self.broker, self.devices, self._store_info()
+        broker, info = self.broker, self._store_info()
+        polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
         topics = [
             {
@@ -144,7 +154,7 @@ class Gateway:
             "epoch": self.store.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
-            "clients": {"mqtt": broker.clients.connected, "amqp": broker.amqp_connections, "http": devices.polling},
+            "clients": {"mqtt": broker.clients.connected, "amqp": broker.amqp_connections, "http": polling},
             "messages": {
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,
@@ -193,7 +203,7 @@ class Gateway:
                 uplink.reports.status(document)
             await asyncio.sleep(STATUS_REPORT_S)
 
-    async def _start_console(self, endpoint: Endpoint) -> tuple[str, int]:
+    def _start_console(self, endpoint: Endpoint) -> tuple[str, int]:
         family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -202,10 +212,18 @@ class Gateway:
         except OSError as error:
             sock.close()
             raise ListenError(f"http: cannot listen on {endpoint}: {error.strerror}") from error
-        self._web = WebServer(make_app(self.status, self, self.devices.routes), sock)
-        await self._web.start()
+        self._door = Door(sock, self._make_app, ("edge.appliance.console.app", "edge.broker.http.api"))
+        self._sampling = asyncio.create_task(self._history.run())
         bound = sock.getsockname()
         return str(bound[0]), int(bound[1])
+
+    def _make_app(self) -> ASGIApp:
+        """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
+        from edge.appliance.console.app import make_app  # noqa: PLC0415
+        from edge.broker.http.api import DeviceApi  # noqa: PLC0415
+
+        self._devices = DeviceApi(self.broker.router, self.configuration.limits, self.broker.gate)
+        return make_app(self._history, self, self._devices.routes)
 
 
 def _tenant(configuration: BrokerConfiguration) -> str | None:

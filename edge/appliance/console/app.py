@@ -10,33 +10,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import hashlib
 import ipaddress
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from edge.appliance.console.history import History
-from edge.appliance.console.metrics import registry
-from edge.appliance.console.status import StatusSource, UplinkControl, status_of
+from edge.appliance.console.status import UplinkControl, status_of
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
 
 
-def make_app(
-    status: StatusSource, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()
-) -> Starlette:
-    """The console over a status source; without `uplink_control` pausing answers 404. `more` routes are served too."""
-    console = _Console(status, uplink_control)
+def make_app(history: History, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()) -> Starlette:
+    """The console over a history, which somebody else keeps sampling, and its source of status. Without
+    `uplink_control` pausing answers 404. `more` routes are served too."""
+    console = _Console(history, uplink_control)
     routes = [
         Route("/", console.page),
         Route("/api/v1/status", console.status),
@@ -47,27 +42,16 @@ def make_app(
         Route("/metrics", console.metrics),
         *more,
     ]
-    return Starlette(routes=routes, lifespan=console.lifespan)
+    return Starlette(routes=routes)
 
 
 class _Console:
-    def __init__(self, status: StatusSource, uplink_control: UplinkControl | None) -> None:
-        self._source = status
+    def __init__(self, history: History, uplink_control: UplinkControl | None) -> None:
+        self._history = history
+        self._source = history.source
         self._control = uplink_control
-        self._history = History(status)
-        self._registry = registry(status)
         self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
-
-    @contextlib.asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        sampling = asyncio.create_task(self._history.run())
-        try:
-            yield
-        finally:
-            sampling.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sampling
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self._page, headers=self._page_headers)
@@ -89,7 +73,9 @@ class _Console:
         return JSONResponse({"ok": not problems, "problems": problems}, status_code=503 if problems else 200)
 
     async def metrics(self, request: Request) -> Response:
-        return Response(generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        from edge.appliance.console.metrics import CONTENT_TYPE, exposition  # noqa: PLC0415 - 1 MiB for who scrapes
+
+        return Response(exposition(self._source), headers={"Content-Type": CONTENT_TYPE})
 
     def _steer(self, request: Request, act: Callable[[UplinkControl], None]) -> Response:
         """A page of some other site must not steer us through the user's browser: `Origin` has to be our own."""

@@ -32,7 +32,7 @@ class History:
     """Takes a sample each second while `run` runs."""
 
     def __init__(self, source: StatusSource) -> None:
-        self._source = source
+        self.source = source
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
 
     @property
@@ -41,7 +41,7 @@ class History:
 
     def take(self, at: float) -> None:
         """Take one sample now, which is `at`."""
-        self._samples.append(sample_of(status_of(self._source), at))
+        self._samples.append(sample_of(status_of(self.source), at))
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from edge.appliance.console.status import Status, StatusSource, status_of
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 UPLINK_STATES = ("connected", "connecting", "paused", "off")
 
@@ -33,6 +37,11 @@ def registry(source: StatusSource) -> CollectorRegistry:
     made = CollectorRegistry()
     made.register(GatewayCollector(source))
     return made
+
+
+def exposition(source: StatusSource) -> bytes:
+    """The metrics as they are now, in Prometheus' text format."""
+    return generate_latest(registry(source))
 
 
 def _gateway(status: Status) -> Iterable[Metric]:

@@ -36,6 +36,7 @@ class WebServer:
             app,
             loop="none",
             lifespan="on",
+            ws="none",  # the gateway's WebSocket listeners are its own
             log_config=None,
             access_log=False,
             server_header=False,

@@ -40,7 +40,7 @@ class Client:
     """Asks an application as somebody at `host` would."""
 
     def __init__(self, status: Mapping[str, object], control: Control | None, host: str) -> None:
-        self._app = make_app(lambda: status, control)
+        self._app = make_app(History(lambda: status), control)
         self._host = host
 
     def get(self, path: str) -> httpx.Response:
@@ -130,18 +130,20 @@ class TestUplinkControl:
 
 
 class TestHistory:
-    def test_it_samples_while_the_application_runs(self) -> None:
-        app = make_app(lambda: STATUS)
+    def test_the_console_shows_what_was_sampled(self) -> None:
+        history = History(lambda: STATUS)
+        app = make_app(history)
 
         async def first_sample() -> list[object]:
             transport = httpx.ASGITransport(app=app)
+            sampling = asyncio.create_task(history.run())
             async with (
-                app.router.lifespan_context(app),
                 httpx.AsyncClient(transport=transport, base_url="http://gw") as client,
                 asyncio.timeout(5),
             ):
                 while not (samples := (await client.get("/api/v1/history")).json()["samples"]):
                     await asyncio.sleep(0.01)
+            sampling.cancel()
             return list(samples[0])
 
         assert asyncio.run(first_sample())[1:] == [100, 20, 0, False]

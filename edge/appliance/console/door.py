@@ -1,0 +1,69 @@
+"""The console's door: listens from the start, and loads what serves the pages when somebody comes.
+
+What HTTP takes (an ASGI server, a framework, metrics) is 5 MiB of code: a tenth of an idle gateway, which many never
+use. So the first to come waits while it is imported, beside the event loop, and devices are served meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from edge.appliance.console.server import WebServer
+
+log = logging.getLogger(__name__)
+
+BACKLOG: Final = 128
+"""Connections the kernel holds until the pages can be served: browsers and a monitor, for a second or two."""
+
+SERVER: Final = "edge.appliance.console.server"
+
+
+class Door:
+    """One listening socket that becomes a `WebServer` with the first connection."""
+
+    def __init__(self, sock: socket.socket, make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
+        """Takes ownership of `sock`, which is bound, and listens. `make_app` is called in the loop when somebody
+        comes, after `modules`, which it needs, have been imported. Made inside a running loop."""
+        self._socket = sock
+        self._make_app = make_app
+        self._modules = modules
+        self._web: WebServer | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        sock.listen(BACKLOG)
+        self._loop.add_reader(sock, self._knocked)
+
+    async def stop(self) -> None:
+        """Let open requests end, then close the socket. Idempotent."""
+        if self._opening is None:
+            self._loop.remove_reader(self._socket)
+        else:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._web is not None:
+            await self._web.stop()
+        self._socket.close()
+
+    def _knocked(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._opening = self._loop.create_task(self._open(), name="console opens")
+
+    async def _open(self) -> None:
+        try:
+            for name in (*self._modules, SERVER):
+                await asyncio.to_thread(importlib.import_module, name)
+            from edge.appliance.console.server import WebServer  # noqa: PLC0415 - see above
+
+            self._web = WebServer(self._make_app(), self._socket)
+            await self._web.start()
+        except Exception:  # the task ends here: the gateway goes on without its console
+            log.exception("the console cannot be served")
+            self._socket.close()

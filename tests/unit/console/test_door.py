@@ -1,0 +1,100 @@
+"""The console's door: it listens at once, loads when somebody comes, and what does not load does not end the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+
+import pytest
+from starlette.types import ASGIApp
+
+from edge.appliance.console.app import make_app
+from edge.appliance.console.door import SERVER, Door
+from edge.appliance.console.history import History
+from tests.unit.console.test_server import bound, get
+
+
+def app() -> ASGIApp:
+    return make_app(History(lambda: {"gateway": "gw1"}))
+
+
+class Broken:
+    """An application that cannot be made."""
+
+    calls = 0
+
+    def __call__(self) -> ASGIApp:
+        self.calls += 1
+        raise ValueError("no page")
+
+
+def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> None:
+    async def main() -> None:
+        sock = bound()
+        port = sock.getsockname()[1]
+        door = Door(sock, app, ("edge.appliance.console.app",))
+        answers = await asyncio.gather(*(get(port, "/api/v1/status") for _ in range(20)))
+        assert all(b'"gateway":"gw1"' in answer for answer in answers)
+        await door.stop()
+        await door.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await get(port, "/")
+
+    asyncio.run(main())
+
+
+def test_nobody_came() -> None:
+    async def main() -> None:
+        sock = bound()
+        port = sock.getsockname()[1]
+        broken = Broken()
+        door = Door(sock, broken, ())
+        await door.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await get(port, "/")
+        assert not broken.calls
+
+    asyncio.run(main())
+
+
+def test_stopped_while_it_opens() -> None:
+    async def main() -> None:
+        sock = bound()
+        port = sock.getsockname()[1]
+        door = Door(sock, app, ())
+        with socket.create_connection(("127.0.0.1", port)):
+            await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the door begins to open
+            await door.stop()
+        with pytest.raises(ConnectionRefusedError):
+            await get(port, "/")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("modules", [(), ("edge.appliance.console.there_is_none",)])
+def test_what_cannot_be_served_is_logged_and_ends_nothing(
+    modules: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        sock = bound()
+        port = sock.getsockname()[1]
+        door = Door(sock, Broken(), modules)
+        with pytest.raises(OSError):  # noqa: PT011 - closed under the client, or refused
+            while True:
+                assert await get(port, "/") == b""
+        await door.stop()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(main())
+    assert "the console cannot be served" in caplog.text
+
+
+def test_a_gateway_has_nothing_of_http_loaded_until_then() -> None:
+    program = (
+        "import sys, edge.appliance.gateway\n"
+        f"print(*[name for name in ('uvicorn', 'starlette', 'prometheus_client', {SERVER!r}) if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout == "\n"
