@@ -10,7 +10,6 @@ import msgspec
 
 from edge.appliance.configuration import values
 from edge.appliance.configuration.effective import development, effective, with_hub
-from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.configuration.resources import ConfigurationRejected
 from edge.appliance.configuration.validate import LISTENERS, validate
@@ -79,6 +78,8 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
 def _base(options: RunOptions) -> BrokerConfiguration:
     """The preset, the resources of --config, or the applied ones."""
     if options.config is not None:
+        from edge.appliance.configuration.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
+
         resources = read([str(options.config)])
         errors = validate(resources)
         if errors:

@@ -7,13 +7,13 @@ the store has too much under way, and the housekeeping tick. It knows no file an
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
 
-from bridge import websocket
 from bridge.connection import Connection
 from bridge.driver import Driver
 from bridge.engine import Engine
@@ -99,6 +99,8 @@ class Broker:
         for listener in self.listeners:
             endpoint: Endpoint | None = getattr(self.configuration, listener.name.replace("-", "_"))
             if endpoint is not None:
+                if "-ws" in listener.name:
+                    importlib.import_module("bridge.websocket")  # now rather than while devices are served
                 certificates = self._read_certificates(listener.name) if listener.name in SECURE else None
                 bound[listener.name] = await listener.start(
                     endpoint.host, endpoint.port, certificates, handshake_s=self.configuration.limits.handshake_s
@@ -213,7 +215,7 @@ class Broker:
         if self._turning_away >= TURNED_AWAY_MAX:
             return None
         owner = MqttTurnedAway(self.configuration.limits, self._loop.time())
-        connection = self._in_frames(owner.connection, websocket.MQTT) if in_frames else owner.connection
+        connection = self._in_frames(owner.connection, "mqtt") if in_frames else owner.connection
         return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
     def _turn_away_amqp(self, gone: Gone, _identity: str | None, *, in_frames: bool) -> Driver | None:
@@ -221,15 +223,18 @@ class Broker:
             return None
         container_id = self.configuration.gateway or "waypost"
         owner = AmqpTurnedAway(self.configuration.limits, container_id, self._loop.time())
-        connection = self._in_frames(owner.connection, websocket.AMQP) if in_frames else owner.connection
+        connection = self._in_frames(owner.connection, "amqp") if in_frames else owner.connection
         return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 
     @property
     def _turning_away(self) -> int:
         return sum(len(listener.turned_away) for listener in self.listeners)
 
-    def _in_frames(self, inner: Connection, subprotocols: Sequence[str]) -> Connection:
+    def _in_frames(self, inner: Connection, protocol: str) -> Connection:
         """`inner` over WebSocket. Where nobody has to say who he is, pages of other sites may not connect."""
+        from bridge import websocket  # noqa: PLC0415 - 1 MiB for those that listen for it, who have it since `start`
+
+        subprotocols = websocket.MQTT if protocol == "mqtt" else websocket.AMQP
         return websocket.WebSocketConnection(
             inner,
             subprotocols,
@@ -243,7 +248,7 @@ class Broker:
             return None
         connection = MqttConnection(limits, self._loop.time())
         return Driver(
-            self._in_frames(connection, websocket.MQTT) if in_frames else connection,
+            self._in_frames(connection, "mqtt") if in_frames else connection,
             lambda driver: MqttSession(
                 driver, connection, self.router, self.clients, self._clock, self.gate, self.devices
             ),
@@ -267,7 +272,7 @@ class Broker:
             now=self._loop.time(),
         )
         return Driver(
-            self._in_frames(engine, websocket.AMQP) if in_frames else engine,
+            self._in_frames(engine, "amqp") if in_frames else engine,
             partial(self._amqp_session, engine, credentials),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,

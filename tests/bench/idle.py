@@ -1,4 +1,4 @@
-"""Many connections that do nothing: what they cost in memory."""
+"""Many connections that do nothing: what they cost in memory, and how fast they come."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import socket
 import time
 from contextlib import ExitStack
 
-from tests.bench.brokers import Broker
+from tests.bench.brokers import Broker, say
 from tests.bench.load import LoadFailed
 
 _CONNACK = b"\x20\x02\x00\x00"
+_SUBACK = b"\x90\x03\x00\x01\x01"
 SPARE_FILES = 200
 """File descriptors this process needs beside the sockets."""
 BATCH = 500
@@ -27,19 +28,46 @@ def raise_file_limit(files: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
 
 
+def connect(
+    stack: ExitStack, port: int, number: int, *, name: str = "idle", keep_alive_s: int = 0
+) -> list[socket.socket]:
+    """Open `number` MQTT 3.1.1 connections; they last as long as `stack`. Raises LoadFailed when one is refused."""
+    devices: list[socket.socket] = []
+    for first in range(0, number, BATCH):
+        opened = []
+        for i in range(first, min(first + BATCH, number)):
+            device = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            client_id = b"%s-%05d" % (name.encode(), i)
+            head = b"\x00\x04MQTT\x04\x02" + keep_alive_s.to_bytes(2, "big") + len(client_id).to_bytes(2, "big")
+            device.sendall(bytes((0x10, len(head) + len(client_id))) + head + client_id)
+            opened.append(device)
+        if any(device.recv(4) != _CONNACK for device in opened):
+            raise LoadFailed(f"one of {number} connections was refused")
+        devices += opened
+    return devices
+
+
+def subscribe(devices: list[socket.socket]) -> None:
+    """Subscribe each to a topic of its own, QoS 1. Raises LoadFailed when one is refused."""
+    for number, device in enumerate(devices):
+        topic_filter = b"command/%05d/#" % number
+        body = b"\x00\x01" + len(topic_filter).to_bytes(2, "big") + topic_filter + b"\x01"
+        device.sendall(bytes((0x82, len(body))) + body)
+    if any(device.recv(5) != _SUBACK for device in devices):
+        raise LoadFailed("a subscription was refused")
+
+
 def connections_resident_mib(broker: Broker, number: int) -> float:
     """Resident memory of the broker with `number` idle MQTT connections, MiB. Raises LoadFailed."""
     raise_file_limit(number + SPARE_FILES)
     with ExitStack() as stack:
-        for first in range(0, number, BATCH):
-            opened = []
-            for i in range(first, min(first + BATCH, number)):
-                device = stack.enter_context(socket.create_connection(("127.0.0.1", broker.port("mqtt")), timeout=30))
-                client_id = b"idle-%05d" % i
-                head = b"\x00\x04MQTT\x04\x02\x00\x00" + len(client_id).to_bytes(2, "big")
-                device.sendall(bytes((0x10, len(head) + len(client_id))) + head + client_id)
-                opened.append(device)
-            if any(device.recv(4) != _CONNACK for device in opened):
-                raise LoadFailed(f"{broker.name} refused one of {number} connections")
+        before_mib = broker.resident_mib
+        begin = time.monotonic()
+        connect(stack, broker.port("mqtt"), number)
+        took_s = time.monotonic() - begin
         time.sleep(1)  # what is freed after a burst is freed now: this is the figure of a quiet gateway
-        return broker.resident_mib
+        resident_mib = broker.resident_mib
+        each_kib = (resident_mib - before_mib) * 1024 / number
+        rate = number / took_s
+        say(f"  {broker.name}: {before_mib:.1f} MiB before, {each_kib:.2f} KiB a connection, {rate:,.0f} a second")
+        return resident_mib
