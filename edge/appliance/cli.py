@@ -186,7 +186,7 @@ def init(data: Path) -> None:
     from edge.broker.store.sqlite import SqliteStore
 
     try:
-        store = SqliteStore.open(data, post=lambda callback: callback())
+        store = SqliteStore.open(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
     except StoreError as error:
         raise CommandError(str(error)) from None
     epoch = store.epoch

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
     "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
     "device": Command("edge.appliance.devices.cli:device", "Who may connect to a gateway, and devices to try.", "edge"),
+    "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
     "demo": Command("cloud.demo.cli:demo", "The whole path on this machine, with real devices.", "cloud"),
 }

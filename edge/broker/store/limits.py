@@ -24,6 +24,16 @@ VALUE_BYTES_MAX: Final = 512 * MIB
 STATE_PAGE_ROWS: Final = 256
 """Rows of state fetched at once at start-up, so that no read holds back the checkpoint for long."""
 
+CHUNK_ROWS: Final = 1024
+"""Segments a tool reads in one transaction."""
+CHUNK_BYTES: Final = 4 * MIB
+"""Bytes a tool reads in one transaction: a longer one would hold back the gateway's checkpoints."""
+
+FINDINGS_MAX: Final = 1000
+"""Findings a verification keeps; the others are counted. A card that rots everywhere must not fill the memory."""
+CHECK_LINES_MAX: Final = 100
+"""Lines SQLite's own check may answer (its default)."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one store may use; the defaults fit a gateway with 512 MiB of memory and an SD card."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from bridge.message import Stored
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
+from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode, extent
 
 logger = logging.getLogger(__name__)
 
@@ -125,10 +125,10 @@ class Reader:
             self._partly_read.popitem(last=False)
 
     def _report(self, log: int, row: Row) -> None:
-        first = row.key & POSITION_MAX
-        logger.error("log %d: segment at %d with %d messages is damaged and skipped", log, first, row.messages)
+        first, messages = row.key & POSITION_MAX, extent(row)
+        logger.error("log %d: segment at %d with %d messages is damaged and skipped", log, first, messages)
         with contextlib.suppress(RuntimeError):
-            self._post(partial(self._damaged, log, first, first + row.messages - 1))
+            self._post(partial(self._damaged, log, first, first + messages - 1))
 
 
 def _containing(segment: list[Stored], position: int) -> int:

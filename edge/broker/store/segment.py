@@ -89,8 +89,17 @@ def encode(key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored]) -> Ro
 
 def verify(row: Row) -> None:
     """Raises SegmentDamaged when the row is not as it was written."""
-    if _checksum(row) != row.crc:
+    try:
+        sound = _checksum(row) == row.crc
+    except (struct.error, TypeError) as error:  # a rotten page can give a column another type
+        raise SegmentDamaged(f"columns cannot be read: {error}") from error
+    if not sound:
         raise SegmentDamaged("checksum does not match")
+
+
+def extent(row: Row) -> int:
+    """How many positions a row takes, as far as a damaged one says: at least one."""
+    return max(row.messages, 1) if isinstance(row.messages, int) else 1
 
 
 def heads(row: Row) -> list[Head]:

@@ -72,6 +72,8 @@ class SqliteStore(GroupingStore):
                 raise meaning_of_system(error, f"opening {path}") from error
             except StoreError as error:
                 raise type(error)(f"{path}: {error}") from error
+            except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
+                raise StoreDamaged(f"{path}: a table is damaged ({error}): run `waypost store verify`") from error
             store._writer = Writer(connection, post, store._ledger, limits)
             store._reader = Reader(reading, post, store._skip_damaged, limits)
             undo.pop_all()
@@ -237,7 +239,9 @@ class SqliteStore(GroupingStore):
             try:
                 progress = Progress(position, above)
             except ValueError as error:
-                raise StoreDamaged(f"cursor {name!r}: {error}: run `waypost store verify`") from error
+                raise StoreDamaged(f"cursor {name!r}: {error}: run `waypost store repair`") from error
+            if log not in self._logs:
+                raise StoreDamaged(f"cursor {name!r}: there is no log {log}: run `waypost store repair`")
             progress.add(-1, self._logs[log].first - 1)
             yield CursorState(number, name, log, progress)
 

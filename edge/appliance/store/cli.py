@@ -1,0 +1,245 @@
+"""`waypost store`: look into a gateway's store, prove it sound, take messages out and bring them in, mend it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.store.shared import (
+    console,
+    data_option,
+    explained,
+    is_running,
+    json_option,
+    progress,
+    size,
+    span,
+    store_path,
+)
+
+if TYPE_CHECKING:
+    from edge.appliance.store.figures import StoreFigures
+    from edge.appliance.store.selection import Selection
+    from edge.broker.store.verification import Report
+
+ROWS_MAX = 20
+"""Rows of each table `info` shows; --json has all."""
+
+
+@click.group()
+def store() -> None:
+    """Look into a gateway's store, prove it sound, take messages out, bring them in, mend it.
+
+    `info`, `verify` and `export` may run beside the gateway; the others want it stopped.
+    """
+
+
+@store.command()
+@data_option
+@json_option
+def info(data: Path, as_json: bool) -> None:
+    """What is in the store, how fast it fills, and how long there is room."""
+    from edge.appliance.store.figures import figures_of
+
+    with explained():
+        figures = figures_of(store_path(data), running=is_running(data))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(figures), indent=2))
+    else:
+        _print_info(figures)
+
+
+def _print_info(figures: StoreFigures) -> None:
+    from rich.table import Table
+
+    room = figures.room
+    head = Table(show_header=False, box=None, pad_edge=False)
+    files = f"{size(figures.file_bytes)} file, {size(figures.wal_bytes)} log, {size(room.reusable_bytes)} free inside"
+    rate = "unknown" if room.bytes_per_hour is None else f"{size(room.bytes_per_hour)} an hour"
+    hours = room.hours_of_autonomy
+    lasting = f"{size(room.free_bytes)} free on the medium"
+    if hours is not None:
+        lasting += f": {span(hours * 3600)} if nothing left from now on"
+    full = "the backlog does not grow" if room.hours_to_full is None else f"in {span(room.hours_to_full * 3600)}"
+    for name, value in (
+        ("store", figures.path),
+        ("epoch", f"{figures.epoch}, schema {figures.schema}"),
+        ("gateway", "running" if figures.running else "stopped"),
+        ("messages", f"{figures.messages:,} in {len(figures.logs)} logs, {size(figures.bytes)} of bodies"),
+        ("on disk", f"{files}, pages of {figures.page_bytes:,}"),
+        ("arriving", rate),
+        ("room", lasting),
+        ("full", full),
+    ):
+        head.add_row(f"[bold]{name}[/bold]", value, style=None)
+    out = console()
+    out.print(head)
+    _print_table(
+        "logs", ("log", "messages", "bodies", "oldest", "an hour"),
+        [
+            (log.name, f"{log.messages:,}", size(log.bytes), span(log.oldest_age_s), size(log.bytes_per_hour))
+            for log in figures.logs
+        ],
+    )  # fmt: skip
+    _print_table(
+        "cursors", ("cursor", "log", "not acknowledged", "bodies"),
+        [(e.name, e.log, f"{e.backlog_messages:,}", size(e.backlog_bytes)) for e in figures.cursors],
+    )  # fmt: skip
+    addresses = [(entry.name, f"{entry.messages:,}") for entry in figures.largest_addresses]
+    _print_table(f"addresses ({figures.addresses:,}, largest first)", ("address", "messages ever"), addresses)
+    _print_table(
+        "state", ("kind", "entries", "size"), [(e.kind, f"{e.entries:,}", size(e.bytes)) for e in figures.state]
+    )
+    _print_table(
+        "ledger", ("given up because", "ranges", "messages", "bodies"),
+        [(e.reason, f"{e.entries:,}", f"{e.messages:,}", size(e.bytes)) for e in figures.ledger],
+    )  # fmt: skip
+
+
+def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    names = 2 if columns[:2] == ("cursor", "log") else 1
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < names else "right", overflow="fold", no_wrap=index >= names)
+    for row in rows[:ROWS_MAX]:
+        table.add_row(*(Text(cell) for cell in row))
+    out = console()
+    out.print(f"\n[bold]{title}[/bold]")
+    out.print(table)
+    if len(rows) > ROWS_MAX:
+        out.print(f"and {len(rows) - ROWS_MAX} more: --json has them")
+
+
+@store.command()
+@data_option
+@json_option
+@click.option("--quick", is_flag=True, help="Counters, cursors, the page tree and the newest messages only.")
+def verify(data: Path, as_json: bool, quick: bool) -> None:
+    """Read everything and say whether it is what it must be. Exit code 4 when it is not.
+
+    Checks the file's pages, every message's checksum, that positions and sequences have no unexplained gap, cursors,
+    counters and the schema. It changes nothing, and may run beside the gateway.
+    """
+    from edge.broker.store.verification import Depth
+    from edge.broker.store.verification import verify as verify_store
+
+    began = time.monotonic()
+    with explained(), progress("verifying", quiet=as_json) as told:
+        report = verify_store(store_path(data), Depth.QUICK if quick else Depth.FULL, told)
+    if as_json:
+        document = {**msgspec.to_builtins(report), "damaged": report.damaged}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    else:
+        _print_report(report, time.monotonic() - began)
+    if report.damaged:
+        sys.exit(int(Exit.INTEGRITY))
+
+
+def _print_report(report: Report, seconds: float) -> None:
+    read = f"{report.messages:,} messages in {report.segments:,} segments, {size(report.bytes)}"
+    scope = f"{report.logs} logs, {report.cursors} cursors, {report.addresses:,} addresses, in {seconds:.1f} s"
+    click.echo(f"{report.path}: verified {read}")
+    click.echo(f"  {scope}")
+    for finding in report.findings:
+        click.secho("damage: " if finding.damage else "note: ", fg="red" if finding.damage else "yellow", nl=False)
+        click.echo(f"{finding.where}: {finding.what}")
+    if report.left_out:
+        click.echo(f"and {report.left_out:,} more")
+    if report.damaged:
+        click.secho("damaged", fg="red", bold=True)
+        click.echo("  next: stop the gateway, then `waypost store repair` shows what it would do")
+    else:
+        click.secho("ok", fg="green", bold=True)
+
+
+@store.command()
+@data_option
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write. Default: stdout.")
+@click.option(
+    "--format", "form", type=click.Choice(["ndjson", "csv", "parquet"]), help="Default: by the suffix of --out."
+)
+@click.option("--log", "logs", multiple=True, metavar="NAME", help="Only this log (repeatable; see `info`).")
+@click.option("--address", metavar="FILTER", help="Only addresses this filter matches, for example plant/+/temp.")
+@click.option("--device", metavar="NAME", help="Only messages of this device.")
+@click.option("--since", metavar="TIME", help="Only what was received since: an age (2h, 7d) or 2026-11-21T08:00.")
+@click.option("--until", metavar="TIME", help="Only what was received before.")
+@click.option("--cursor", metavar="NAME", help="Only what this consumer group has not acknowledged.")
+@json_option
+def export(
+    data: Path,
+    out: Path | None,
+    form: str | None,
+    logs: tuple[str, ...],
+    address: str | None,
+    device: str | None,
+    since: str | None,
+    until: str | None,
+    cursor: str | None,
+    as_json: bool,
+) -> None:
+    """Write messages to NDJSON, CSV or Parquet. May run beside the gateway.
+
+    \b
+    Every message has its name (epoch, address, sequence). For example what a hub has not got yet:
+      waypost store export --data DIR --cursor forwarder/hub/default.plant/to-hub --out left.ndjson
+    """
+    from edge.appliance.store.export import export as export_store
+    from edge.appliance.store.formats import format_of
+
+    chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
+    try:
+        form = format_of(out, form)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if out is None and (form == "parquet" or as_json):
+        raise click.UsageError("a Parquet file and --json need --out FILE: stdout holds one of them")
+    with explained(), progress("exporting", quiet=as_json or out is None) as told:
+        done = export_store(store_path(data), chosen, form, out, lambda written: told(written, 0))
+    if as_json:
+        click.echo(msgspec.json.encode({**done._asdict(), "file": str(out), "format": form}))
+    elif out is not None:
+        click.echo(f"{out}: {done.messages:,} messages, {size(done.bytes)} of bodies")
+    if done.damaged_segments:
+        raise CommandError(
+            f"{done.damaged_messages:,} messages in {done.damaged_segments:,} damaged segments are left out",
+            hint="waypost store verify says which",
+            code=Exit.INTEGRITY,
+        )
+
+
+def selection_of(
+    *,
+    logs: tuple[str, ...] = (),
+    address: str | None = None,
+    device: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    cursor: str | None = None,
+) -> Selection:
+    """What the options say. Raises click.UsageError."""
+    from edge.appliance.configuration.validate import filter_fault
+    from edge.appliance.store.selection import Selection, moment
+
+    fault = filter_fault(address) if address is not None else None
+    if fault:
+        raise click.UsageError(f"--address {address}: {fault}")
+    now = time.time()
+    times: list[int | None] = []
+    for name, text in (("since", since), ("until", until)):
+        try:
+            times.append(None if text is None else moment(text, now))
+        except ValueError as error:
+            raise click.UsageError(f"--{name}: {error}") from None
+    return Selection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)

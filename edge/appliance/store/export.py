@@ -1,0 +1,66 @@
+"""`waypost store export`: messages of a selection into a file, streaming, whether a gateway runs or not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from edge.appliance.store.formats import WRITERS
+from edge.appliance.store.records import Recorder
+from edge.appliance.store.selection import Passed, Selection, select
+from edge.broker.store.contract import StoreError
+from edge.broker.store.inspection import Inspection
+
+
+class Exported(NamedTuple):
+    """What came of it. `damaged_messages` could not be read and are not in the file."""
+
+    messages: int
+    bytes: int
+    damaged_segments: int
+    damaged_messages: int
+
+
+def export(store: Path, selection: Selection, form: str, target: Path | None, told: Callable[[int], None]) -> Exported:
+    """Write what is selected to `target` (None: stdout), which appears only when it is complete.
+
+    `told` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
+    """
+    passed, messages, size = Passed(), 0, 0
+    with Inspection.open(store) as inspection, _target(target) as out:
+        epoch = inspection.meta("epoch")
+        if epoch is None:
+            raise StoreError("the store has no epoch, so its messages have no names: run `waypost store repair`")
+        writer = WRITERS[form](out, Recorder(epoch))
+        for log, stored in select(inspection, selection, passed):
+            writer.write(log.name, stored)
+            messages += len(stored.run.bodies)
+            size += sum(map(len, stored.run.bodies))
+            told(size)
+        writer.finish()
+    return Exported(messages, size, passed.segments, passed.messages)
+
+
+@contextlib.contextmanager
+def _target(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    part = path.with_name(path.name + ".part")
+    descriptor = os.open(
+        part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
+    )  # what devices say is private
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,265 @@
+"""What `waypost store info` tells: what is in a store, how fast it fills, and how long there is room."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edge.broker.store.inspection import Inspection, LogFacts, key_of, received_at
+from edge.broker.store.limits import POSITION_MAX
+from edge.broker.store.progress import Progress
+
+RATE_SEGMENTS_MAX: Final = 512
+"""Newest segments of a log the rate is taken from: a row's head each, no body is read."""
+RATE_WINDOW_S: Final = 3600.0
+"""What is older says nothing about now."""
+RATE_SPAN_S_MIN: Final = 1.0
+"""Less than this between first and last stamp is a burst, no rate."""
+ADDRESSES_MAX: Final = 20
+"""Addresses told by name, those with most messages ever."""
+ROW_BYTES: Final = 40
+"""What a segment takes in the file beside its data: columns, cell header, its share of the page."""
+STAYS_S: Final = 60.0
+"""A message kept for longer waits for somebody; below it, it is on its way."""
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LogFigures(msgspec.Struct):
+    """A log. `oldest_age_s` None: it is empty, or its first segment is damaged."""
+
+    name: str
+    messages: int
+    bytes: int
+    oldest_age_s: float | None
+    bytes_per_hour: float | None
+    """Arriving lately; None when there is too little to say."""
+
+
+class CursorFigures(msgspec.Struct):
+    """A consumer group: what it has not acknowledged."""
+
+    name: str
+    log: str
+    backlog_messages: int
+    backlog_bytes: int
+    """Of bodies; in a segment acknowledged in part, its share."""
+
+
+class AddressFigures(msgspec.Struct):
+    """`messages` ever given a sequence, as last counted."""
+
+    name: str
+    messages: int
+
+
+class StateFigures(msgspec.Struct):
+    """Small state of one kind."""
+
+    kind: str
+    entries: int
+    bytes: int
+
+
+class LedgerFigures(msgspec.Struct):
+    """What was given up for one reason."""
+
+    reason: str
+    entries: int
+    messages: int
+    bytes: int
+
+
+class Room(msgspec.Struct):
+    """How long there is room. Hours are None where nothing arrives, or nothing stays."""
+
+    free_bytes: int
+    """Of the medium."""
+    reusable_bytes: int
+    """Pages of the file that are free already."""
+    bytes_per_hour: float | None
+    """Arriving lately, as stored."""
+    hours_of_autonomy: float | None
+    """Until the medium is full if nothing left the store from now on: an uplink that stays away."""
+    hours_to_full: float | None
+    """Until the medium is full at the pace the backlog has grown since its oldest message."""
+
+
+class StoreFigures(msgspec.Struct):
+    """Everything `info` tells."""
+
+    path: str
+    epoch: str
+    schema: int
+    running: bool
+    """A gateway holds the store at the moment."""
+    messages: int
+    bytes: int
+    file_bytes: int
+    wal_bytes: int
+    page_bytes: int
+    pages: int
+    free_pages: int
+    logs: list[LogFigures]
+    cursors: list[CursorFigures]
+    addresses: int
+    largest_addresses: list[AddressFigures]
+    state: list[StateFigures]
+    ledger: list[LedgerFigures]
+    room: Room
+
+
+def figures_of(
+    path: Path,
+    *,
+    running: bool = False,
+    now: float | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+    free_bytes: int | None = None,
+) -> StoreFigures:
+    """Look at the store at `path`. `now`: UTC seconds. Raises StoreError."""
+    now = time.time() if now is None else now
+    free = shutil.disk_usage(path.parent).free if free_bytes is None else free_bytes
+    with Inspection.open(path) as inspection, inspection.snapshot():
+        facts = inspection.logs()
+        logs = [_log(inspection, log, now, monotonic()) for log in facts]
+        pages, free_pages, page = (inspection.number(name) for name in ("page_count", "freelist_count", "page_size"))
+        return StoreFigures(
+            path=str(path),
+            epoch=inspection.meta("epoch") or "",
+            schema=inspection.number("user_version"),
+            running=running,
+            messages=sum(log.messages for log in logs),
+            bytes=sum(log.bytes for log in logs),
+            file_bytes=_size(path),
+            wal_bytes=_size(path.with_name(path.name + "-wal")),
+            page_bytes=page,
+            pages=pages,
+            free_pages=free_pages,
+            logs=logs,
+            cursors=_cursors(inspection, facts),
+            addresses=_count(inspection),
+            largest_addresses=_addresses(inspection),
+            state=_state(inspection),
+            ledger=[LedgerFigures(e.reason, e.entries, e.messages, e.bytes) for e in inspection.ledger()],
+            room=_room(logs, free, free_pages * page),
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _log(inspection: Inspection, log: LogFacts, now: float, monotonic_s: float) -> LogFigures:
+    age = None
+    if log.next > log.first:
+        oldest = next(inspection.segments_inside(log.log), None)
+        at = None if oldest is None else received_at(oldest)
+        age = None if at is None or not at else max(0.0, now - at / 1e9)
+    rate = _rate(inspection, log.log, monotonic_s)
+    return LogFigures(log.name, log.next - log.first, log.bytes, age, rate)
+
+
+def _rate(inspection: Inspection, log: int, monotonic_s: float) -> float | None:
+    """Bytes an hour by the stamps of the newest segments: those of one boot, as no other clock can be relied on."""
+    rows = [
+        (int(str(stamp)) / 1e9, int(str(size)) + ROW_BYTES, str(boot_id))
+        for stamp, size, boot_id in inspection.query(
+            "SELECT monotonic_ns, length(data), boot_id FROM segment LEFT JOIN boot USING (boot) "
+            "WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT ?",
+            (key_of(log, 0), key_of(log, POSITION_MAX), RATE_SEGMENTS_MAX),
+        )
+    ]
+    if not rows:
+        return None
+    boot = rows[0][2]
+    until = monotonic_s if boot == _this_boot() and monotonic_s >= rows[0][0] else rows[0][0]
+    lately = [(stamp, size) for stamp, size, boot_id in rows if boot_id == boot and until - stamp <= RATE_WINDOW_S]
+    if not lately:
+        return 0.0
+    span = until - lately[-1][0]
+    return sum(size for _, size in lately) / span * 3600 if span >= RATE_SPAN_S_MIN else None
+
+
+def _this_boot() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _cursors(inspection: Inspection, logs: Sequence[LogFacts]) -> list[CursorFigures]:
+    by_number = {log.log: log for log in logs}
+    found = []
+    for cursor in inspection.cursors():
+        log = by_number.get(cursor.log)
+        if log is None:
+            continue  # `verify` tells
+        try:
+            progress = Progress(cursor.position, cursor.acknowledged)
+        except ValueError:
+            progress = Progress(cursor.position)
+        progress.add(-1, log.first - 1)
+        backlog = progress.backlog(log.next)
+        found.append(CursorFigures(cursor.name, log.name, backlog, _bytes(inspection, log, progress, backlog)))
+    return found
+
+
+def _bytes(inspection: Inspection, log: LogFacts, progress: Progress, backlog: int) -> int:
+    """Bytes of bodies a cursor has not acknowledged: of the segments from its position on, by the share of messages."""
+    if not backlog:
+        return 0
+    if progress.position <= log.first:
+        size, messages = log.bytes, log.next - log.first
+    else:
+        rows = inspection.query(
+            "SELECT coalesce(sum(body_bytes), 0), coalesce(sum(messages), 0) FROM segment WHERE key > "
+            "coalesce((SELECT max(key) FROM segment WHERE key >= ? AND key <= ?), ?) AND key <= ?",
+            (
+                key_of(log.log, 0),
+                key_of(log.log, progress.position),
+                key_of(log.log, progress.position),
+                key_of(log.log, POSITION_MAX),
+            ),
+        )
+        size, messages = int(str(rows[0][0])), int(str(rows[0][1]))
+        head = next(inspection.segments_inside(log.log, progress.position), None)
+        if head is not None:
+            size, messages = size + head.body_bytes, messages + head.messages
+    return round(size * min(1.0, backlog / messages)) if messages else 0
+
+
+def _count(inspection: Inspection) -> int:
+    return int(str(inspection.query("SELECT count(*) FROM address")[0][0]))
+
+
+def _addresses(inspection: Inspection) -> list[AddressFigures]:
+    rows = inspection.query("SELECT name, next FROM address ORDER BY next DESC, name LIMIT ?", (ADDRESSES_MAX,))
+    return [AddressFigures(str(name), int(str(following))) for name, following in rows]
+
+
+def _state(inspection: Inspection) -> list[StateFigures]:
+    rows = inspection.query("SELECT kind, count(*), sum(length(value)) FROM state GROUP BY kind ORDER BY kind")
+    return [StateFigures(str(kind), int(str(count)), int(str(size))) for kind, count, size in rows]
+
+
+def _room(logs: Sequence[LogFigures], free: int, reusable: int) -> Room:
+    rates = [log.bytes_per_hour for log in logs if log.bytes_per_hour is not None]
+    rate = sum(rates) if rates else None
+    autonomy = (free + reusable) / rate if rate else None
+    # What stays: a backlog as old as an hour has grown for an hour. Kept only while on its way, it does not grow.
+    growth = sum(
+        log.bytes / (log.oldest_age_s / 3600)
+        for log in logs
+        if log.oldest_age_s is not None and log.oldest_age_s >= STAYS_S
+    )
+    to_full = (free + reusable) / growth if growth else None
+    return Room(free, reusable, rate, autonomy, to_full)

@@ -1,0 +1,139 @@
+"""Files messages are written to: NDJSON, CSV, Parquet. Each takes a run at a time and keeps a bounded part."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import importlib
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, Final, Protocol
+
+import msgspec
+
+from bridge.message import Stored
+from edge.appliance.store.records import COLUMNS, Recorder, iso
+from edge.appliance.store.shared import FormatMissing
+
+ROWS_PER_GROUP: Final = 16_384
+"""Rows of a Parquet row group, or fewer when `BYTES_PER_GROUP` is reached: what the writer keeps in memory."""
+BYTES_PER_GROUP: Final = 8 * 1024 * 1024
+SUFFIXES: Final = {".ndjson": "ndjson", ".jsonl": "ndjson", ".csv": "csv", ".parquet": "parquet"}
+
+
+class Writer(Protocol):
+    """Takes runs until `finish`."""
+
+    def write(self, log: str, stored: Stored) -> None:
+        """Add the messages of a run."""
+        ...
+
+    def finish(self) -> None:
+        """Write what is left; the file itself is the caller's."""
+        ...
+
+
+class NdjsonWriter:
+    """One JSON object a line, see `records.Record`."""
+
+    def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
+        self._out = out
+        self._recorder = recorder
+        self._encoder = msgspec.json.Encoder()
+
+    def write(self, log: str, stored: Stored) -> None:
+        self._out.write(self._encoder.encode_lines(self._recorder.records(log, stored)))
+
+    def finish(self) -> None:
+        self._out.flush()
+
+
+class CsvWriter:
+    """RFC 4180 with a head line; `body` is base64, and empty where `body_text` says it all."""
+
+    def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._out = out
+        self._text = io.StringIO(newline="")
+        self._csv = csv.writer(self._text)
+        self._csv.writerow(COLUMNS)
+
+    def write(self, log: str, stored: Stored) -> None:
+        for row in self._recorder.rows(log, stored):
+            *names, device, received_at, qos, retain, durable, good, content_type, text, body = row
+            encoded = "" if text is not None else base64.b64encode(body).decode()
+            at = iso(received_at)
+            flags = (qos, int(retain), int(durable), int(good))
+            self._csv.writerow((*names, device, at, *flags, content_type or "", text or "", encoded))
+        self.finish()
+
+    def finish(self) -> None:
+        self._out.write(self._text.getvalue().encode())
+        self._text.seek(0)
+        self._text.truncate()
+
+
+class ParquetWriter:
+    """Apache Parquet under zstd; `received_at` in microseconds, UTC."""
+
+    def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
+        """Raises FormatMissing."""
+        # By name: a gateway has no need of it, and import-linter sees to it that nothing of ours comes to rely on it.
+        try:
+            self._arrow: Any = importlib.import_module("pyarrow")
+            parquet: Any = importlib.import_module("pyarrow.parquet")
+        except ImportError:
+            raise FormatMissing("Parquet needs the Python package pyarrow, which is not installed here") from None
+        self._recorder = recorder
+        arrow = self._arrow
+        dictionary, text = arrow.dictionary(arrow.int32(), arrow.string()), arrow.string()
+        kinds = {
+            "epoch": dictionary, "log": dictionary, "address": dictionary, "device": dictionary,
+            "position": arrow.int64(), "sequence": arrow.int64(), "received_at": arrow.timestamp("us", "UTC"),
+            "qos": arrow.int8(), "retain": arrow.bool_(), "durable": arrow.bool_(), "clock_good": arrow.bool_(),
+            "content_type": dictionary, "body_text": text, "body": arrow.binary(),
+        }  # fmt: skip
+        self._schema = arrow.schema([(name, kinds[name]) for name in COLUMNS])
+        self._writer = parquet.ParquetWriter(out, self._schema, compression="zstd")
+        self._rows: list[tuple[Any, ...]] = []
+        self._size = 0
+
+    def write(self, log: str, stored: Stored) -> None:
+        for row in self._recorder.rows(log, stored):
+            self._rows.append(row)
+            self._size += len(row[-1])
+            if len(self._rows) >= ROWS_PER_GROUP or self._size >= BYTES_PER_GROUP:
+                self._flush()
+
+    def finish(self) -> None:
+        if self._rows:
+            self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        columns: dict[str, Iterable[Any]] = dict(zip(COLUMNS, zip(*self._rows, strict=True), strict=True))
+        columns["received_at"] = [at // 1000 for at in columns["received_at"]]
+        self._writer.write_table(self._arrow.table(
+            [self._arrow.array(columns[field.name], field.type) for field in self._schema], self._schema
+        ))  # fmt: skip
+        self._rows, self._size = [], 0
+
+
+WRITERS: Final[dict[str, type[NdjsonWriter | CsvWriter | ParquetWriter]]] = {
+    "ndjson": NdjsonWriter,
+    "csv": CsvWriter,
+    "parquet": ParquetWriter,
+}
+
+
+def format_of(path: Path | None, asked: str | None) -> str:
+    """The format asked for, or what the suffix says; NDJSON on stdout. Raises ValueError for an unknown suffix."""
+    if asked is not None:
+        return asked
+    if path is None:
+        return "ndjson"
+    try:
+        return SUFFIXES[path.suffix.lower()]
+    except KeyError:
+        raise ValueError(f"{path.name} does not say its format: give --format {'|'.join(WRITERS)}") from None

@@ -1,0 +1,170 @@
+"""A message as a record: its name, what it says of itself, and a body that a person can read where it is text."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+from typing import Any, Final
+
+import msgspec
+
+from bridge.amqp_values import DecodeError
+from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Stored
+from edge.broker.amqp.translate import payload_of
+from edge.broker.mqtt.errors import MqttError
+from edge.broker.mqtt.properties import decode_run
+from edge.broker.store.contract import StoreError
+
+MEMO_MAX: Final = 1024
+"""Content types remembered by property bytes: runs of a device share theirs."""
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """A line of NDJSON. (epoch, address, sequence) names the message for ever; the body is in one of the last four.
+
+    `json` holds the body's own bytes where they are a JSON object or array on one line, `text` other UTF-8, `base64`
+    the rest. `amqp` is an AMQP bare message in base64, exactly as it came; beside it stands its payload, for reading.
+    """
+
+    epoch: str
+    address: str
+    sequence: int
+    log: str = ""
+    position: int = -1
+    received_at: str = ""
+    """UTC, ISO 8601; `received_ns` says it to the nanosecond."""
+    received_ns: int = 0
+    device: str = ""
+    flags: int | None = None
+    """`bridge.message.Run.flags`; always there in an export."""
+    content_type: str | None = None
+    properties: str = ""
+    """Base64 of the properties as they came (MQTT 5) or of the AMQP header."""
+    json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    base64: str | msgspec.UnsetType = msgspec.UNSET
+    amqp: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def body(self) -> bytes:
+        """The body exactly as the store had it. Raises ValueError when there is none, or no base64."""
+        if self.amqp is not msgspec.UNSET:
+            return base64.b64decode(self.amqp, validate=True)
+        if self.base64 is not msgspec.UNSET:
+            return base64.b64decode(self.base64, validate=True)
+        if self.text is not msgspec.UNSET:
+            return self.text.encode()
+        if self.json is not msgspec.UNSET:
+            return bytes(self.json)
+        raise ValueError("a message needs a body: one of json, text, base64, amqp")
+
+
+COLUMNS: Final = (
+    "epoch", "log", "position", "address", "sequence", "device", "received_at", "qos", "retain", "durable",
+    "clock_good", "content_type", "body_text", "body",
+)  # fmt: skip
+"""Of a table. `body_text`: the payload where it is UTF-8; `body`: the payload's bytes."""
+
+
+class Recorder:
+    """Makes records of runs; remembers the content types it has worked out."""
+
+    def __init__(self, epoch: str) -> None:
+        self._epoch = epoch
+        self._memo: dict[bytes, str | None] = {}
+
+    def records(self, log: str, stored: Stored) -> list[Record]:
+        """One a message."""
+        run, epoch = stored.run, self._epoch
+        at, properties = iso(run.received_at), base64.b64encode(run.properties).decode()
+        made = []
+        for i, body in enumerate(run.bodies):
+            content_type, payload = self._payload(run, body)
+            record = Record(
+                epoch, run.address, stored.sequence + i, log, stored.position + i, at, run.received_at, run.device,
+                run.flags, content_type, properties,
+            )  # fmt: skip
+            _set_body(record, payload)
+            if run.flags & AMQP:
+                record.amqp = base64.b64encode(body).decode()
+            made.append(record)
+        return made
+
+    def rows(self, log: str, stored: Stored) -> list[tuple[Any, ...]]:
+        """One a message, in the order of `COLUMNS`; `received_at` in UTC nanoseconds."""
+        run, epoch = stored.run, self._epoch
+        made = []
+        for i, body in enumerate(run.bodies):
+            content_type, payload = self._payload(run, body)
+            made.append((
+                epoch, log, stored.position + i, run.address, stored.sequence + i, run.device, run.received_at,
+                run.flags & QOS_MASK, bool(run.flags & RETAIN), bool(run.flags & DURABLE),
+                bool(run.flags & CLOCK_GOOD), content_type, text_of(payload), payload,
+            ))  # fmt: skip
+        return made
+
+    def _payload(self, run: Run, body: bytes) -> tuple[str | None, bytes]:
+        if run.flags & AMQP:
+            try:
+                content_type, _, payload = payload_of(body)
+            except DecodeError:
+                return None, body
+            return content_type, payload
+        if not run.properties:
+            return None, body
+        if run.properties not in self._memo:
+            if len(self._memo) >= MEMO_MAX:
+                self._memo.clear()
+            self._memo[run.properties] = _content_type(run.properties)
+        return self._memo[run.properties], body
+
+
+def iso(at_ns: int) -> str:
+    """UTC to the microsecond, as ISO 8601 writes it; empty when it is unknown or beyond the calendar."""
+    try:
+        return datetime.datetime.fromtimestamp(at_ns // 1_000_000_000, datetime.UTC).strftime(
+            f"%Y-%m-%dT%H:%M:%S.{at_ns // 1000 % 1_000_000:06d}Z"
+        )
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def text_of(payload: bytes) -> str | None:
+    """The payload as text; None when it is none, or holds a NUL, which no table's text may."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else text
+
+
+def parse(line: bytes, number: int) -> Record:
+    """A line of NDJSON. Raises StoreError naming the line."""
+    try:
+        record = msgspec.json.decode(line, type=Record)
+        _ = record.body
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreError(f"line {number}: {error}") from None
+    return record
+
+
+def _set_body(record: Record, payload: bytes) -> None:
+    if payload[:1] in (b"{", b"[") and b"\n" not in payload and b"\r" not in payload and payload[-1:] in (b"}", b"]"):
+        try:
+            msgspec.json.decode(payload)
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+        else:
+            record.json = msgspec.Raw(payload)
+            return
+    try:
+        record.text = payload.decode()
+    except UnicodeDecodeError:
+        record.base64 = base64.b64encode(payload).decode()
+
+
+def _content_type(properties: bytes) -> str | None:
+    try:
+        return decode_run(properties).content_type
+    except MqttError:
+        return None

@@ -1,0 +1,131 @@
+"""What the commands on a store share: their options, errors with the next step, progress, forms of figures."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from edge.appliance.errors import CommandError, Exit
+from edge.broker.store.contract import (
+    StoreBusy,
+    StoreDamaged,
+    StoreError,
+    StoreFull,
+    StoreInaccessible,
+    StoreTooNew,
+)
+from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.sqlite import FILE_NAME
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 80
+"""Columns of what is printed where there is no terminal to ask."""
+
+data_option = click.option(
+    "--data",
+    required=True,
+    envvar="WAYPOST_DATA",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The gateway's data directory (or set WAYPOST_DATA).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class FormatMissing(StoreError):
+    """The format needs a package that is not installed here."""
+
+
+_HINTS: dict[type[StoreError], tuple[str, Exit]] = {
+    StoreBusy: ("stop the gateway first: this changes the store", Exit.FAILED),
+    StoreDamaged: ("waypost store verify says what is damaged, waypost store repair mends it", Exit.INTEGRITY),
+    StoreTooNew: ("run this command with the newer program", Exit.FAILED),
+    FormatMissing: ("choose ndjson or csv, or install it: pip install pyarrow", Exit.USAGE),
+    StoreFull: ("free space on the medium, or work on a copy elsewhere", Exit.FAILED),
+    StoreInaccessible: ("--data is the directory `waypost edge run` was given", Exit.USAGE),
+}
+
+
+def store_path(data: Path) -> Path:
+    """The store of a data directory."""
+    return data / FILE_NAME
+
+
+def is_running(data: Path) -> bool:
+    """True when a gateway holds the data directory; nothing is made where nothing is."""
+    if not (data / "store.lock").exists():
+        return False
+    try:
+        DirectoryLock(data).release()
+    except StoreBusy:
+        return True
+    except StoreInaccessible:
+        return False
+    return False
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Errors of the store become errors of the command, with the next step and the exit code."""
+    try:
+        yield
+    except StoreError as error:
+        hint, code = next((said for kind, said in _HINTS.items() if isinstance(error, kind)), ("", Exit.FAILED))
+        raise CommandError(str(error), hint=hint, code=code) from None
+    except BrokenPipeError:
+        raise  # the reader of stdout has gone: no error of the store's
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        raise CommandError(f"{name}{error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while something takes long; only on a terminal. Call it with (done, all)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _done, _all: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, all_: bar.update(task, completed=done, total=max(done, all_))
+
+
+def console() -> Console:
+    """Where tables go: coloured on a terminal only, 80 columns where nobody says how many."""
+    from rich.console import Console
+
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def size(count: float | None) -> str:
+    """Bytes for people."""
+    if count is None:
+        return "-"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time for people."""
+    if seconds is None:
+        return "-"
+    for limit, divisor, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / divisor:.0f} {unit}"
+    days = seconds / 86_400
+    return f"{days:.0f} days" if days < 3650 else "over 10 years"

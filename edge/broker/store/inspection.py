@@ -1,0 +1,247 @@
+"""A store seen from outside: read-only, beside a running gateway or without one, in constant memory.
+
+What the tools share. Everything is read in short transactions, so that no look at a store holds back the checkpoints of
+the gateway that writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from edge.broker.store import segment
+from edge.broker.store.contract import StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.faults import meaning
+from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.schema import APPLICATION_ID
+from edge.broker.store.segment import Row
+
+BUSY_S: Final = 10.0
+"""How long a tool waits for the gateway's lock on the file."""
+
+_SCAN: Final = f"{segment.SELECT} WHERE key >= ? AND key <= ? ORDER BY key LIMIT ?"
+
+
+class LogFacts(NamedTuple):
+    """A log as the file has it now: positions ``first <= p < next``, `bytes` of bodies."""
+
+    log: int
+    name: str
+    first: int
+    next: int
+    bytes: int
+    counted: int
+    """`next` as table ``log`` has it: it lags behind the segments (README.md)."""
+
+
+class CursorFacts(NamedTuple):
+    """A row of table ``cursor`` as it stands, not checked."""
+
+    cursor: int
+    name: str
+    log: int
+    position: int
+    acknowledged: bytes
+
+
+class LedgerFacts(NamedTuple):
+    """What was given up for one reason. Times are UTC nanoseconds."""
+
+    reason: str
+    entries: int
+    messages: int
+    bytes: int
+    first_at: int
+    last_at: int
+
+
+class Inspection:
+    """One read-only connection. Methods raise `StoreError` for what SQLite cannot read."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        """Use `open`."""
+        self.path = path
+        self.connection = connection
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open the file at `path`. Raises StoreInaccessible, StoreDamaged when it is no store, or StoreError."""
+        if not path.is_file():
+            raise StoreInaccessible(f"there is no store at {path}: is this the gateway's data directory?")
+        try:
+            connection = _connect(path)
+        except sqlite3.Error as error:
+            raise meaning(error, f"opening {path}") from error
+        opened = cls(connection, path)
+        try:
+            if opened.number("application_id") != APPLICATION_ID:
+                raise StoreDamaged(f"{path} is not a store: it is empty, another database, or its head is damaged")
+        except StoreError:
+            connection.close()
+            raise
+        return opened
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Idempotent."""
+        self.connection.close()
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read inside belongs together."""
+        with self._meaning("reading"):
+            self.connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self.connection.in_transaction:
+                    self.connection.execute("COMMIT")
+
+    def query(self, text: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+        """All rows of a statement."""
+        with self._meaning("reading"):
+            return self.connection.execute(text, parameters).fetchall()
+
+    def number(self, pragma: str) -> int:
+        """A pragma that is a number."""
+        return int(str(self.query(f"PRAGMA {pragma}")[0][0]))
+
+    def tables(self) -> set[str]:
+        """Names of the tables there are."""
+        return {str(name) for (name,) in self.query("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+    def meta(self, key: str) -> str | None:
+        """A value of table ``meta``."""
+        found = self.query("SELECT value FROM meta WHERE key = ?", (key,))
+        return str(found[0][0]) if found else None
+
+    def logs(self) -> list[LogFacts]:
+        """Every log with what was committed since it was counted: O(logs), and at most a few hundred rows more."""
+        found = []
+        with self._meaning("reading the logs"):
+            rows = self.connection.execute("SELECT log, name, first, next, bytes FROM log ORDER BY log").fetchall()
+            for log, name, first, counted, size in rows:
+                end, more = self.connection.execute(
+                    f"SELECT max((key & {POSITION_MAX}) + messages), sum(body_bytes) FROM segment "  # noqa: S608
+                    "WHERE key >= ? AND key <= ?",
+                    (key_of(log, counted), key_of(log, POSITION_MAX)),
+                ).fetchone()
+                found.append(LogFacts(log, name, first, max(counted, end or 0), size + (more or 0), counted))
+        return found
+
+    def cursors(self) -> list[CursorFacts]:
+        """Every cursor."""
+        with self._meaning("reading the cursors"):
+            rows = self.connection.execute(
+                "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
+            )
+            return [CursorFacts._make(row) for row in rows]
+
+    def ledger(self) -> list[LedgerFacts]:
+        """What was given up, by reason; none in a store whose schema has no ledger yet."""
+        if "ledger" not in self.tables():
+            return []
+        rows = self.query(
+            "SELECT reason, count(*), sum(messages), sum(bytes), min(decided_at), max(decided_at) FROM ledger "
+            "GROUP BY reason ORDER BY reason"
+        )
+        return [LedgerFacts._make(row) for row in rows]
+
+    def segments(self, log: int, position: int = 0) -> Iterator[Row]:
+        """The rows of a log from the one that holds `position` on, whatever is written or deleted meanwhile.
+
+        A few MiB are read at a time, each in a transaction of its own.
+        """
+        start = self._holding(log, position)
+        while True:
+            rows = self._chunk(start, key_of(log, POSITION_MAX))
+            yield from rows
+            if not rows:
+                return
+            start = rows[-1].key + 1
+
+    def segments_inside(self, log: int, position: int = 0) -> Iterator[Row]:
+        """As `segments`, one row after the other, within a snapshot."""
+        with self._meaning("reading segments"):
+            found = self.connection.execute(_SCAN, (self._holding(log, position), key_of(log, POSITION_MAX), -1))
+            try:
+                yield from map(Row._make, found)
+            finally:
+                found.close()
+
+    def _holding(self, log: int, position: int) -> int:
+        """The key of the segment that holds a position, or the least key a later one can have."""
+        start = key_of(log, position)
+        if not position:
+            return start
+        before = self.query("SELECT max(key) FROM segment WHERE key >= ? AND key <= ?", (key_of(log, 0), start))
+        return start if before[0][0] is None else int(str(before[0][0]))
+
+    def _chunk(self, start: int, end: int) -> list[Row]:
+        rows: list[Row] = []
+        with self._meaning("reading segments"):
+            found = self.connection.execute(_SCAN, (start, end, CHUNK_ROWS))
+            try:
+                size = 0
+                for row in map(Row._make, found):
+                    rows.append(row)
+                    size += len(row.data)
+                    if size >= CHUNK_BYTES:
+                        break
+            finally:
+                found.close()  # an open statement would hold back the checkpoint
+        return rows
+
+    @contextlib.contextmanager
+    def _meaning(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise meaning(error, doing) from error
+
+
+def key_of(log: int, position: int) -> int:
+    """The key of a segment."""
+    return log << POSITION_BITS | position
+
+
+def log_of(key: int) -> tuple[int, int]:
+    """(log, first position) of a key."""
+    return key >> POSITION_BITS, key & POSITION_MAX
+
+
+def received_at(row: Row) -> int | None:
+    """UTC nanoseconds of a segment's first message; None when the segment is damaged or empty."""
+    try:
+        stored = segment.decode(row, row.key & POSITION_MAX)
+    except segment.SegmentDamaged:
+        return None
+    return stored[0].run.received_at if stored else None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Raises sqlite3.Error."""
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=BUSY_S)
+    try:
+        connection.execute("PRAGMA schema_version").fetchall()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        wal = path.with_name(path.name + "-wal")
+        if code not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY) or (wal.exists() and wal.stat().st_size):
+            raise
+        # A read-only medium and nothing in the log: SQLite needs no file beside this one.
+        connection = sqlite3.connect(f"{address}&immutable=1", uri=True, isolation_level=None, timeout=BUSY_S)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
