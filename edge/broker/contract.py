@@ -26,6 +26,7 @@ class Refusal(enum.Enum):
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
     REJECTED = "rejected by the consumer"
+    FORMAT_INVALID = "the payload is not what it was said to be"
 
 
 class AddressError(Exception):

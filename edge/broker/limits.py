@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -68,6 +68,17 @@ FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
 
 RETAINED_MAX: Final = 100_000
 """Retained messages in a space; each is held in memory as well, about 500 bytes with its topic."""
+
+RETAINED_PURGED_MAX: Final = 500
+"""Expired retained messages taken away in one tick, some 5 ms of the loop's time; the others wait for the next ones,
+and are not delivered meanwhile."""
+
+RETAINED_STALE_MAX: Final = 1_000
+"""Expiries remembered beyond those of messages there are, about 150 bytes each: a topic that is retained anew every
+second with a year to live must not leave one each time."""
+
+RETAINED_JUDGED_AGAIN_S: Final = 3_600
+"""When a message is looked at again whose age cannot be told, as the clock was set after it came."""
 
 SESSIONS_MAX: Final = 20_000
 """Sessions, connected or not; about 3 KiB each."""
@@ -211,10 +222,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Open sockets in all; each costs about 3 KiB."""
     packet_bytes_max: int = 16 * MIB
     """One MQTT packet, or one AMQP message."""
-    inflight_max: int = 1_000
-    """QoS 1 and 2 deliveries un-acknowledged towards one MQTT client."""
-    receive_maximum: int = 1_000
-    """QoS 1 and 2 messages one MQTT 5 client may have under way to us."""
+    inflight_max: Annotated[int, msgspec.Meta(le=65_535)] = 1_000
+    """QoS 1 and 2 deliveries un-acknowledged towards one MQTT client; there are no more packet identifiers."""
+    receive_maximum: Annotated[int, msgspec.Meta(le=65_535)] = 1_000
+    """QoS 1 and 2 messages one MQTT 5 client may have under way to us; a two byte integer."""
     keep_alive_s_max: int = 60
     """Keep Alive of MQTT 5 clients, and of those that ask for none: a device that fell silent is noticed, and its Will
     Message published, within one and a half of it. Older clients cannot be told, and get what they ask for."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import heapq
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run
 from edge.broker.amqp.translate import is_empty
-from edge.broker.limits import RETAINED_MAX
+from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_MAX, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.store.contract import Store
 from edge.broker.topics import is_filter
 
 KIND = "retained"
 """Kind of the store's small state they are kept under, by address."""
+
+
+_NS_IN_S: Final = 1_000_000_000
 
 
 class _Level:
@@ -31,14 +36,22 @@ class _Level:
 class RetainedMessages:
     """Held in memory and kept in the store; what `put` changes is on disk with the open group."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, ttl_ns: Callable[[Run], int | None] = lambda _run: None) -> None:
+        """`ttl_ns`: nanoseconds for which a run is worth delivering, None for ever."""
         self.refused = 0
         """Messages not retained because there are `limits.RETAINED_MAX` addresses with one."""
+        self.expired = 0
+        """Messages taken away because their time to live had passed."""
+        self._ttl_ns = ttl_ns
+        self._due: list[tuple[int, str]] = []
+        """Heap of (when to look whether it has expired, address); what was replaced meanwhile is found out then."""
         self._store = store
         self._root = _Level()
         self._count = 0
         for address, value in store.items(KIND):
-            self._set(address, msgspec.msgpack.decode(value, type=Run))
+            run = msgspec.msgpack.decode(value, type=Run)
+            self._set(address, run)
+            self._remember_expiry(run)
 
     def __len__(self) -> int:
         return self._count
@@ -56,8 +69,44 @@ class RetainedMessages:
             return False
         kept = Run(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at)
         self._set(address, kept)
+        self._remember_expiry(kept)
         self._store.put(KIND, address, msgspec.msgpack.encode(kept))
         return True
+
+    def purge(self, now_ns: int, is_over: Callable[[Run, int], bool]) -> None:
+        """Take away messages that have expired, from the store too: so many a call, those due first.
+
+        `is_over` says whether a time to live (nanoseconds) has passed for a run; `now_ns` is UTC.
+        """
+        due = self._due
+        if len(due) > 2 * self._count + RETAINED_STALE_MAX:
+            due = self._due = self._current()
+        for _ in range(RETAINED_PURGED_MAX):
+            if not due or due[0][0] > now_ns:
+                return
+            _, address = heapq.heappop(due)
+            run = self._find(address)
+            ttl = self._ttl_ns(run) if run is not None else None
+            if run is None or ttl is None or run.received_at + ttl > now_ns:
+                continue  # gone, or replaced: that one has an entry of its own
+            if is_over(run, ttl):
+                self.discard(address)
+                self.expired += 1
+            else:
+                heapq.heappush(due, (now_ns + RETAINED_JUDGED_AGAIN_S * _NS_IN_S, address))
+
+    def _remember_expiry(self, run: Run) -> None:
+        ttl = self._ttl_ns(run)
+        if ttl is not None:
+            heapq.heappush(self._due, (run.received_at + ttl, run.address))
+
+    def _current(self) -> list[tuple[int, str]]:
+        """The heap without what was replaced."""
+        found: list[Run] = []
+        _all(self._root, found, top=False)
+        due = [(run.received_at + ttl, run.address) for run in found if (ttl := self._ttl_ns(run)) is not None]
+        heapq.heapify(due)
+        return due
 
     def matching(self, pattern: str) -> list[Run]:
         """Those of every address the filter matches."""

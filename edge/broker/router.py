@@ -14,6 +14,7 @@ from edge.broker.addresses import AddressTable, AddressType
 from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import AddressError, Figures, Origin, Refusal, SubscribeOptions
 from edge.broker.deadletters import DeadLetters
+from edge.broker.expiry import ttl_ns
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.registry import Registry
 from edge.broker.retained import RetainedMessages
@@ -61,7 +62,7 @@ class Router(Registry):
         """Who has something to write in each commit, and waits for it."""
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
-        self.retained = RetainedMessages(store)
+        self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
         self._gathered: list[Answer] = []
         self._committing: list[Answer] = []
         self._unanswered: dict[Origin, int] = {}
@@ -211,6 +212,7 @@ class Router(Registry):
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()
+        self.retained.purge(self.now_ns(), self.deadletters.expired)
         for durable in self._durable.values():
             for part in durable.parts:
                 part.idle()

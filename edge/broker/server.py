@@ -34,12 +34,10 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
-from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
-from edge.broker.mqtt.events import Will
 from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.session import MqttSession, publish_will
+from edge.broker.mqtt.session import MqttSession
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
 from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
@@ -178,16 +176,13 @@ class Broker:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.clients.tick(self._loop.time(), self._publish_will)
+        self.clients.tick(self._loop.time())
         self.router.tick()
         self.gate.expire()
         now = self._loop.time()
         if self._certificates is not None and now - self._certificates_checked_at >= CERTIFICATES_CHECK_S:
             self._certificates_checked_at = now
             self._certificates.check()
-
-    def _publish_will(self, client: Client, will: Will) -> None:
-        publish_will(self.router, client.client_id, will)
 
     # --- connections ------------------------------------------------------------------------------------------
 

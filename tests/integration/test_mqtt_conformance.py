@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.mqtt.broker_corpus import BROKER_SCENARIOS
 from tests.conformance.mqtt.corpus import SCENARIOS
 from tests.conformance.mqtt.runner import Run
 from tests.conformance.mqtt.socket_target import SocketTarget
@@ -15,7 +16,7 @@ from tests.support.processes import Waypost, edge
 
 CASES = [
     pytest.param(scenario, version, id=f"{scenario.name}-{version}")
-    for scenario in SCENARIOS
+    for scenario in [*SCENARIOS, *BROKER_SCENARIOS]
     for version in scenario.statements
 ]
 

@@ -193,6 +193,8 @@ def _limits(resource: Resource, limits: dict[str, Any]) -> Errors:
         whole = isinstance(known[key].type, inspect.IntType)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
             yield error_at(resource, path, f"expected a {'whole ' if whole else ''}number above 0, not {value!r}")
+        elif (highest := getattr(known[key].type, "le", None)) is not None and value > highest:
+            yield error_at(resource, path, f"expected at most {highest}, not {value!r}")
 
 
 def limits_of(spec: GatewaySpec) -> Limits:

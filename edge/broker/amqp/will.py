@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from bridge.message import RETAIN, Run
+from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.translate import QOS_ANNOTATION, RETAIN_ANNOTATION
 from edge.broker.contract import Refusal
@@ -54,5 +54,5 @@ def will_of(properties: Mapping[Any, Any], device: str) -> Run | None:
     qos = properties.get(QOS_ANNOTATION, 1)
     if isinstance(qos, bool) or qos not in (0, 1, 2):
         raise Unacceptable("amqp:invalid-field", f"{QOS_ANNOTATION} is not 0, 1 or 2")
-    flags = int(qos) | (RETAIN if properties.get(RETAIN_ANNOTATION) is True else 0)
+    flags = int(qos) | (DURABLE if qos else 0) | (RETAIN if properties.get(RETAIN_ANNOTATION) is True else 0)
     return Run(check_to(str(address)), device, flags, b"", [body])

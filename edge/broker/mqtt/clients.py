@@ -16,10 +16,11 @@ from bridge.message import Run
 from edge.broker.addresses import AddressType
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.mqtt.client import Attachment, Client, Subscriber
-from edge.broker.mqtt.events import SubscriptionRequest, Will
+from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.mqtt.figures import BrokerFigures
+from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
+from edge.broker.mqtt.wills import publish_will
 from edge.broker.router import AddressError, Router, SubscribeOptions
 from edge.broker.routes import Taker
 from edge.broker.store.contract import CursorRecord, Store
@@ -56,7 +57,7 @@ class Clients:
         clock_good: Callable[[], bool] = lambda: False,
     ) -> None:
         """`translate` makes MQTT runs of a run of AMQP messages; `clock_ns` and `clock_good` are the router's."""
-        self.figures = BrokerFigures(router, lambda: (self.connected, len(self)))
+        self.figures = BrokerFigures(router, self._figures, store.info)
         self.lifetime = Lifetime(clock_ns, clock_good)
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
@@ -183,19 +184,27 @@ class Clients:
             ids = array.array("H", sorted(client.state.incoming))
             self._store.put("incoming", client.client_id, ids.tobytes())
 
-    def tick(self, now: float, publish_will: Callable[[Client, Will], None]) -> None:
+    def tick(self, now: float) -> None:
         """Publish delayed wills that are due, end sessions that expired."""
         self.now = now
         self.figures.tick(now)
         for client in list(self._clients.values()):
             if client.attachment is None and client.expires_at is None and client.expiry_s != NEVER_EXPIRES:
                 client.expires_at = now + client.expiry_s  # restored: its time away counts from our start
-            ended = client.expires_at is not None and client.expires_at <= now
-            if client.will_due is not None and (ended or client.will_due[0] <= now):
-                will, client.will_due = client.will_due[1], None
-                publish_will(client, will)
-            if ended:
+            if client.will_due is not None and client.will_due[0] <= now:
+                self._publish_will(client)
+            if client.expires_at is not None and client.expires_at <= now:
                 self._end(client)
+
+    def _figures(self) -> ClientFigures:
+        clients = self._clients.values()
+        return ClientFigures(self.connected, len(self), sum(len(each.subscribers) for each in clients), self.lifetime)
+
+    def _publish_will(self, client: Client) -> None:
+        """Publish the delayed Will Message, if there is one."""
+        if client.will_due is not None:
+            will, client.will_due = client.will_due[1], None
+            publish_will(self._router, client.client_id, will)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -296,7 +305,8 @@ class Clients:
             self._router.forget(_group_name(share, pattern) if share else f"mqtt/{client_id}/{pattern}")
 
     def _end(self, client: Client) -> None:
-        """Forget the session and everything kept for it."""
+        """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
+        self._publish_will(client)
         client.release_group(ended=True)
         client.clear_takers()
         self._dirty.pop(client, None)

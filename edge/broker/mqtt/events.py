@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.message import Run
+from edge.broker.mqtt.reason_codes import ReasonCode
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):
@@ -57,6 +58,15 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 
     run: Run
     packet_ids: list[int]
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """PUBLISH packets of QoS 1 or 2 that break a rule which costs them, and not the connection. The session answers
+    with `Connection.acknowledge(qos, packet_ids, reason)` when it is their turn."""
+
+    run: Run
+    packet_ids: list[int]
+    reason: ReasonCode
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
@@ -134,5 +144,16 @@ class Disconnected(msgspec.Struct, frozen=True, gc=False):
     session_expiry_s: int | None = None
 
 
-Event = Connect | Authenticate | Published | Released | Acknowledged | Received | Subscribe | Unsubscribe | Disconnected
+Event = (
+    Connect
+    | Authenticate
+    | Published
+    | Rejected
+    | Released
+    | Acknowledged
+    | Received
+    | Subscribe
+    | Unsubscribe
+    | Disconnected
+)
 """Whatever the machine tells."""

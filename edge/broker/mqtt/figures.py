@@ -7,11 +7,13 @@ publishes there (`edge.broker.routes.ReservedRoute`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from bridge.message import RETAIN, Run
 from bridge.version import VERSION
+from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.router import Router
+from edge.broker.store.contract import StoreInfo
 from edge.broker.topics import matches
 
 PREFIX: Final = "$SYS/"
@@ -20,13 +22,25 @@ PERIOD_S: Final = 10.0
 """How often subscribers get new figures, as with other brokers."""
 
 
+class ClientFigures(NamedTuple):
+    """What is to be told of the sessions."""
+
+    connected: int
+    total: int
+    """With a connection or without."""
+    subscriptions: int
+    lifetime: Lifetime
+
+
 class BrokerFigures:
     """What ``$SYS/broker/#`` says."""
 
-    def __init__(self, router: Router, clients: Callable[[], tuple[int, int]]) -> None:
-        """`clients` counts sessions with a connection, and all sessions."""
+    def __init__(self, router: Router, clients: Callable[[], ClientFigures], store: Callable[[], StoreInfo]) -> None:
         self._router = router
         self._clients = clients
+        self._store = store
+        self._values: dict[str, object] = {}
+        self._values_at: float | None = None
         self._started_at: float | None = None
         self._now = 0.0
         self._due = 0.0
@@ -35,7 +49,7 @@ class BrokerFigures:
         """Every figure a filter matches, as a retained message."""
         return [
             Run(name, "", RETAIN, b"", [str(value).encode()])
-            for name, value in self._values().items()
+            for name, value in self._now_values().items()
             if matches(pattern, name)
         ]
 
@@ -51,9 +65,15 @@ class BrokerFigures:
             for run in self.matching(PREFIX + "#"):
                 self._router.tell(run)
 
-    def _values(self) -> dict[str, object]:
-        connected, total = self._clients()
-        router = self._router
+    def _now_values(self) -> dict[str, object]:
+        """The figures of this tick: a client that asks by a thousand filters has them counted once."""
+        if self._values_at != self._now:
+            self._values, self._values_at = self._count(), self._now
+        return self._values
+
+    def _count(self) -> dict[str, object]:
+        connected, total, subscriptions, lifetime = self._clients()
+        router, store = self._router, self._store()
         figures = router.figures
         return {
             "$SYS/broker/version": f"waypost {VERSION}",
@@ -64,6 +84,12 @@ class BrokerFigures:
             "$SYS/broker/messages/received": figures.received,
             "$SYS/broker/messages/acknowledged": figures.acknowledged,
             "$SYS/broker/messages/refused": figures.refused,
+            "$SYS/broker/messages/expired": lifetime.expired,
+            "$SYS/broker/publish/messages/dropped": router.pool.dropped,
             "$SYS/broker/retained messages/count": len(router.retained),
+            "$SYS/broker/retained messages/expired": router.retained.expired,
+            "$SYS/broker/store/messages/count": store.messages,
+            "$SYS/broker/store/messages/bytes": store.bytes,
+            "$SYS/broker/subscriptions/count": subscriptions,
             "$SYS/broker/subscriptions/durable": len(router.durable_subscriptions),
         }

@@ -15,13 +15,13 @@ from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
 from edge.broker.limits import Limits
 from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
-from edge.broker.mqtt.events import Published, Released
+from edge.broker.mqtt.events import Published, Rejected, Released
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.properties import split_publish
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.wire import Reader, decode_string
+from edge.broker.mqtt.wire import Reader, decode_string, is_text
 
 
 def read_run(
@@ -105,7 +105,7 @@ class Inbound:
         self._flags = _FLAGS[version]
         self._expected: set[int] | None = None
         self._topics: dict[bytes, str] = {}
-        self._blocks: dict[bytes, tuple[int, bytes]] = {}
+        self._blocks: dict[bytes, tuple[int, bytes, bool]] = {}
         self._aliases: dict[int, str] = {}
 
     @property
@@ -131,9 +131,9 @@ class Inbound:
             raise MalformedPacket("PUBLISH ends in the middle of its variable header")
         prefix = data[body:at_id]
         topic = self._topics.get(prefix) or self._topic(prefix)
-        block, properties = b"", b""
+        block, properties, text = b"", b"", False
         if self._version == 5:
-            block, properties, topic = self._properties(data, at_block, stop, topic)
+            block, properties, topic, text = self._properties(data, at_block, stop, topic)
         ids: list[int] = []
         bodies: list[bytes] = []
         pos = read_run(
@@ -141,7 +141,11 @@ class Inbound:
         )
         violation = self._admit(qos, ids, bodies) if qos else None
         if bodies:
-            events.append(Published(Run(topic, self._device, flags, properties, bodies), ids))
+            run = Run(topic, self._device, flags, properties, bodies)
+            if text and not all(map(bytes.isascii, bodies)):
+                violation = _judge_text(run, ids, events) or violation
+            else:
+                events.append(Published(run, ids))
         if violation is not None:
             raise violation
         return pos
@@ -191,23 +195,24 @@ class Inbound:
                 self._topics[prefix] = topic
         return topic
 
-    def _properties(self, data: bytes, start: int, stop: int, topic: str) -> tuple[bytes, bytes, str]:
-        """Property block as it is on the wire, what is forwarded of it, and the topic its alias stands for."""
+    def _properties(self, data: bytes, start: int, stop: int, topic: str) -> tuple[bytes, bytes, str, bool]:
+        """Property block as it is on the wire, what is forwarded of it, the topic its alias stands for, and whether
+        the payload is said to be UTF-8."""
         if data[start : start + 1] == b"\0":
             if not topic:
                 raise ProtocolError("neither topic name nor topic alias", ReasonCode.PROTOCOL_ERROR)
-            return b"\0", b"", topic
+            return b"\0", b"", topic, False
         reader = Reader(data, start, stop)
         length = reader.variable_byte_integer()
         block = data[start : reader.pos] + reader.take(length)
-        alias, properties = self._blocks.get(block) or self._split(block)
+        alias, properties, text = self._blocks.get(block) or self._split(block)
         if alias:
             topic = self._alias(alias, topic)
         elif not topic:
             raise ProtocolError("neither topic name nor topic alias", ReasonCode.PROTOCOL_ERROR)
-        return block, properties, topic
+        return block, properties, topic, text
 
-    def _split(self, block: bytes) -> tuple[int, bytes]:
+    def _split(self, block: bytes) -> tuple[int, bytes, bool]:
         found = split_publish(Reader(block))
         if len(block) <= HEAD_BYTES_MAX:
             if len(self._blocks) >= HEADS_CACHED_MAX:
@@ -257,6 +262,25 @@ class Inbound:
                 self._out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
         ids[:] = fresh.keys()
         bodies[:] = fresh.values()
+
+
+def _judge_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | None:
+    """Events for a run whose payloads are said to be UTF-8 (section 3.3.2.3.2), in its order: those that are not are
+    `Rejected` at QoS 1 and 2, and end the connection at QoS 0, where nothing else could say so."""
+    start = 0
+    verdicts = [is_text(body) for body in run.bodies]
+    for i in range(1, len(verdicts) + 1):
+        if i < len(verdicts) and verdicts[i] is verdicts[start]:
+            continue
+        part = run.part(start, i)
+        if verdicts[start]:
+            events.append(Published(part, ids[start:i]))
+        elif ids:
+            events.append(Rejected(part, ids[start:i], ReasonCode.PAYLOAD_FORMAT_INVALID))
+        else:
+            return ProtocolError("the payload is not UTF-8, as it was said to be", ReasonCode.PAYLOAD_FORMAT_INVALID)
+        start = i
+    return None
 
 
 def _cut(ids: list[int], bodies: list[bytes], count: int) -> None:

@@ -23,7 +23,7 @@ from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX, TOPIC_ALIAS_MA
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.properties import NONE, Properties, encode_run
 from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
-from edge.broker.mqtt.wire import PacketType, Reader, read_fixed_header
+from edge.broker.mqtt.wire import PacketType, Reader, is_text, read_fixed_header
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (section 3.1.2.11.2)."""
@@ -115,6 +115,8 @@ def _will(will: WillMessage, client_id: str) -> events.Will:
         correlation_data=block.correlation_data,
         user_property=block.user_property,
     )
+    if block.payload_format_indicator == 1 and not is_text(will.payload):
+        raise ProtocolError("the will is not UTF-8, as it was said to be", ReasonCode.PAYLOAD_FORMAT_INVALID)
     flags = will.qos | (RETAIN if will.retain else 0) | (DURABLE if will.qos else 0)
     run = Run(will.topic, client_id, flags, encode_run(forwarded), [will.payload])
     return events.Will(run, block.will_delay_interval_s or 0)

@@ -17,7 +17,7 @@ from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
 from edge.broker.mqtt.properties import subscription_identifiers
 from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.state import InFlight, SessionState
+from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
 from edge.broker.mqtt.wire import encode_string, encode_variable_byte_integer
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
@@ -65,7 +65,8 @@ class Outbound:
     @property
     def window(self) -> int:
         """Messages of QoS 1 and 2 that may be sent now."""
-        return max(0, self._inflight_max - self._state.in_flight)
+        state = self._state
+        return max(0, min(self._inflight_max, PACKET_ID_MAX - len(state.reserved)) - state.in_flight)
 
     def deliver(self, delivery: Delivery, *, send: bool) -> Sequence[int]:
         """Send one PUBLISH a message, as new ones; returns the indexes of those larger than the client takes.

@@ -162,7 +162,7 @@ PROPERTIES: tuple[Property, ...] = (
 
 _BY_IDENTIFIER = {row.identifier: row for row in PROPERTIES}
 _MULTIPLE = frozenset(row.name for row in PROPERTIES if row.repeated)
-_MESSAGE_EXPIRY, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x02, 0x0B, 0x23
+_PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x01, 0x02, 0x0B, 0x23
 
 
 def _walk(reader: Reader, packet: PacketType) -> Iterator[tuple[Property, Any, int]]:
@@ -231,13 +231,14 @@ def decode_run(raw: bytes) -> Properties:
     return _collect(Reader(raw), PacketType.PUBLISH) if raw else NONE
 
 
-def split_publish(reader: Reader) -> tuple[int, bytes]:
-    """Take the properties of a client's PUBLISH off a packet: (topic alias or 0, what is forwarded unaltered).
+def split_publish(reader: Reader) -> tuple[int, bytes, bool]:
+    """Take the properties of a client's PUBLISH off a packet: (topic alias or 0, what is forwarded unaltered, whether
+    the payload is said to be UTF-8).
 
     Raises as `decode` does, and ProtocolError for a subscription identifier [MQTT-3.3.4-6].
     """
     block = reader.part(reader.variable_byte_integer())
-    alias = 0
+    alias, text = 0, False
     kept: list[bytes] = []
     for row, value, start in _walk(block, PacketType.PUBLISH):
         if row.identifier == _SUBSCRIPTION_IDENTIFIER:
@@ -245,8 +246,9 @@ def split_publish(reader: Reader) -> tuple[int, bytes]:
         if row.identifier == _TOPIC_ALIAS:
             alias = value
         else:
+            text = text or (row.identifier == _PAYLOAD_FORMAT and value == 1)
             kept.append(block.data[start : block.pos])
-    return alias, b"".join(kept)
+    return alias, b"".join(kept), text
 
 
 def message_expiry_s(raw: bytes) -> int | None:

@@ -32,14 +32,15 @@ from edge.broker.mqtt.events import (
     Disconnected,
     Published,
     Received,
+    Rejected,
     Released,
     Subscribe,
     Unsubscribe,
-    Will,
 )
 from edge.broker.mqtt.figures import PREFIX
 from edge.broker.mqtt.opening import agree
 from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.mqtt.wills import publish_will
 from edge.broker.policy import Ended, Grant
 from edge.broker.proof import Proven
 from edge.broker.router import AddressError, Router
@@ -65,27 +66,8 @@ REASONS = {
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
     Refusal.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
     Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
 }
-
-
-class WillOrigin:
-    """The origin of a Will Message: nobody waits for an answer."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def accepted(self, tokens: Sequence[int]) -> None:
-        """Nobody to tell."""
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Nobody to tell."""
-
-
-def publish_will(router: Router, client_id: str, will: Will) -> None:
-    """Publish a Will Message on behalf of a client that is gone."""
-    run = will.run
-    copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-    router.publish(WillOrigin(client_id), copy, ())
 
 
 class MqttSession:
@@ -250,6 +232,8 @@ class MqttSession:
                 self.connection.unsubscribed(event.packet_id, codes)
             case Received():
                 self._attached.unfinished.received(event.packet_ids)
+            case Rejected():
+                self._refuse(event, Refusal.FORMAT_INVALID)
             case Released():
                 self._clients.save_incoming(self._attached)
             case Disconnected():
@@ -354,7 +338,7 @@ class MqttSession:
         self._refuse(event, Refusal.NOT_AUTHORIZED)
         return False
 
-    def _refuse(self, event: Published, why: Refusal) -> None:
+    def _refuse(self, event: Published | Rejected, why: Refusal) -> None:
         """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
         packet_ids = event.packet_ids
         if event.run.qos == 0:

@@ -53,6 +53,15 @@ def decode_string(raw: bytes) -> str:
     return text
 
 
+def is_text(payload: bytes) -> bool:
+    """Whether a payload is well-formed UTF-8; unlike a string, it may have U+0000 in it."""
+    try:
+        payload.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def encode_string(text: str) -> bytes:
     """UTF-8 encoded string with its length; ValueError when it cannot be one."""
     if "\0" in text:

@@ -22,11 +22,13 @@ from edge.broker.subscriptions.pressure import Pace, Pressure
 class WaitingPool:
     """Message bytes waiting in memory for all transient subscriptions of a router."""
 
-    __slots__ = ("expired", "expiring", "pressure", "waiting_bytes")
+    __slots__ = ("dropped", "expired", "expiring", "pressure", "waiting_bytes")
 
     def __init__(self, expired: Callable[[Run], bool] = lambda _run: False) -> None:
         """`expired` says that a run has waited beyond its time to live."""
         self.waiting_bytes = 0
+        self.dropped = 0
+        """Messages not delivered because a consumer was too slow, since start."""
         self.pressure = Pressure()
         self.expired = expired
         self.expiring = False
@@ -89,6 +91,7 @@ class TransientSubscription:
         pool = self._pool
         if not pool.admits(size, self._waiting_bytes):
             self.dropped += len(run.bodies)
+            pool.dropped += len(run.bodies)
             return
         self._waiting.append(stored)
         self._changed(size)

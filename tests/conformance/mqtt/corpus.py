@@ -574,6 +574,41 @@ SUBSCRIBING = [
             R.TOPIC_FILTER_INVALID, *MALFORMED),
 ]  # fmt: skip
 
+
+def connecting(name: str, properties: str, *reasons: R) -> Scenario:
+    """A CONNECT of MQTT 5 with these properties (and their length) is answered with CONNACK, and closed."""
+    body = hex_("0004 4d515454 05 02 003c" + properties + "0001 61")
+    return Scenario(name, {5: "3.1.4-1 4.13.1-1"}, (send("a", bytes((0x10, len(body))) + body), closed("a", *reasons)))
+
+
+PROPERTIES = [
+    connecting("a session expiry twice", "0a 1100000001 1100000001", R.PROTOCOL_ERROR),
+    connecting("a receive maximum twice", "06 210001 210001", R.PROTOCOL_ERROR),
+    connecting("a maximum packet size of 0", "05 2700000000", R.PROTOCOL_ERROR),
+    connecting("a maximum packet size twice", "0a 2700001000 2700001000", R.PROTOCOL_ERROR),
+    connecting("a topic alias maximum twice", "06 220001 220001", R.PROTOCOL_ERROR),
+    connecting("a request for problem information of 2", "02 1702", R.PROTOCOL_ERROR),
+    connecting("a request for response information twice", "04 1901 1901", R.PROTOCOL_ERROR),
+    connecting("authentication data without a method", "04 16 0001 61", R.PROTOCOL_ERROR),
+    connecting("a property CONNECT does not have", "03 230001", *MALFORMED),
+    connecting("a property nobody knows", "02 7f00", *MALFORMED),
+    connecting("a property that ends too early", "02 1100", *MALFORMED),
+    connecting("a user property of ill-formed UTF-8", "08 26 0001 61 0002 c328", *MALFORMED),
+    refused("subscription identifier 0", hex_("82 09 0001 02 0b00 0001 61 00"), {5: "4.13.1-1"}, R.PROTOCOL_ERROR),
+    refused("a subscription identifier twice", hex_("82 0b 0001 04 0b01 0b02 0001 61 00"), {5: "4.13.1-1"},
+            R.PROTOCOL_ERROR),
+    refused("a payload format of 2", hex_("30 06 0001 74 02 0102"), {5: "3.3.2-4"}, R.PROTOCOL_ERROR),
+    refused("a message expiry twice", hex_("30 0e 0001 74 0a 0200000001 0200000001"), {5: "3.3.2-5"}, R.PROTOCOL_ERROR),
+    refused("a topic alias twice", hex_("30 0a 0001 74 06 230001 230001"), {5: "3.3.2-7"}, R.PROTOCOL_ERROR),
+    refused("a response topic twice", hex_("30 0c 0001 74 08 08000161 08000161"), {5: "4.13.1-1"}, R.PROTOCOL_ERROR),
+    refused("an empty response topic", hex_("30 07 0001 74 03 08 0000"), {5: "3.3.2-13"}, *MALFORMED),
+    refused("a content type of ill-formed UTF-8", hex_("30 09 0001 74 05 03 0002 c328"), {5: "3.3.2-19"}, *MALFORMED),
+    refused("neither topic nor alias", hex_("30 03 0000 00"), {5: "3.3.2-8"}, R.PROTOCOL_ERROR, R.TOPIC_NAME_INVALID),
+    refused("a session expiry in DISCONNECT after 0 in CONNECT", hex_("e0 07 00 05 1100000001"), {5: "4.13.1-1"},
+            R.PROTOCOL_ERROR),
+    refused("a reason code DISCONNECT does not have", hex_("e0 01 03"), {5: "3.14.2-1"}, *MALFORMED),
+]  # fmt: skip
+
 OTHERS = [
     refused("PUBREL with wrong flags", hex_("60 02 0001"), {4: "3.6.1-1", 5: "3.6.1-1"}),
     refused("DISCONNECT with flags", hex_("e1 00"), {4: "3.14.1-1", 5: "3.14.1-1"}),
@@ -662,4 +697,4 @@ OTHERS = [
     ),
 ]
 
-SCENARIOS = [*CONNECTING, *SESSIONS, *WILLS, *PUBLISHING, *SUBSCRIBING, *OTHERS]
+SCENARIOS = [*CONNECTING, *SESSIONS, *WILLS, *PUBLISHING, *SUBSCRIBING, *PROPERTIES, *OTHERS]

@@ -16,6 +16,7 @@ import time
 import msgspec
 
 from edge.broker.mqtt import packets as p
+from tests.conformance.mqtt.broker_corpus import BROKER_SCENARIOS
 from tests.conformance.mqtt.corpus import SCENARIOS
 from tests.conformance.mqtt.runner import Failure, Run
 
@@ -82,7 +83,7 @@ class Report(msgspec.Struct):
 def run_corpus(target: SocketTarget, pattern: str = "") -> Report:
     """Run every scenario whose name the pattern matches at every level it has."""
     report = Report(0, [], {4: set(), 5: set()})
-    for scenario in SCENARIOS:
+    for scenario in [*SCENARIOS, *BROKER_SCENARIOS]:
         for version, statements in scenario.statements.items():
             if not re.search(pattern, scenario.name):
                 continue

@@ -9,6 +9,7 @@ import pytest
 from edge.broker.mqtt import packets as p
 from tests.conformance.mqtt import corpus
 from tests.conformance.mqtt.authenticating import AUTHENTICATING
+from tests.conformance.mqtt.broker_corpus import BROKER_SCENARIOS
 from tests.conformance.mqtt.loopback import LoopbackTarget
 from tests.conformance.mqtt.runner import Failure, Run
 from tests.conformance.mqtt.steps import Scenario, closed, expect, send
@@ -29,7 +30,7 @@ def test_machine(scenario: Scenario, version: int) -> None:
 def test_statements_exercised(record_testsuite_property: object) -> None:
     """How many normative statements the corpus touches; it may grow, and it does not shrink unseen."""
     exercised: dict[int, set[str]] = {4: set(), 5: set()}
-    for scenario in SCENARIOS:
+    for scenario in [*SCENARIOS, *BROKER_SCENARIOS]:
         for version, statements in scenario.statements.items():
             exercised[version].update(statements.split())
     for version, statements in exercised.items():
@@ -40,7 +41,7 @@ def test_statements_exercised(record_testsuite_property: object) -> None:
 
 
 def test_names_are_unique() -> None:
-    names = [scenario.name for scenario in SCENARIOS]
+    names = [scenario.name for scenario in [*SCENARIOS, *BROKER_SCENARIOS]]
     assert len(names) == len(set(names))
 
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.message import Run
-from edge.broker.retained import RetainedMessages
+from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
+from edge.broker.retained import KIND, RetainedMessages
 from edge.broker.store.memory import MemoryStore
 from edge.broker.topics import matches
 
@@ -61,3 +62,95 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
     retained._collect = counting  # type: ignore[method-assign]
     assert [each.address for each in retained.matching("plant/77/+")] == ["plant/77/temperature"]
     assert visited <= 4
+
+
+class Shelf:
+    """Retained messages with a clock; a body says how many seconds its message is worth keeping, ``0``: for ever."""
+
+    def __init__(self, store: MemoryStore | None = None) -> None:
+        self.now_s = 0
+        self.judged: set[str] = set()
+        self.unknown_age: set[str] = set()
+        self.store = store or MemoryStore(post=lambda call: call())
+        self.kept = RetainedMessages(self.store, lambda run: int(run.bodies[0]) * 10**9 or None)
+
+    def put(self, address: str, ttl_s: int) -> None:
+        self.kept.put(Run(address, "d", 1, b"", [b"%d" % ttl_s], self.now_s * 10**9))
+
+    def tick(self, now_s: int) -> None:
+        self.now_s = now_s
+        self.kept.purge(now_s * 10**9, self._is_over)
+        self.store.flush()
+
+    def _is_over(self, run: Run, ttl: int) -> bool:
+        self.judged.add(run.address)
+        return run.address not in self.unknown_age and self.now_s * 10**9 - run.received_at >= ttl
+
+    @property
+    def names(self) -> set[str]:
+        return {found.address for found in self.kept.matching("#")}
+
+    @property
+    def stored(self) -> set[str]:
+        return {address for address, _ in self.store.items(KIND)}
+
+
+class TestExpiry:
+    def test_what_has_expired_leaves_memory_and_store(self) -> None:
+        shelf = Shelf()
+        for i in range(10):
+            shelf.put(f"a/{i}", i)  # the first one for ever
+        shelf.tick(4)
+        assert shelf.names == shelf.stored == {"a/0", *(f"a/{i}" for i in range(5, 10))}
+        assert (len(shelf.kept), shelf.kept.expired) == (6, 4)
+        assert shelf.judged == {f"a/{i}" for i in range(1, 5)}, "nothing else was looked at"
+
+    def test_after_a_restart_too(self) -> None:
+        shelf = Shelf()
+        shelf.put("a", 5)
+        shelf.tick(1)
+        again = Shelf(shelf.store)
+        again.tick(6)
+        assert again.names == again.stored == set()
+
+    def test_a_replaced_message_counts_from_anew(self) -> None:
+        shelf = Shelf()
+        shelf.put("a", 5)
+        shelf.put("b", 5)
+        shelf.tick(4)
+        shelf.put("a", 5)
+        shelf.put("b", 0)
+        shelf.tick(8)
+        assert shelf.names == {"a", "b"}
+        shelf.tick(9)
+        assert shelf.names == {"b"}
+
+    def test_so_many_at_a_time(self) -> None:
+        shelf = Shelf()
+        for i in range(RETAINED_PURGED_MAX + 20):
+            shelf.put(f"a/{i}", 1)
+        shelf.tick(5)
+        assert len(shelf.kept) == 20
+        shelf.tick(5)
+        assert len(shelf.kept) == 0
+
+    def test_what_is_remembered_of_replaced_ones_is_bounded(self) -> None:
+        shelf = Shelf()
+        for i in range(3 * RETAINED_STALE_MAX):
+            shelf.put("a", 1_000_000 + i)
+            shelf.tick(1)
+            assert len(shelf.kept._due) <= RETAINED_STALE_MAX + 4
+        assert shelf.names == {"a"}
+        shelf.tick(2_000_000)
+        assert shelf.names == set()
+
+    def test_an_age_nobody_knows_is_judged_again_later(self) -> None:
+        shelf = Shelf()
+        shelf.unknown_age.add("a")
+        shelf.put("a", 1)
+        shelf.tick(5)
+        shelf.unknown_age.clear()
+        shelf.tick(6)
+        assert shelf.names == {"a"}
+        shelf.tick(6 + RETAINED_JUDGED_AGAIN_S)
+        assert shelf.names == set()

@@ -84,6 +84,8 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {conectionsMax: 1}}"), 'unknown limit "conectionsMax"; did you mean "connectionsMax"?'),
         (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),
         (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number above 0, not 1.5"),
+        (gateway("{limits: {receiveMaximum: 65536}}"), "expected at most 65535, not 65536"),
+        (gateway("{limits: {inflightMax: 70000}}"), "expected at most 65535, not 70000"),
         (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is no hub'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
