@@ -97,12 +97,15 @@ class Quotas:
         if log not in account.logs:
             account.logs.append(log)
             account.room = 0
+            self._store.delay(log, policy.durability.delay_s)
         return account
 
     def configure(self, policies: Mapping[str, AddressPolicy]) -> None:
         """The promises of every rule that has some, by its pattern. What is reserved is set aside from now on."""
         for pattern, account in self._accounts.items():
             account.policy = policies.get(pattern, AddressPolicy())
+            for log in account.logs:
+                self._store.delay(log, account.policy.durability.delay_s)
         for pattern, policy in policies.items():
             if policy.reserve_bytes and pattern not in self._accounts:
                 self._accounts[pattern] = Account(self, policy)

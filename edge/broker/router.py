@@ -138,7 +138,7 @@ class Router(Registry):
             self._committing, self._gathered = self._gathered, []
             if witness is not None:
                 witness.sealed()
-        elif self._gathered and not self._store.committing:
+        elif self._gathered and not (self._store.committing or self._store.gathered):
             answers, self._gathered = self._gathered, []
             self._answer(answers, None)
 

@@ -44,6 +44,9 @@ from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
 
 STORE_BUSY = "the store has too much under way"
 
+TIMER_SLACK_S = 0.001
+"""The loop's timers count in milliseconds."""
+
 SECURE = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
 """Listeners with TLS."""
 
@@ -63,6 +66,7 @@ class Broker:
         self._flush_scheduled = False
         self._paused = False
         self._ticker: asyncio.TimerHandle | None = None
+        self._batch_timer: asyncio.TimerHandle | None = None
         self.router = Router(
             store,
             AddressTable(configuration.rules, configuration.default_rule),
@@ -108,8 +112,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Close the listeners and every connection; what was acknowledged is on disk already."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        for timer in (self._ticker, self._batch_timer):
+            if timer is not None:
+                timer.cancel()
         for session in self.clients.attached():
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
@@ -157,14 +162,32 @@ class Broker:
     def _flush(self) -> None:
         self._flush_scheduled = False
         self.router.flush()
+        self._wait_for_company()
         if not self._paused and self.store.pending_bytes > PENDING_BYTES_MAX:
             self._paused = True
             for driver in self._drivers():
                 driver.pause_reading(STORE_BUSY)
 
+    def _wait_for_company(self) -> None:
+        """Come back when messages that may wait (``durability: batch``) have waited."""
+        due_in = self.store.due_in()
+        if due_in is None:
+            return
+        due_at = self._loop.time() + due_in
+        if self._batch_timer is not None:
+            if self._batch_timer.when() <= due_at + TIMER_SLACK_S:
+                return
+            self._batch_timer.cancel()
+        self._batch_timer = self._loop.call_at(due_at, self._waited)
+
+    def _waited(self) -> None:
+        self._batch_timer = None
+        self._flush()
+
     def _committed(self, commit: Committed) -> None:
         self.store_problem = None if commit.error is None else str(commit.error)
         self.router.committed(commit)
+        self._wait_for_company()
         if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False
             for driver in self._drivers():

@@ -164,6 +164,15 @@ class Store(Protocol):
         """
         ...
 
+    def delay(self, log: int, delay_s: float) -> None:
+        """Appends to this log may wait up to `delay_s` for company before their group is sealed; 0 (as for a new log)
+        seals at the next `flush`."""
+        ...
+
+    def due_in(self) -> float | None:
+        """Seconds until a `flush` would seal what waits for company; None when nothing does. 0 or more."""
+        ...
+
     def bounds(self, log: int) -> tuple[int, int]:
         """(first position kept, next position to be given), both of what is committed."""
         ...

@@ -63,7 +63,7 @@ class GroupingStore(Places, ABC):
         self._sizes: dict[int, int] = {}
         self._state: dict[tuple[str, str], bytes | None] = {}
         # work that can wait for company
-        self._lazy_due: float | None = None
+        self._lazy_since: float | None = None
         self._retry_at = 0.0
         # counters: all known ones, and those the medium has not been told
         self._sequences: dict[str, int] = {}
@@ -132,7 +132,14 @@ class GroupingStore(Places, ABC):
         self._runs.append((log, run))
         self._size += size
         self._sizes[log] = self._sizes.get(log, 0) + size
-        self._urgent = True
+        if self._delays and log in self._delays:
+            due = self._clock() + self._delays[log]
+            if self._batch_due is None or due < self._batch_due:
+                self._batch_due = due
+            if self._size >= self._limits.batch_bytes_max:
+                self._urgent = True
+        else:
+            self._urgent = True
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         check_text("kind", kind)
@@ -176,13 +183,21 @@ class GroupingStore(Places, ABC):
             return False
         waiting = self._waiting()
         now = self._clock()
-        if waiting and self._lazy_due is None:
-            self._lazy_due = now + self._limits.moves_delay_s
-        due = now >= self._retry_at and waiting and (now >= (self._lazy_due or 0.0) or bool(self._unfinished))
-        if not (self._urgent or due):
+        if not waiting:
+            self._lazy_since = None
+        elif self._lazy_since is None:
+            self._lazy_since = now
+        batch_due = self._batch_due is not None and now >= self._batch_due
+        lazy_due = waiting and now >= self._retry_at and (self._lazy_over(now) or bool(self._unfinished))
+        if not (self._urgent or batch_due or lazy_due):
             return False
-        self._start(now, due=due, last=False)
+        self._start(now, due=lazy_due or batch_due, last=False)
         return True
+
+    def due_in(self) -> float | None:
+        if self._batch_due is None or self._sealed is not None:
+            return None
+        return max(0.0, self._batch_due - self._clock())
 
     def info(self) -> StoreInfo:
         logs = [LogInfo(s.log, s.name, s.first, s.next, s.bytes) for s in self._logs.values()]
@@ -197,7 +212,7 @@ class GroupingStore(Places, ABC):
         if self._closed:
             return
         self._wait()
-        if self._urgent or self._waiting() or self._uncounted or self._uncounted_logs:
+        if self._urgent or self._runs or self._waiting() or self._uncounted or self._uncounted_logs:
             self._start(self._clock(), due=True, last=True)
             self._wait()
         self._closed = True
@@ -205,8 +220,16 @@ class GroupingStore(Places, ABC):
 
     # --- sealing ----------------------------------------------------------------------------------------------
 
+    def _lazy_over(self, now: float) -> bool:
+        """True when what can wait has waited: cursor moves no less than the messages of their logs may, as commits for
+        moves alone would cost the card what the delay of the messages saves."""
+        delay, delays = self._limits.moves_delay_s, self._delays
+        if delays and self._moved:
+            delay = max(delay, min(delays.get(self._cursors[cursor].log, 0.0) for cursor in self._moved))
+        return self._lazy_since is not None and now >= self._lazy_since + delay
+
     def _waiting(self) -> bool:
-        """True when there is something to write, however little it hurries."""
+        """True when there is something to write, however little it hurries; messages have a time of their own."""
         return bool(
             self._moved
             or self._reclaim
@@ -214,7 +237,6 @@ class GroupingStore(Places, ABC):
             or self._opened
             or self._dropped
             or self._new_logs
-            or self._runs
             or self._given_up
         )
 
@@ -223,6 +245,7 @@ class GroupingStore(Places, ABC):
         group = Group(self._runs, self._size, self._sizes, self._new_logs, self._opened, self._dropped, self._state)
         self._runs, self._size, self._sizes, self._new_logs = [], 0, {}, []
         self._opened, self._dropped, self._state, self._urgent = set(), set(), {}, False
+        self._batch_due = None
         group.given_up, self._given_up = self._given_up, []
         group.evicting, self._evicting = self._evicting, {}
         group.losses = self._ledger.take()
@@ -235,7 +258,7 @@ class GroupingStore(Places, ABC):
             self._choose_reclaims(group)
             if due or group.reclaims:
                 group.moved, self._moved = self._moved, set()
-                self._lazy_due = None
+                self._lazy_since = None
             group.cursor_rows = self._cursor_rows(group)
             self._commit(group)
         except (StoreError, struct.error, OverflowError, UnicodeError) as error:
@@ -367,4 +390,5 @@ class GroupingStore(Places, ABC):
         self._given_up[:0] = [given for given in group.given_up if not given.if_kept]
         self._state = {**group.state, **self._state}
         self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
-        self._lazy_due = self._retry_at = self._clock() + self._limits.retry_delay_s
+        self._lazy_since = self._clock()
+        self._retry_at = self._lazy_since + self._limits.retry_delay_s

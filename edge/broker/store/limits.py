@@ -44,6 +44,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     moves_delay_s: float = 0.05
     """Longest wait of a cursor move for its commit. A move on its own is worth no fsync: 20 a second wear no card, and
     what is lost with it is at worst delivered a second time."""
+    batch_bytes_max: int = 4 * MIB
+    """Bytes of messages that wait for company at most: what a power cut may take before anybody was told otherwise, and
+    what a commit is worth on any card."""
     retry_delay_s: float = 1.0
     """Pause before state kept from a failed commit is tried again by itself; a new append tries at once."""
     counted_commits_max: int = 64

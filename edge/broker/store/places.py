@@ -37,6 +37,8 @@ class Places:
         self._cursors: dict[int, CursorState] = {}
         self._cursor_numbers: dict[tuple[str, int], int] = {}
         self._cursor_last = 0
+        self._delays: dict[int, float] = {}
+        """Seconds appends may wait, of logs where they may."""
         # the open group
         self._new_logs: list[int] = []
         self._opened: set[int] = set()
@@ -45,6 +47,8 @@ class Places:
         self._evicting: dict[int, int] = {}
         self._ledger = OpenLedger(limits)
         self._urgent = False
+        self._batch_due: float | None = None
+        """When the group is to be sealed at the latest for what was appended with a delay."""
         # work that can wait for company
         self._moved: set[int] = set()
         self._reclaim: dict[int, None] = {}
@@ -63,6 +67,12 @@ class Places:
             self._new_logs.append(number)
             self._urgent = True
         return number
+
+    def delay(self, log: int, delay_s: float) -> None:
+        if delay_s > 0:
+            self._delays[log] = delay_s
+        elif self._delays.pop(log, None) is not None:
+            self._urgent = True  # what waits there waits no longer
 
     def bounds(self, log: int) -> tuple[int, int]:
         state = self._logs[log]

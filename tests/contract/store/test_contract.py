@@ -412,3 +412,78 @@ class TestClose:
         assert (info.epoch, info.messages, info.bytes) == (rig.store.epoch, 2, 4)
         assert info.logs[0] == (log, "a", 0, 2, 4)
         assert info.cursors[0][1:] == ("c", log, 0, 2)
+
+
+class TestDelay:
+    def test_messages_that_may_wait_share_a_commit(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        rig.store.delay(log, 0.5)
+        assert rig.store.due_in() is None
+        rig.store.append(log, run_of(b"0"))
+        assert rig.store.due_in() == pytest.approx(0.5)
+        rig.now += 0.4
+        rig.store.append(log, run_of(b"1"))
+        assert not rig.store.flush()
+        assert rig.store.due_in() == pytest.approx(0.1)
+        rig.now += 0.1
+        assert rig.store.flush()
+        assert rig.store.due_in() is None
+        while rig.store.committing:
+            rig.turn()
+        assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
+
+    def test_one_that_may_not_takes_them_along(self, rig: Rig) -> None:
+        slow, fast = rig.store.log("slow"), rig.store.log("fast")
+        for log in (slow, fast):
+            rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        rig.store.delay(slow, 5.0)
+        rig.store.append(slow, run_of(b"0", address="s"))
+        assert not rig.store.flush()
+        rig.store.append(fast, run_of(b"1", address="f"))
+        assert rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert len(rig.commits[-1].appended) == 2
+
+    def test_what_waits_is_bounded(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        rig.store.delay(log, 5.0)
+        size = Limits().batch_bytes_max
+        rig.store.append(log, run_of(b"x" * (size - 1)))
+        assert not rig.store.flush()
+        rig.store.append(log, run_of(b"x"))
+        assert rig.store.flush()
+
+    def test_moves_wait_as_long_as_the_messages_of_their_log(self, rig: Rig) -> None:
+        log, other = rig.store.log("a"), rig.store.log("b")
+        cursors = [rig.store.open_cursor("c", each, 0) for each in (log, other)]
+        rig.store.append(log, run_of(b"0"))
+        rig.store.append(other, run_of(b"0", address="o"))
+        rig.settle()
+        rig.store.delay(log, 5.0)
+        rig.store.acknowledge(cursors[0], 0, 0)
+        assert not rig.store.flush()
+        rig.now += 4.9
+        assert not rig.store.flush()
+        rig.store.acknowledge(cursors[1], 0, 0)
+        assert rig.store.flush(), "the other log's moves have waited long enough"
+
+    def test_nothing_waits_once_the_delay_is_gone_or_the_store_closes(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.commit()
+        rig.store.delay(log, 5.0)
+        rig.store.append(log, run_of(b"0"))
+        rig.store.delay(log, 0.0)
+        assert rig.store.flush()
+        rig.store.delay(log, 5.0)
+        rig.store.append(log, run_of(b"1"))
+        rig.reopen()
+        assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
+        rig.store.close()

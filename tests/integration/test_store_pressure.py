@@ -1,0 +1,156 @@
+"""What a full address says in each protocol, what dropOldest drops, and when a batched acknowledgement leaves."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from proton import Message
+from proton.utils import BlockingConnection, SendException
+
+from edge.broker.store.sqlite import FILE_NAME
+from tests.support.processes import Waypost, wait_until
+
+WAIT_S = 20.0
+
+RESOURCES = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {listeners:
+  {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default},
+  spec: {authenticationService: {name: none}, quota: {bytes: 1Mi}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.small},
+  spec: {address: small, type: queue, quota: {bytes: 1000}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.ring},
+  spec: {address: ring, type: queue, quota: {bytes: 2000}, whenFull: dropOldest}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.slow},
+  spec: {address: slow, type: queue, durability: "batch:300"}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.fast}, spec: {address: fast, type: queue}}
+"""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    folder = tmp_path_factory.mktemp("pressure")
+    (folder / "gateway.yaml").write_text(RESOURCES)
+    arguments = ("edge", "run", "--data", str(folder / "data"), "--config", str(folder / "gateway.yaml"))
+    with Waypost(folder / "gateway.log", *arguments) as running:
+        yield running
+
+
+class Publisher:
+    """A Paho client that tells what each PUBACK said, and when it was cut off."""
+
+    def __init__(self, gateway: Waypost, version: int) -> None:
+        self.answers: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.closed: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, f"publisher-{version}-{time.monotonic_ns()}", protocol=version
+        )
+        self.client.on_publish = lambda _client, _data, _mid, reason, _properties: self.answers.put(reason.value)
+        self.client.on_disconnect = lambda *_: self.closed.put(True)
+        self.client.connect("127.0.0.1", gateway.port("mqtt"))
+        self.client.loop_start()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.disconnect()
+        self.client.loop_stop()
+
+    def publish(self, address: str, body: bytes) -> int:
+        self.client.publish(address, body, 1)
+        return self.answers.get(timeout=WAIT_S)
+
+
+def test_a_full_queue_refuses_in_every_protocol_and_takes_again(gateway: Waypost) -> None:
+    with Publisher(gateway, paho.MQTTv5) as publisher:
+        assert [publisher.publish("small", b"x" * 100) for _ in range(10)] == [0] * 10
+        assert publisher.publish("small", b"x") == 0x97
+    with Publisher(gateway, paho.MQTTv311) as old:
+        old.client.publish("small", b"x", 1)
+        assert old.closed.get(timeout=WAIT_S), "before MQTT 5 nothing says no: the connection does"
+        assert old.answers.empty(), "3.1.1 is never told success for what was not kept"
+        old.client.disconnect()
+    web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
+    web.request("POST", "/t/small", b"x")
+    assert web.getresponse().status == 507
+    web.close()
+    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    try:
+        sender = amqp.create_sender("small")
+        assert sender.link.credit == 0
+        receiver = amqp.create_receiver("small", credit=10)
+        for _ in range(10):
+            assert len(receiver.receive(timeout=WAIT_S).body) == 100
+            receiver.accept()
+        sender.send(Message(body=b"room again"), timeout=WAIT_S)
+        with pytest.raises(SendException):
+            amqp.create_sender("fast").send(Message(body=b"x" * (1 << 20)), timeout=WAIT_S)
+    finally:
+        amqp.close()
+    with Publisher(gateway, paho.MQTTv5) as publisher:
+        assert publisher.publish("small", b"x") == 0
+
+
+def number_in(message: Message) -> int:
+    return int(bytes(message.body))  # its memory is the message's, which the caller still holds
+
+
+def test_drop_oldest_keeps_the_newest_and_the_ledger_names_the_rest(gateway: Waypost) -> None:
+    with Publisher(gateway, paho.MQTTv5) as publisher:
+        for number in range(100):
+            assert publisher.publish("ring", b"%0100d" % number) == 0
+    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    try:
+        receiver = amqp.create_receiver("ring", credit=100)
+        first = number_in(receiver.receive(timeout=WAIT_S))
+        rest = [number_in(receiver.receive(timeout=WAIT_S)) for _ in range(99 - first)]
+        assert rest == list(range(first + 1, 100))
+        assert 15 <= 100 - first <= 20
+    finally:
+        amqp.close()
+    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
+    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    try:
+        entries = connection.execute("SELECT first, last, messages, bytes, reason FROM ledger WHERE address = 'ring'")
+        assert entries.fetchall() == [(0, first - 1, first, first * 100, "evicted")]
+    finally:
+        connection.close()
+
+
+def test_a_batched_acknowledgement_waits_for_its_commit(gateway: Waypost) -> None:
+    with Publisher(gateway, paho.MQTTv5) as publisher:
+        assert publisher.publish("slow", b"makes the queue") == 0
+        began = time.monotonic()
+        assert publisher.publish("slow", b"x") == 0
+        assert time.monotonic() - began >= 0.29
+        for _ in range(3):
+            publisher.client.publish("slow", b"waits", 1)
+        assert publisher.publish("fast", b"takes them along") == 0
+        answers = [publisher.answers.get(timeout=WAIT_S) for _ in range(3)]
+        assert answers == [0, 0, 0]
+
+
+def test_figures_are_on_the_status_page(gateway: Waypost) -> None:
+    def stored() -> dict[str, int]:
+        web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
+        web.request("GET", "/api/v1/status")
+        status = json.loads(web.getresponse().read())
+        web.close()
+        return {entry["address"]: entry["stored"] for entry in status["addresses"]}
+
+    wait_until(lambda: stored().get("slow") == 5, timeout_s=WAIT_S, what="the status page shows what is stored")
