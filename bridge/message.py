@@ -24,6 +24,8 @@ DURABLE = 0b0001_0000
 """The AMQP header's ``durable`` (AMQP 1.0 section 3.2.1); for MQTT the same as QoS > 0."""
 CLOCK_GOOD = 0b0010_0000
 """The gateway's clock was known to be right when it stamped ``received_at``."""
+GROUPED = 0b0100_0000
+"""AMQP: at least one message of the run has a group-id (AMQP 1.0 section 3.2.4), so a queue has to look at each."""
 
 
 class Run(msgspec.Struct, gc=False):

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from bridge.message import Stored
+from bridge.message import Run, Stored
 
 
 class Refusal(enum.Enum):
@@ -82,8 +82,22 @@ class Origin(Protocol):
         ...
 
 
+class Selection(Protocol):
+    """What a consumer wants of a queue, the rest being for others; see `Consumer`."""
+
+    text: str
+    """Two selections of the same text want the same messages."""
+
+    def wanted(self, run: Run) -> Sequence[bool]:
+        """One a message of the run: this consumer may have it."""
+        ...
+
+
 class Consumer(Protocol):
-    """Who deliveries go to."""
+    """Who deliveries go to.
+
+    A consumer of queues that is choosy has an attribute ``selection``, a `Selection` (or None).
+    """
 
     name: str
 

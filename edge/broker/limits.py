@@ -94,6 +94,26 @@ GIVING_UP_MAX: Final = 10_000
 """Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
 they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""
 
+VIEW_READ_BYTES_MAX: Final = 64 * KIB
+"""Message bytes one consumer of a queue with selectors, groups or priorities looks at in one go: some 600 small
+messages at 5 to 10 us each, so that a selector's walk over a backlog holds up nobody."""
+
+TAKEN_RANGES_MAX: Final = 50_000
+"""Ranges of a queue's messages taken out of turn, about 200 bytes each, all of them written with the cursor (8 bytes
+each); above it a selector whose messages lie between others waits until those others are taken."""
+
+SELECTIONS_REMEMBERED_MAX: Final = 64
+"""Selectors of a queue whose consumers have left and of which it is known up to where nothing is for them, so that a
+client that attaches anew for every message does not have the backlog scanned each time."""
+
+PRIORITY_RANGES_MAX: Final = 10_000
+"""Ranges of a queue's messages of other than normal priority, about 100 bytes each for the queue and for each consumer;
+messages beyond it keep the place they arrived in."""
+
+GROUP_BUCKETS: Final = 1_024
+"""Buckets the groups of a queue's messages fall into; a bucket goes to one consumer. Many more than consumers, so that
+each gets its share, and few enough to be looked through when one leaves."""
+
 SELECTOR_LENGTH_MAX: Final = 4_096
 """Characters of a receiver's selector: it is evaluated for every message."""
 

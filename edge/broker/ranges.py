@@ -42,6 +42,27 @@ class Ranges:
         i = bisect_right(self._firsts, value) - 1
         return i >= 0 and value <= self._lasts[i]
 
+    def following(self, value: int) -> int | None:
+        """The smallest integer in the set that is `value` or more; None when there is none."""
+        i = bisect_right(self._lasts, value - 1)
+        return max(value, self._firsts[i]) if i < len(self._firsts) else None
+
+    def free_from(self, value: int) -> int:
+        """The smallest integer not in the set that is `value` or more."""
+        i = bisect_right(self._firsts, value) - 1
+        return self._lasts[i] + 1 if i >= 0 and value <= self._lasts[i] else value
+
+    def outside(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of ``first..last`` that are not in the set, ascending."""
+        parts = []
+        for low, high in self.within(first, last):
+            if first < low:
+                parts.append((first, low - 1))
+            first = high + 1
+        if first <= last:
+            parts.append((first, last))
+        return parts
+
     def add(self, first: int, last: int) -> None:
         """Add ``first..last``, merging what it touches."""
         firsts, lasts = self._firsts, self._lasts

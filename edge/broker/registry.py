@@ -30,6 +30,7 @@ from edge.broker.subscriptions import (
     AnycastGroup,
     BrowsingSubscription,
     LogSubscription,
+    QueueSubscription,
     TransientSubscription,
     WaitingPool,
 )
@@ -242,7 +243,7 @@ class Registry:
         queue = self._queues.get(address)
         if queue is None:
             log = self._store.log(f"queue {address}")
-            queue = self._log_subscription(address, QUEUE_CURSOR, log, 0, self.policy(address))
+            queue = self._log_subscription(address, QUEUE_CURSOR, log, 0, self.policy(address), QueueSubscription)
             self._queues[address] = queue
             self._store.put("queue", address, b"")
             for consumer in self._pattern_consumers.match(address):
@@ -375,12 +376,18 @@ class Registry:
         return own or self._policies.get(self._rule_of_log.get(log, ""), PLAIN)
 
     def _log_subscription(
-        self, pattern: str, name: str, log: int, position: int, policy: AddressPolicy
+        self,
+        pattern: str,
+        name: str,
+        log: int,
+        position: int,
+        policy: AddressPolicy,
+        kind: type[LogSubscription] = LogSubscription,
     ) -> LogSubscription:
         """The subscription with cursor `name` in a log, where the store left it or new at `position`."""
         cursor = self._store.open_cursor(name, log, position)
         record = self._store.cursor(cursor)
-        subscription = LogSubscription(
+        subscription = kind(
             self._store,
             pattern,
             log,
@@ -412,6 +419,7 @@ class Registry:
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")
-            self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0, self.policy(address))
+            policy = self.policy(address)
+            self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0, policy, QueueSubscription)
         for _, value in self._store.items("subscription"):
             self._open(msgspec.msgpack.decode(value, type=Declaration))

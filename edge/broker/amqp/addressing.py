@@ -129,7 +129,7 @@ def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
         raise Unacceptable("amqp:not-implemented", "one queue is browsed at a time")
     selector = None
     for key, value in source.filters.items():
-        if _described(value, _SELECTOR) and (kind is AddressType.TOPIC or options.browse):
+        if _described(value, _SELECTOR) and (kind is AddressType.TOPIC or kind.is_queue):
             selector, filters[key] = _selector(value.value), value
     if kind is AddressType.TOPIC:
         options = _topic_options(link, container_id, address, name, options)

@@ -7,11 +7,20 @@ from typing import Protocol
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
-from bridge.message import AMQP, DURABLE, Run
+from bridge.message import AMQP, DURABLE, GROUPED, Run
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
-from edge.broker.amqp.translate import EXPIRY_FIELD, address_of, expiry_ms_of, flags_of, read_header, with_ttl
+from edge.broker.amqp.translate import (
+    EXPIRY_FIELD,
+    GROUP_FIELD,
+    address_of,
+    expiry_ms_of,
+    flags_of,
+    properties_of,
+    read_header,
+    with_ttl,
+)
 from edge.broker.contract import Refusal
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.policy import Grant
@@ -183,10 +192,13 @@ class IncomingLink:
             try:
                 end, start = bare_message(message)
                 body = message[start:]
-                address = self.address if self.address is not None else check_to(address_of(body))
+                properties = properties_of(body)
+                address = self.address if self.address is not None else check_to(address_of(properties))
                 self._permit(address)
                 flags = AMQP | flags_of(body, settled=settled)
-                header = self._header(message[:end], body)
+                if isinstance(properties[GROUP_FIELD], str):
+                    flags |= GROUPED
+                header = self._header(message[:end], expiry_ms_of(properties))
             except (DecodeError, Unacceptable) as error:
                 self._reject(token, error)
                 continue
@@ -198,10 +210,9 @@ class IncomingLink:
                 gathering.tokens.append(token)
         self._publish_gathered(gathering)
 
-    def _header(self, header: bytes, body: bytes) -> bytes:
+    def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one
-        place says how long a message lives, and the bare message stays as it is. Raises `DecodeError`."""
-        expiry_ms = expiry_ms_of(body)
+        place says how long a message lives, and the bare message stays as it is."""
         if expiry_ms is None:
             return header
         return with_ttl(header, max(0, expiry_ms - self._router.now_ns() // _NS_IN_MS))
@@ -223,7 +234,8 @@ class IncomingLink:
 
 
 def _says_when_it_expires(message: bytes, offset: int) -> bool:
-    """True when the list of properties at `offset` reaches to its ninth field, absolute-expiry-time."""
+    """True when the list of properties at `offset` reaches to its ninth field, absolute-expiry-time, or beyond it to
+    group-id."""
     code = message[offset]
     if code == 0xC0:
         return message[offset + 2] > EXPIRY_FIELD

@@ -9,8 +9,9 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Dispositions, Engine, Link, State
 from bridge.message import Run, Stored
 from edge.broker.amqp.incoming import Flusher
+from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
-from edge.broker.amqp.translate import amqp_messages, selectable
+from edge.broker.amqp.translate import amqp_messages
 from edge.broker.contract import Outcome, Subscription
 from edge.broker.router import Router
 from edge.broker.subscriptions.group import SETTLED
@@ -43,9 +44,11 @@ class OutgoingLink:
         durable: bool,
         clock_ns: Callable[[], int],
         selector: Selector | None = None,
+        shared: bool = False,
     ) -> None:
         """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
-        for this receiver, and nobody else is there to get it (topics, browsing)."""
+        for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
+        to get it (topics, browsing)."""
         self.name = name
         self.subscription: Joinable | None = None
         """Set once the router has given one."""
@@ -55,7 +58,8 @@ class OutgoingLink:
         self._driver = driver
         self._durable = durable
         self._clock_ns = clock_ns
-        self._selector = selector
+        self.selection = QueueSelection(selector) if selector is not None and shared else None
+        self._selector = None if shared else selector
         self._retained: deque[Run] = deque()
         self._tag = 0
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
@@ -192,6 +196,17 @@ class OutgoingLink:
         if link.credit <= 0 or self.subscription.idle_now:
             self._engine.drained(link)
             self._driver.flush_soon()
+
+
+class QueueSelection:
+    """What a selector wants of a queue; the rest stays for other consumers (`edge.broker.contract.Selection`)."""
+
+    def __init__(self, selector: Selector) -> None:
+        self.text = selector.text
+        self._selector = selector
+
+    def wanted(self, run: Run) -> list[bool]:
+        return [_is_selected(self._selector, message) for message in amqp_messages(run)]
 
 
 def _is_selected(selector: Selector, message: bytes) -> bool:

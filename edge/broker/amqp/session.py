@@ -272,6 +272,7 @@ class AmqpSession:
             durable=wanted.durable,
             clock_ns=self._clock_ns,
             selector=wanted.selector,
+            shared=self._router.address_type(wanted.address).is_queue and not wanted.options.browse,
         )
         options = wanted.options
         resumed = options.durable_name is not None and options.durable_name in self._router.durable_subscriptions

@@ -22,7 +22,7 @@ from edge.broker.mqtt.properties import Properties, decode_run, encode_run
 QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
 
-_PROPERTY_NAMES: Final = (
+PROPERTY_NAMES: Final = (
     "message-id",
     "user-id",
     "to",
@@ -42,14 +42,8 @@ _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 2, 4, 5, 6
 _CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
 """Where absolute-expiry-time is among them."""
-
-_JMS_FIELDS: Final = (
-    ("JMSMessageID", 0),
-    ("JMSType", 3),
-    ("JMSReplyTo", 4),
-    ("JMSCorrelationID", 5),
-    ("JMSTimestamp", 9),
-)
+GROUP_FIELD: Final = 10
+_NO_PROPERTIES: Final = (None,) * len(PROPERTY_NAMES)
 
 _SINGLE: Final = (
     "payload_format_indicator",
@@ -149,15 +143,16 @@ def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
     found = outline(bare_message)
     properties: dict[str, Any] = {}
     content_type: str | None = None
-    for name, value in zip(_PROPERTY_NAMES, found.properties, strict=False):
+    for name, value in zip(PROPERTY_NAMES, found.properties, strict=False):
         if name == "content-type" and isinstance(value, str):
             content_type = str(value)
         elif value is not None:
-            properties[name] = _plain(value)
+            properties[name] = plain_value(value)
     if found.application:
-        properties["application-properties"] = {str(key): _plain(value) for key, value in found.application.items()}
+        application = {str(key): plain_value(value) for key, value in found.application.items()}
+        properties["application-properties"] = application
     if found.annotations:
-        properties["message-annotations"] = {str(key): _plain(value) for key, value in found.annotations.items()}
+        properties["message-annotations"] = {str(key): plain_value(value) for key, value in found.annotations.items()}
     return content_type, properties, found.body
 
 
@@ -172,30 +167,38 @@ def is_empty(bare_message: bytes) -> bool:
         return False
 
 
-def expiry_ms_of(bare_message: bytes) -> int | None:
-    """The absolute-expiry-time of its properties (section 3.2.4), in milliseconds since 1970. Raises `DecodeError`."""
+def properties_of(bare_message: bytes) -> Sequence[Any]:
+    """The fields of its properties section (section 3.2.4), None for what it leaves out. Raises `DecodeError`."""
     for section in s.sections(bare_message):
         if section.code == s.PROPERTIES:
             properties, _ = decode(bare_message, section.value)
-            expiry = (
-                properties[EXPIRY_FIELD] if isinstance(properties, list) and len(properties) > EXPIRY_FIELD else None
-            )
-            return int(expiry) if isinstance(expiry, int) and expiry > 0 else None
+            if not isinstance(properties, list):
+                raise DecodeError("properties that are no list")
+            return [*properties, *[None] * (len(PROPERTY_NAMES) - len(properties))]
         if section.code > s.PROPERTIES:
             break
-    return None
+    return _NO_PROPERTIES
 
 
-def address_of(bare_message: bytes) -> str | None:
-    """The `to` of its properties, where messages on an anonymous relay say their address. Raises `DecodeError`."""
-    for section in s.sections(bare_message):
-        if section.code == s.PROPERTIES:
-            properties, _ = decode(bare_message, section.value)
-            to = properties[_TO] if isinstance(properties, list) and len(properties) > _TO else None
-            return str(to) if isinstance(to, str) else None
-        if section.code > s.PROPERTIES:
-            break
-    return None
+def expiry_ms_of(properties: Sequence[Any]) -> int | None:
+    """Their absolute-expiry-time, in milliseconds since 1970."""
+    expiry = properties[EXPIRY_FIELD]
+    return int(expiry) if isinstance(expiry, int) and expiry > 0 else None
+
+
+def address_of(properties: Sequence[Any]) -> str | None:
+    """Their `to`, where messages on an anonymous relay say their address."""
+    to = properties[_TO]
+    return str(to) if isinstance(to, str) else None
+
+
+def group_of(bare_message: bytes) -> str | None:
+    """The group-id of its properties. A message that cannot be read is in no group."""
+    try:
+        group = properties_of(bare_message)[GROUP_FIELD]
+    except DecodeError:
+        return None
+    return str(group) if isinstance(group, str) else None
 
 
 def flags_of(bare_message: bytes, *, settled: bool) -> int:
@@ -210,22 +213,6 @@ def flags_of(bare_message: bytes, *, settled: bool) -> int:
             if annotations.get(RETAIN_ANNOTATION) is True:
                 flags |= RETAIN
     return flags
-
-
-def selectable(message: bytes) -> dict[str, Any]:
-    """What a selector may name of a whole message: its application properties and JMS' header fields (Jakarta
-    Messaging 3.1 section 3.8.1.1 and the JMS mapping of AMQP). Raises `DecodeError` when it is none."""
-    found = outline(message)
-    first = s.section_at(message, 0)
-    header = read_header(message[: first.end]) if first.code == s.HEADER else Header()
-    fields = [*found.properties, *[None] * len(_PROPERTY_NAMES)]
-    values: dict[str, Any] = {str(name): value for name, value in found.application.items()}
-    values["JMSPriority"] = header.priority
-    values["JMSDeliveryMode"] = "PERSISTENT" if header.durable else "NON_PERSISTENT"
-    for name, i in _JMS_FIELDS:
-        if fields[i] is not None:
-            values[name] = int(fields[i]) if isinstance(fields[i], int) else str(_plain(fields[i]))
-    return values
 
 
 # --- to AMQP ----------------------------------------------------------------------------------------------------
@@ -401,7 +388,7 @@ def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
         found = outline(body)
     except DecodeError:
         return encode_run(Properties(message_expiry_interval_s=expiry_s)), body
-    fields = [*found.properties, *[None] * len(_PROPERTY_NAMES)]
+    fields = [*found.properties, *[None] * len(PROPERTY_NAMES)]
     properties = Properties(
         payload_format_indicator=1 if found.is_text else None,
         message_expiry_interval_s=expiry_s,
@@ -452,17 +439,17 @@ def _body_bytes(value: Any) -> tuple[bytes, bool]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(plain_value(value), ensure_ascii=False, separators=(",", ":"))
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """An AMQP value in terms of JSON: binary as text where it is text, else in hexadecimal digits."""
     if isinstance(value, Described):
         value = value.value
     if isinstance(value, dict):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        return {str(plain_value(key)): plain_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     return _plain_scalar(value)
 
 

@@ -1,15 +1,16 @@
 """Subscriptions: a consumer group's place in what an address delivers.
 
-Four kinds, one contract (`edge.broker.contract.Subscription`): `LogSubscription` reads a log of the store through a
-cursor (a queue's competing consumers, or a durable subscription), `TransientSubscription` holds what its consumer
-has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes the settlement back to their origin,
-`BrowsingSubscription` copies what is in a queue.
+Five kinds, one contract (`edge.broker.contract.Subscription`): `LogSubscription` reads a log of the store through a
+cursor (a durable subscription), `QueueSubscription` does so for competing consumers, `TransientSubscription` holds what
+its consumer has not taken yet in bounded memory, `AnycastGroup` hands messages on and passes the settlement back to
+their origin, `BrowsingSubscription` copies what is in a queue.
 """
 
 from edge.broker.subscriptions.anycast import AnycastGroup
 from edge.broker.subscriptions.browse import BrowsingSubscription
 from edge.broker.subscriptions.group import ConsumerGroup
 from edge.broker.subscriptions.log import LogSubscription
+from edge.broker.subscriptions.queue import QueueSubscription
 from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "BrowsingSubscription",
     "ConsumerGroup",
     "LogSubscription",
+    "QueueSubscription",
     "TransientSubscription",
     "WaitingPool",
 ]

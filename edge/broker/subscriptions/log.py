@@ -69,7 +69,7 @@ class LogSubscription:
         self._store = store
         self._next = position  # everything below has been looked at
         self._behind = position < store.bounds(log)[1]
-        self._done = Ranges()  # acknowledged before a restart, from _next on
+        self._done = Ranges()  # from _next on: acknowledged before a restart, or taken out of turn
         for first, last in acknowledged:
             self._done.add(first, last)
         self._buffer: deque[Stored] = deque()
@@ -216,7 +216,7 @@ class LogSubscription:
         self.group.leave(consumer)
         if not keep:
             for first, last in self._outstanding.pop(consumer, ()):
-                self._returned.add(first, last)
+                self._give_back(first, last)
             if self._failed:
                 self._attempts.left(consumer)
                 self._unpark()
@@ -244,7 +244,7 @@ class LogSubscription:
         bound for a filtered subscription that is behind."""
         waiting = sum(len(stored.run.bodies) for stored in self._buffer) + self._returned.count
         waiting += self._attempts.delayed + self._attempts.parked.count
-        return waiting + (self._store.bounds(self.log)[1] - self._next if self._behind else 0)
+        return waiting + (self._store.bounds(self.log)[1] - self._next - self._done.count if self._behind else 0)
 
     @property
     def outstanding(self) -> int:
@@ -268,7 +268,7 @@ class LogSubscription:
             return
         for low, high in parts:
             if outcome is Outcome.RELEASED:
-                self._returned.add(low, high)
+                self._give_back(low, high)
             elif outcome is Outcome.REJECTED:
                 self._giving_up.append((low, high, Reason.REJECTED))
             else:
@@ -299,7 +299,7 @@ class LogSubscription:
         """Deliver again what waited for its time, bury what could not be; False when nothing is left to wait for."""
         due = self._attempts.due(now_s)
         for position in due:
-            self._returned.add(position, position)
+            self._give_back(position, position)
         self._bury_next()
         if due:
             self.pump()
@@ -321,13 +321,17 @@ class LogSubscription:
                 self._attempts.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
                 self._deadletters.wake_later(self)
             else:
-                self._returned.add(position, position)
+                self._give_back(position, position)
 
     def _unpark(self) -> None:
         """Somebody else is there now: what was parked may have a taker."""
         parked, self._attempts.parked = self._attempts.parked, Ranges()
         for first, last in parked:
-            self._returned.add(first, last)
+            self._give_back(first, last)
+
+    def _give_back(self, first: int, last: int) -> None:
+        """These may be delivered again."""
+        self._returned.add(first, last)
 
     def _gave_up_expired(self) -> bool:
         """Give the head of the buffer up when its time to live has passed."""
@@ -388,13 +392,7 @@ class LogSubscription:
         """``first..last`` less what was acknowledged before the restart."""
         if not self._done:
             return [(first, last)]
-        parts = []
-        for low, high in self._done.within(first, last):
-            if first < low:
-                parts.append((first, low - 1))
-            first = high + 1
-        if first <= last:
-            parts.append((first, last))
+        parts = self._done.outside(first, last)
         self._done.remove(0, last)
         return parts
 

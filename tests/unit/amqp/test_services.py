@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Timestamp, decode, encode
+from bridge.amqp_values import Described, Symbol, Timestamp, Ubyte, Ulong, decode, encode
 from bridge.engine import Condition, Detached, Engine, Flow, Link, State
 from bridge.engine.events import source, target
 from bridge.message import RETAIN, Run
@@ -159,10 +159,38 @@ class TestSelectors:
         (detached,) = of_kind(client.events, Detached)
         assert detached.condition.name == "amqp:invalid-field"
 
-    def test_not_confirmed_where_others_would_starve(self) -> None:
+    def test_competing_consumers_of_a_queue_get_what_each_selects(self) -> None:
         client = Site().client()
-        link = client.receiver(source("queue/a", filters=selecting("n > 1")))
-        assert not link.source.filters
+        link = client.receiver(source("queue/a", filters=selecting("n > 1")), "high")
+        assert set(link.source.filters) == {"selector"}
+        send(client, "queue/a", *(message(str(i), application={"n": i}) for i in range(4)))
+        assert bodies(client, link) == [b"2", b"3"]
+        assert bodies(client, client.receiver("queue/a", "rest")) == [b"0", b"1"]
+
+    def test_every_field_has_a_name(self) -> None:
+        client = Site().client()
+        text = (
+            "header.priority = 7 AND header.durable AND JMSPriority = 7 AND properties.group_id = 'g' AND "
+            "JMSXGroupID = 'g' AND properties.correlation_id = 'c' AND JMSType = 's' AND properties.subject = 's'"
+        )
+        link = client.receiver(source("queue/a", filters=selecting(text)))
+        head = Described(Ulong(0x70), [True, Ubyte(7)])
+        fields = Described(Ulong(0x73), [None, None, None, "s", None, "c", *[None] * 4, "g"])
+        wanted = encode(head) + encode(fields) + message("yes")
+        other = encode(head) + message("no")
+        send(client, "queue/a", other, wanted)
+        assert bodies(client, link) == [b"yes"]
+
+    def test_user_properties_of_mqtt_can_be_selected_from_a_queue(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver(source("queue/a", filters=selecting("room = 'kitchen'")))
+        for room in ("hall", "kitchen"):
+            properties = encode_run(Properties(user_property=(("room", room),)))
+            site.router.publish(MqttDevice(), Run("queue/a", "m", 1, properties, [room.encode()]), ())
+        site.settle_down()
+        assert bodies(client, link) == [b"kitchen"]
+        assert site.router.queues["queue/a"].backlog == 1
 
 
 class TestRetained:

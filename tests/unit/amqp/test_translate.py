@@ -20,6 +20,7 @@ from edge.broker.amqp.translate import (
     mqtt_runs,
     outline,
     payload_of,
+    properties_of,
     read_header,
 )
 from edge.broker.mqtt.properties import Properties, decode_run, encode_run
@@ -285,9 +286,9 @@ class TestToMqtt:
 
 class TestIncoming:
     def test_address_of(self) -> None:
-        assert address_of(section(s.PROPERTIES, [None, None, "queue/a"]) + DATA) == "queue/a"
-        assert address_of(section(s.PROPERTIES, []) + DATA) is None
-        assert address_of(DATA) is None
+        assert address_of(properties_of(section(s.PROPERTIES, [None, None, "queue/a"]) + DATA)) == "queue/a"
+        assert address_of(properties_of(section(s.PROPERTIES, []) + DATA)) is None
+        assert address_of(properties_of(DATA)) is None
 
     def test_flags_of(self) -> None:
         def annotated(**annotations: object) -> bytes:

@@ -1,0 +1,95 @@
+"""Selectors, priorities and groups on queues, over a running gateway and Proton's own Python API."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from proton import Message, Timeout
+from proton.reactor import Selector
+from proton.utils import BlockingConnection, BlockingReceiver
+
+from tests.integration.test_gateway_clients import Client
+from tests.support.processes import Waypost, edge
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("queues"), "gw") as running:
+        yield running
+
+
+@pytest.fixture
+def connection(gateway: Waypost) -> Iterator[BlockingConnection]:
+    connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    yield connection
+    connection.close()
+
+
+def take(receiver: BlockingReceiver, count: int) -> list[Any]:
+    got = []
+    for _ in range(count):
+        got.append(receiver.receive(timeout=WAIT_S).body)
+        receiver.accept()
+    return got
+
+
+def test_selectors_share_a_queue(connection: BlockingConnection, gateway: Waypost) -> None:
+    hot = connection.create_receiver("queue/select", credit=50, name="hot", options=Selector("temperature > 30"))
+    rest = connection.create_receiver("queue/select", credit=50, name="rest", options=Selector("NOT temperature > 30"))
+    sender = connection.create_sender("queue/select")
+    for i in range(20):
+        sender.send(Message(body=i, properties={"temperature": 25 + i}))
+    assert take(hot, 14) == list(range(6, 20))
+    assert take(rest, 6) == list(range(6))
+    with Client(gateway, "select-mqtt", version=5) as device:
+        device.client.publish("queue/select", b"untold", 1).wait_for_publish(WAIT_S)
+    everything = connection.create_receiver("queue/select", credit=5, name="everything")
+    assert [bytes(body) for body in take(everything, 1)] == [b"untold"]
+
+
+def test_a_backlog_for_somebody_else_does_not_hold_up_a_selector(connection: BlockingConnection) -> None:
+    sender = connection.create_sender("queue/backlog")
+    for i in range(3000):
+        message = Message(body=i, properties={"kind": "bulk"}, durable=True)
+        sender.link.send(message)
+    sender.send(Message(body="wanted", properties={"kind": "rare"}))
+    wanted = connection.create_receiver("queue/backlog", credit=1, options=Selector("kind = 'rare'"))
+    assert take(wanted, 1) == ["wanted"]
+    wanted.close()
+    assert take(connection.create_receiver("queue/backlog", credit=100, name="bulk"), 3000) == list(range(3000))
+
+
+def test_priorities(connection: BlockingConnection) -> None:
+    sender = connection.create_sender("queue/priority")
+    for i, priority in enumerate([4, 0, 9, 4, 7, 9]):
+        sender.send(Message(body=i, priority=priority, durable=True))
+    assert take(connection.create_receiver("queue/priority", credit=10), 6) == [2, 5, 4, 0, 3, 1]
+
+
+def test_groups_stay_with_their_consumer(connection: BlockingConnection, gateway: Waypost) -> None:
+    other = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    try:
+        receivers = [one.create_receiver("queue/group", credit=100) for one in (connection, other)]
+        sender = connection.create_sender("queue/group")
+        for i in range(60):
+            sender.send(Message(body=i, group_id=f"g{i % 10}", group_sequence=i))
+        place: dict[int, int] = {}
+        total, deadline = 0, time.monotonic() + WAIT_S
+        while total < 60 and time.monotonic() < deadline:
+            for i, receiver in enumerate(receivers):
+                with contextlib.suppress(Timeout):
+                    while True:
+                        body = receiver.receive(timeout=0.2).body
+                        receiver.accept()
+                        total += 1
+                        assert place.setdefault(body % 10, i) == i
+        assert total == 60
+        assert set(place.values()) == {0, 1}
+    finally:
+        other.close()

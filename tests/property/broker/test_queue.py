@@ -1,0 +1,174 @@
+"""A queue with consumers that come, go, select, release and fail, in any order: nothing is lost, nothing is with two
+consumers at once, and no message of a group overtakes another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bridge.amqp_values import Described, Ubyte, Ulong, encode
+from bridge.message import AMQP, GROUPED, Run, Stored
+from edge.broker.contract import Outcome, Subscription
+from edge.broker.router import SubscribeOptions
+from edge.broker.subscriptions.pattern import Joinable
+from tests.unit.broker.test_promises import Origin, Site
+
+LETTERS = "abc"
+GROUPS = (None, None, "g", "h")
+
+
+class Receiver:
+    """Holds what it got until told what to answer."""
+
+    def __init__(self, machine: QueueMachine, letters: str) -> None:
+        self.name = "receiver"
+        self.text = letters
+        self.selection = self if letters else None
+        self.credit = 0
+        self.machine = machine
+        self.held: list[tuple[Subscription, int, bytes]] = []
+        self.joined: Joinable | None = None
+
+    def wanted(self, run: Run) -> Sequence[bool]:
+        return [self.takes(body) for body in run.bodies]
+
+    def takes(self, body: bytes) -> bool:
+        return body[-2:-1].decode() in self.text
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        assert 1 <= len(stored.run.bodies) <= self.credit
+        self.credit -= len(stored.run.bodies)
+        for i, body in enumerate(stored.run.bodies):
+            assert not self.text or self.takes(body)
+            self.machine.given_out(self, stored.position + i, body)
+            self.held.append((subscription, stored.position + i, body))
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """The real router over the store in memory; what is in the queue is known from outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.site = Site()
+        self.receivers: list[Receiver] = []
+        self.waiting: dict[int, bytes] = {}
+        self.holders: dict[int, Receiver] = {}
+        self.sent = 0
+
+    def given_out(self, receiver: Receiver, position: int, body: bytes) -> None:
+        assert self.waiting.pop(position) == body
+        assert position not in self.holders
+        group = body[-1:]
+        if group != b"-":
+            others = [r for r in self.receivers if r is not receiver for _, _, held in r.held if held[-1:] == group]
+            assert not others
+        self.holders[position] = receiver
+
+    @rule(
+        kinds=st.lists(st.tuples(st.sampled_from(LETTERS + "x"), st.sampled_from(GROUPS)), min_size=1, max_size=6),
+        priority=st.sampled_from([None, None, 0, 4, 9]),
+    )
+    def send(self, kinds: list[tuple[str, str | None]], priority: int | None) -> None:
+        bodies, grouped = list[bytes](), False
+        for letter, group in kinds:
+            marks = f"{letter}{group or '-'}".encode()
+            fields = b"" if group is None else encode(Described(Ulong(0x73), [None] * 10 + [group]))
+            grouped = grouped or group is not None
+            bodies.append(fields + encode(Described(Ulong(0x75), marks)))
+            self.waiting[self.sent] = bodies[-1]
+            self.sent += 1
+        header = b"" if priority is None else encode(Described(Ulong(0x70), [True, Ubyte(priority)]))
+        flags = AMQP | 1 | (GROUPED if grouped else 0)
+        self.site.router.publish(Origin(), Run("queue/a", "d", flags, header, bodies), ())
+        self.site.settle_down()
+
+    @rule(letters=st.sampled_from(["", "", "a", "b", "ab"]), credit=st.integers(0, 8))
+    def come(self, letters: str, credit: int) -> None:
+        if len(self.receivers) < 4:
+            receiver = Receiver(self, letters)
+            receiver.credit = credit
+            self.receivers.append(receiver)
+            receiver.joined = self.site.router.subscribe(receiver, "queue/a", SubscribeOptions())
+            receiver.joined.pump()
+            self.site.settle_down()
+
+    @precondition(lambda self: self.receivers)
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        receiver = data.draw(st.sampled_from(self.receivers))
+        self.receivers.remove(receiver)
+        for _, position, body in receiver.held:
+            del self.holders[position]
+            self.waiting[position] = body
+        receiver.held.clear()
+        receiver.credit = 0
+        assert receiver.joined is not None
+        self.site.router.unsubscribe(receiver, receiver.joined, forget=False)
+        self.site.settle_down()
+
+    @precondition(lambda self: self.receivers)
+    @rule(data=st.data(), credit=st.integers(1, 8))
+    def grant(self, data: st.DataObject, credit: int) -> None:
+        receiver = data.draw(st.sampled_from(self.receivers))
+        receiver.credit += credit
+        assert receiver.joined is not None
+        receiver.joined.pump()
+        self.site.settle_down()
+
+    @precondition(lambda self: any(receiver.held for receiver in self.receivers))
+    @rule(data=st.data(), outcome=st.sampled_from([Outcome.ACCEPTED, Outcome.RELEASED, Outcome.MODIFIED_FAILED]))
+    def answer(self, data: st.DataObject, outcome: Outcome) -> None:
+        receiver = data.draw(st.sampled_from([receiver for receiver in self.receivers if receiver.held]))
+        i = data.draw(st.integers(0, len(receiver.held) - 1))
+        subscription, position, body = receiver.held.pop(i)
+        del self.holders[position]
+        if outcome is not Outcome.ACCEPTED:
+            self.waiting[position] = body
+        subscription.settle(receiver, position, position, outcome)
+        self.site.settle_down()
+
+    @rule()
+    def restart(self) -> None:
+        for receiver in self.receivers:
+            for _, position, body in receiver.held:
+                self.waiting[position] = body
+        self.receivers.clear()
+        self.holders.clear()
+        self.site.settle_down(wait_s=1.0)  # so that the moves of the cursor are written
+        self.site.boot()
+
+    @invariant()
+    def nobody_with_credit_waits_for_what_waits_for_him(self) -> None:
+        alone = len(self.receivers) == 1
+        for receiver in self.receivers:
+            if receiver.credit > 0:
+                waiting = [body for body in self.waiting.values() if alone or body.endswith(b"-")]
+                assert not [body for body in waiting if receiver.selection is None or receiver.takes(body)]
+
+    def teardown(self) -> None:
+        """Somebody who takes everything gets everything that is left, once."""
+        for receiver in self.receivers:
+            receiver.credit = 0
+        everything = Receiver(self, "")
+        everything.credit = 10_000
+        for receiver in list(self.receivers):
+            for _, position, body in receiver.held:
+                del self.holders[position]
+                self.waiting[position] = body
+            receiver.held.clear()
+            self.receivers.remove(receiver)
+            assert receiver.joined is not None
+            self.site.router.unsubscribe(receiver, receiver.joined, forget=False)
+        self.receivers.append(everything)
+        everything.joined = self.site.router.subscribe(everything, "queue/a", SubscribeOptions())
+        everything.joined.pump()
+        for _ in range(5):
+            self.site.settle_down()
+        assert not self.waiting
+
+
+TestQueue = QueueMachine.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

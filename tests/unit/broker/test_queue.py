@@ -1,0 +1,382 @@
+"""Queues whose messages are not all alike to all consumers: selectors, priorities, groups. Nothing is lost, nothing is
+delivered twice, nothing is scanned twice, and nobody stands in the way of others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
+from bridge.message import AMQP, GROUPED, Run, Stored
+from edge.broker.configuration import AddressPolicy, Redelivery
+from edge.broker.contract import Outcome, Subscription
+from edge.broker.ranges import Ranges
+from edge.broker.router import SubscribeOptions
+from edge.broker.subscriptions import priorities, queue, view
+from edge.broker.subscriptions.queue import QueueSubscription
+from tests.unit.broker.test_promises import Consumer, Origin, Site
+
+
+def header(priority: int | None = None, ttl_ms: int | None = None) -> bytes:
+    fields = [True, None if priority is None else Ubyte(priority), None if ttl_ms is None else Uint(ttl_ms)]
+    return encode(Described(Ulong(0x70), fields))
+
+
+def body(text: str, group: str | None = None) -> bytes:
+    properties = b"" if group is None else encode(Described(Ulong(0x73), [None] * 10 + [group]))
+    return properties + encode(Described(Ulong(0x77), text))
+
+
+class Picky(Consumer):
+    """Wants bodies that contain one of its letters, and counts what it is asked about."""
+
+    def __init__(self, letters: str, *, name: str = "picky", credit: int = 1000) -> None:
+        super().__init__(name, credit)
+        self.text = letters
+        self.selection = self
+        self.asked = 0
+        self.positions: list[tuple[Subscription, int]] = []
+
+    def wanted(self, run: Run) -> Sequence[bool]:
+        self.asked += len(run.bodies)
+        return [any(ord(letter) in one for letter in self.text) for one in run.bodies]
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        super().deliver(subscription, stored)
+        self.positions += [(subscription, stored.position + i) for i in range(len(stored.run.bodies))]
+
+    def settle_all(self, outcome: Outcome = Outcome.ACCEPTED) -> None:
+        for subscription, position in self.positions:
+            subscription.settle(self, position, position, outcome)
+        self.positions.clear()
+
+
+def attach(site: Site, consumer: Any, address: str = "queue/a") -> Any:
+    consumer.joined = site.router.subscribe(consumer, address, SubscribeOptions())
+    consumer.joined.pump()
+    site.settle_down()
+    return consumer
+
+
+def detach(site: Site, consumer: Any) -> None:
+    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    site.settle_down()
+
+
+def names(consumer: Consumer) -> list[str]:
+    return [name for name, _ in consumer.got]
+
+
+def values(consumer: Consumer) -> list[str]:
+    """Bodies of `body`, without sections."""
+    return [name[name.rindex("\xa1") + 2 :] for name in names(consumer)]
+
+
+class TestSelectors:
+    def test_each_gets_what_it_selects_and_others_the_rest(self) -> None:
+        site = Site()
+        a, b = attach(site, Picky("a")), attach(site, Picky("b"))
+        site.send("queue/a", b"a1", b"b1", b"c1", b"a2")
+        assert (names(a), names(b)) == (["a1", "a2"], ["b1"])
+        rest = attach(site, Consumer())
+        assert names(rest) == ["c1"]
+        for consumer in (a, b):
+            consumer.settle_all()
+        rest.answer(Outcome.ACCEPTED)
+        assert site.kept("queue/a") == 0
+
+    def test_a_backlog_nobody_selects_is_in_nobodys_way_and_looked_at_once(self) -> None:
+        site = Site()
+        for i in range(40):
+            site.send("queue/a", *[b"x%d" % i] * 500)
+        picky = attach(site, Picky("a", credit=1))
+        for i in range(50):
+            site.send("queue/a", b"a%d" % i)
+            picky.credit = 1
+            picky.joined.pump()
+            site.settle_down()
+            picky.settle_all()
+        assert names(picky) == [f"a{i}" for i in range(50)]
+        assert picky.asked <= 20_000 + 50
+        assert site.kept("queue/a") == 20_000
+
+    def test_the_same_selector_attached_again_does_not_scan_again(self) -> None:
+        site = Site()
+        site.send("queue/a", *[b"x"] * 5000)
+        for i in range(5):
+            picky = attach(site, Picky("a"))
+            assert picky.asked == (5000 if i == 0 else 0)
+            detach(site, picky)
+        site.send("queue/a", b"a")
+        held = attach(site, Picky("a"))
+        assert names(held) == ["a"]
+        detach(site, held)  # not settled: it goes back
+        assert names(attach(site, Picky("a"))) == ["a"]
+
+    def test_released_messages_find_another_taker(self) -> None:
+        site = Site()
+        first = attach(site, Picky("a"))
+        site.send("queue/a", b"a1", b"x", b"a2")
+        other = attach(site, Consumer())
+        assert names(other) == ["x"]
+        first.credit = 0
+        first.settle_all(Outcome.RELEASED)
+        site.settle_down()
+        assert names(other) == ["x", "a1", "a2"]
+
+    def test_failures_are_counted_and_not_brought_back_where_undeliverable(self) -> None:
+        site = Site(queue=AddressPolicy(redelivery=Redelivery(attempts_max=3), deadletter="deadletter/d"))
+        dead = site.consumer("deadletter/d")
+        picky = attach(site, Picky("a"))
+        site.send("queue/a", b"a1")
+        picky.settle_all(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+        assert picky.got == [("a1", 0), ("a1", 1)]
+        picky.settle_all(Outcome.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        assert len(picky.got) == 2
+        other = attach(site, Picky("a"))
+        assert other.got == [("a1", 2)]
+        other.settle_all(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+        assert [run.flags & AMQP for run in dead.runs] == [0]
+
+    def test_expired_ones_are_given_up_at_their_turn(self) -> None:
+        site = Site()
+        run = Run("queue/a", "d", AMQP | 1, header(ttl_ms=1000), [body("old")])
+        site.router.publish(Origin(), run, ())
+        site.settle_down(wait_s=2.0)
+        picky = attach(site, Picky("o"))
+        assert picky.got == []
+        assert [lost.reason for lost in site.lost] == ["expired"]
+        assert site.kept("queue/a") == 0
+
+    def test_what_was_taken_out_of_turn_stays_taken_after_a_restart(self) -> None:
+        site = Site()
+        picky = attach(site, Picky("a"))
+        site.send("queue/a", b"x1", b"a1", b"x2", b"a2")
+        picky.settle_all()
+        site.settle_down(wait_s=1.0)
+        site.boot()
+        assert names(attach(site, Consumer())) == ["x1", "x2"]
+
+    def test_when_the_selector_leaves_the_queue_goes_on_as_ever(self) -> None:
+        site = Site()
+        picky, plain = attach(site, Picky("a")), attach(site, Consumer(credit=0))
+        site.send("queue/a", b"a1", b"x1", b"a2", b"x2")
+        picky.settle_all()
+        detach(site, picky)
+        plain.credit = 100
+        plain.joined.pump()
+        site.settle_down()
+        site.send("queue/a", b"a3")
+        assert names(plain) == ["x1", "x2", "a3"]
+        subscription = site.router.queues["queue/a"]
+        assert isinstance(subscription, QueueSubscription)
+        assert not subscription._views
+        assert subscription.backlog == 0
+
+    def test_a_drain_waits_for_the_walk_and_no_longer(self) -> None:
+        site = Site()
+        site.send("queue/a", *[b"x"] * 5000, b"a")
+        picky = Picky("a", credit=2)
+        exhausted: list[int] = []
+        picky.exhausted = lambda: exhausted.append(len(picky.got))  # type: ignore[attr-defined]
+        picky.joined = site.router.subscribe(picky, "queue/a", SubscribeOptions())
+        picky.joined.pump()
+        assert not picky.joined.idle_now
+        site.settle_down()
+        assert exhausted[-1] == 1
+        assert picky.joined.idle_now
+
+    def test_places_open_between_taken_ones_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(queue, "TAKEN_RANGES_MAX", 4)
+        site = Site()
+        picky = attach(site, Picky("a"))
+        site.send("queue/a", *[b"x", b"a"] * 10)
+        assert len(picky.got) == 4
+        rest = attach(site, Consumer())
+        site.settle_down()
+        assert len(rest.got) == 10
+        assert len(picky.got) == 10
+
+    def test_selections_remembered_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(queue, "SELECTIONS_REMEMBERED_MAX", 2)
+        site = Site()
+        site.send("queue/a", b"x")
+        for letter in "abcdef":
+            detach(site, attach(site, Picky(letter)))
+        subscription = site.router.queues["queue/a"]
+        assert isinstance(subscription, QueueSubscription)
+        assert len(subscription._looked) <= 2
+
+
+def send(site: Site, text: str, *, priority: int | None = None, group: str | None = None) -> None:
+    flags = AMQP | 1 | (GROUPED if group is not None else 0)
+    properties = b"" if priority is None else header(priority)
+    site.router.publish(Origin(), Run("queue/a", "d", flags, properties, [body(text, group)]), ())
+    site.settle_down()
+
+
+class TestPriorities:
+    def test_what_waits_is_delivered_highest_first_and_in_order_within_one(self) -> None:
+        site = Site()
+        for i, priority in enumerate([4, 1, 9, 5, None, 9, 0, 5]):
+            send(site, f"{i}", priority=priority)
+        assert values(attach(site, Consumer())) == ["2", "5", "3", "7", "0", "4", "1", "6"]
+
+    def test_an_urgent_one_overtakes_any_backlog(self) -> None:
+        site = Site()
+        consumer = attach(site, Consumer(credit=0))
+        for _ in range(20):
+            site.send("queue/a", *[body("x")] * 1000, flags=AMQP | 1)
+        for i in range(3):
+            send(site, f"u{i}", priority=9 if i else 7)
+        consumer.credit = 5
+        consumer.joined.pump()
+        site.settle_down()
+        assert values(consumer) == ["u1", "u2", "u0", "x", "x"]
+        send(site, "u3", priority=5)
+        consumer.credit = 2
+        consumer.joined.pump()
+        site.settle_down()
+        assert values(consumer)[5:] == ["u3", "x"]
+
+    def test_nothing_changes_while_consumers_keep_up(self) -> None:
+        site = Site()
+        consumer = attach(site, Consumer())
+        for i, priority in enumerate([0, 9, 4]):
+            send(site, f"{i}", priority=priority)
+        subscription = site.router.queues["queue/a"]
+        assert isinstance(subscription, QueueSubscription)
+        assert not subscription._views
+        assert values(consumer) == ["0", "1", "2"]
+
+    def test_the_views_go_when_the_backlog_has_gone(self) -> None:
+        site = Site()
+        for i in range(6):
+            send(site, f"{i}", priority=i)
+        consumer = attach(site, Consumer())
+        subscription = site.router.queues["queue/a"]
+        assert isinstance(subscription, QueueSubscription)
+        assert values(consumer) == ["5", "4", "3", "2", "1", "0"]
+        assert not subscription._views
+        send(site, "last")
+        assert values(consumer)[-1] == "last"
+
+    def test_with_a_selector(self) -> None:
+        site = Site()
+        for i, priority in enumerate([4, 1, 9, 5]):
+            send(site, f"a{i}", priority=priority)
+            send(site, f"b{i}", priority=priority)
+        assert values(attach(site, Picky("b"))) == ["b2", "b3", "b0", "b1"]
+
+    def test_what_is_remembered_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(priorities, "PRIORITY_RANGES_MAX", 3)
+        site = Site()
+        for i in range(8):
+            send(site, f"{i}", priority=9 if i % 2 else 1)
+        assert sorted(values(attach(site, Consumer(credit=100)))) == [str(i) for i in range(8)]
+        index = priorities.Priorities()
+        assert [index.note(9, 2 * i, 2 * i) for i in range(5)] == [True, True, True, False, False]
+        assert index.note(9, 5, 6)
+
+    def test_levels(self) -> None:
+        run = Run("q", "d", AMQP, header(200), [b""])
+        assert priorities.priority_of(run) == 9
+        assert priorities.priority_of(Run("q", "d", AMQP, b"", [b""])) == 4
+        assert priorities.priority_of(Run("q", "d", 0, header(9), [b""])) == 4
+
+
+class TestGroups:
+    def test_a_group_stays_with_one_consumer(self) -> None:
+        site = Site()
+        consumers = [attach(site, Consumer(f"c{i}", credit=100)) for i in range(3)]
+        for i in range(60):
+            send(site, f"{i}", group=f"g{i % 12}")
+        where = {}
+        for consumer in consumers:
+            for value in values(consumer):
+                assert where.setdefault(int(value) % 12, consumer) is consumer
+            assert values(consumer) == sorted(values(consumer), key=int)
+        assert sum(len(consumer.got) for consumer in consumers) == 60
+        assert len({id(consumer) for consumer in where.values()}) > 1
+
+    def test_a_group_waits_for_its_consumer_and_others_go_on(self) -> None:
+        site = Site()
+        first, second = attach(site, Consumer("c1", credit=1)), attach(site, Consumer("c2", credit=0))
+        send(site, "g-1", group="g")
+        second.credit = 10
+        send(site, "g-2", group="g")
+        send(site, "plain")
+        assert (values(first), values(second)) == (["g-1"], ["plain"])
+        first.credit = 5
+        first.joined.pump()
+        site.settle_down()
+        assert values(first) == ["g-1", "g-2"]
+
+    def test_it_moves_when_its_consumer_leaves(self) -> None:
+        site = Site()
+        first, second = attach(site, Consumer("c1", credit=1)), attach(site, Consumer("c2", credit=0))
+        send(site, "g-1", group="g")
+        second.credit = 10
+        for i in (2, 3):
+            send(site, f"g-{i}", group="g")
+        assert values(second) == []
+        detach(site, first)
+        assert values(second) == ["g-1", "g-2", "g-3"]
+
+    def test_groups_are_met_again_after_a_restart(self) -> None:
+        site = Site()
+        for i in range(40):
+            send(site, f"{i}", group=f"g{i % 4}")
+        site.boot()
+        consumers = [attach(site, Consumer(f"c{i}", credit=30)) for i in range(2)]
+        site.settle_down()
+        where: dict[int, Consumer] = {}
+        for consumer in consumers:
+            for value in values(consumer):
+                assert where.setdefault(int(value) % 4, consumer) is consumer
+
+    def test_buckets_are_bounded(self) -> None:
+        site = Site()
+        consumer = attach(site, Consumer())
+        for i in range(50):
+            run = Run("queue/a", "d", AMQP | 1 | GROUPED, b"", [body("x", f"{i}-{j}") for j in range(100)])
+            consumer.credit = 1000
+            site.router.publish(Origin(), run, ())
+            site.settle_down()
+        subscription = site.router.queues["queue/a"]
+        assert isinstance(subscription, QueueSubscription)
+        assert len(consumer.got) == 5000
+        assert len(subscription._groups._owners) <= 1024
+
+
+def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "VIEW_READ_BYTES_MAX", 4096)
+    site = Site()
+    picky = attach(site, Picky("a", credit=0))
+    for _ in range(20):
+        site.send("queue/a", *[b"a" * 100] * 10)
+    subscription = site.router.queues["queue/a"]
+    assert isinstance(subscription, QueueSubscription)
+    held = subscription._views[0]
+    assert sum(stored.run.size for stored in held._unsifted) <= 4096 + 1000
+    picky.credit = 1000
+    picky.joined.pump()
+    for _ in range(10):
+        site.settle_down()
+    assert len(picky.got) == 200
+
+
+class TestRanges:
+    def test_following_free_and_outside(self) -> None:
+        ranges = Ranges()
+        ranges.add(2, 4)
+        ranges.add(8, 9)
+        assert [ranges.following(value) for value in (0, 3, 5, 9, 10)] == [2, 3, 8, 9, None]
+        assert [ranges.free_from(value) for value in (0, 2, 4, 5, 8)] == [0, 5, 5, 5, 10]
+        assert ranges.outside(0, 10) == [(0, 1), (5, 7), (10, 10)]
+        assert ranges.outside(3, 4) == []
