@@ -34,7 +34,9 @@ def connection(gateway: Waypost) -> Iterator[BlockingConnection]:
 def take(receiver: BlockingReceiver, count: int) -> list[Any]:
     got = []
     for _ in range(count):
-        got.append(receiver.receive(timeout=WAIT_S).body)
+        message = receiver.receive(timeout=WAIT_S)
+        body = message.body
+        got.append(bytes(body) if isinstance(body, memoryview) else body)  # a view of what goes with the message
         receiver.accept()
     return got
 
@@ -50,7 +52,7 @@ def test_selectors_share_a_queue(connection: BlockingConnection, gateway: Waypos
     with Client(gateway, "select-mqtt", version=5) as device:
         device.client.publish("queue/select", b"untold", 1).wait_for_publish(WAIT_S)
     everything = connection.create_receiver("queue/select", credit=5, name="everything")
-    assert [bytes(body) for body in take(everything, 1)] == [b"untold"]
+    assert take(everything, 1) == [b"untold"]
 
 
 def test_a_backlog_for_somebody_else_does_not_hold_up_a_selector(connection: BlockingConnection) -> None:
