@@ -71,8 +71,8 @@ class Site:
         self.sender = Sender()
 
     def settle_down(self) -> None:
-        self.now += 1.0
         for _ in range(8):
+            self.now += 0.25
             self.router.tick()
             self.router.flush()
             while self.posted:
