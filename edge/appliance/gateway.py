@@ -17,7 +17,7 @@ from edge.appliance.console.door import Door
 from edge.appliance.console.history import History
 from edge.appliance.console.status import Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
-from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.credentials import CredentialsError
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from edge.broker.http.api import DeviceApi
+    from edge.broker.issuer import Issuer
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ class Gateway:
         except CredentialsError:
             self.store.close()
             raise
+        self._data = data
+        self._issuer: Issuer | None = None
         self.uplinks = Uplinks(self.broker.router, self.store.epoch)
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
@@ -73,6 +76,7 @@ class Gateway:
         left open."""
         try:
             await self.users.start(self.configuration.users)
+            await self._follow_issuer(self.configuration.issuer)
             bound = await self.broker.start()
             if self.configuration.http is not None:
                 bound["http"] = self._start_console(self.configuration.http)
@@ -90,6 +94,7 @@ class Gateway:
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
+        await self._follow_issuer(None)
         if self._sampling is not None:
             self._sampling.cancel()
         if self._door is not None:
@@ -104,6 +109,8 @@ class Gateway:
             await self.users.configure(configuration.users)
         except CredentialsError as error:
             log.warning("users stay as they are: %s", error)
+        if before.issuer != configuration.issuer:
+            await self._follow_issuer(configuration.issuer)
         self.broker.reconfigure(configuration)
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
@@ -113,6 +120,19 @@ class Gateway:
         if _tenant(before) != _tenant(configuration):
             log.warning("deviceApi changed: takes effect when the gateway is started again")
         log.info("configuration taken over")
+
+    async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
+        """Take tokens of this issuer and of no other; who came in with one of another has to come again."""
+        before, self._issuer = self._issuer, None
+        self.broker.gate.bearer = None
+        if before is not None:
+            await before.stop()
+            self.broker.gate.revoke_all()
+        if wanted is not None:
+            from edge.broker.issuer import Issuer  # noqa: PLC0415 - cryptography is 10 MiB, for who needs it
+
+            self._issuer = self.broker.gate.bearer = Issuer(wanted, self._data)
+            self._issuer.start()
 
     # --- console and status -----------------------------------------------------------------------------------
 
@@ -162,8 +182,12 @@ class Gateway:
             "addresses": [*topics, *queues],  # type: ignore[list-item]  # built to the shape of AddressStatus
             "store": {"messages": info.messages, "bytes": info.bytes, "file_bytes": info.file_bytes},
             "uplink": self._uplink_status(),
-            "problems": [broker.store_problem] if broker.store_problem is not None else [],
+            "problems": self._problems(),
         }
+
+    def _problems(self) -> list[str]:
+        found = [self.broker.store_problem, self._issuer.overdue if self._issuer is not None else None]
+        return [problem for problem in found if problem is not None]
 
     def _uplink_status(self) -> Uplink:
         first = next(iter(self.uplinks), None)

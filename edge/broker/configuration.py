@@ -131,6 +131,23 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
         return f"ConfiguredUser(name={self.name!r}, rules={self.rules!r}, ...)"
 
 
+class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
+    """An OpenID Connect issuer whose bearer tokens say who a client is and what it may do."""
+
+    issuer: str
+    """Its URL, as tokens name it in `iss`."""
+    audience: str
+    """What tokens have to name in `aud`."""
+    user_claim: str = "sub"
+    """Claim with the user's name."""
+    rights_claim: str = "scope"
+    """Claim with what is allowed, ``operation:filter`` each."""
+    ca: str | None = None
+    """PEM file of the authority its server's certificate is of; None: the system's."""
+    grace_s: float = 7 * 86_400.0
+    """How long its keys go on counting while it cannot be reached."""
+
+
 class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
     """Paths of PEM files for TLS towards a remote peer; without `ca` the system's authorities count."""
 
@@ -213,6 +230,8 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     gateway: str = ""
     """Name of this node towards others; empty: nobody gave it one."""
     authentication: Authentication = Authentication.NONE
+    issuer: TokenIssuer | None = None
+    """With EXTERNAL: whose tokens are taken."""
     users: tuple[ConfiguredUser, ...] = ()
     """Users described by the configuration; others may have been made by hand."""
     device_api: DeviceApi | None = None

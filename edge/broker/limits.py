@@ -231,6 +231,30 @@ TOKEN_EXPIRY_CHECK_S: Final = 1.0
 TOKEN_WAIT_S: Final = 20.0
 """How long an AMQP client that has not said who it is may take to put a token to `$cbs`."""
 
+TOKEN_LEEWAY_S: Final = 60.0
+"""How far in the future a token may have been issued: the issuer's clock and ours differ."""
+
+TOKENS_WAITING_MAX: Final = 256
+"""Tokens waiting for the issuer to be asked about a new key; beyond it clients are told that we are busy."""
+
+ISSUER_REFRESH_S: Final = 900.0
+"""How often a token issuer is asked for its keys: one that was withdrawn counts for no longer."""
+
+ISSUER_RETRY_S: Final = 30.0
+"""The same while it cannot be reached."""
+
+ISSUER_ASKED_S_MIN: Final = 10.0
+"""Between two questions because of a key that is not known: tokens that name one are easily made up."""
+
+ISSUER_TIMEOUT_S: Final = 10.0
+"""How long one answer of the issuer may take."""
+
+ISSUER_DOCUMENT_BYTES_MAX: Final = 256 * KIB
+"""Its discovery document, and its key set; Keycloak's are some 6 and 3 KiB."""
+
+ISSUER_KEYS_MAX: Final = 64
+"""Keys of its key set; issuers have two to four, more while they rotate."""
+
 VERDICT_KEPT_S: Final = 60.0
 """How long a password that was right needs no verification again: a device that reconnects, not one that was stolen."""
 

@@ -21,6 +21,7 @@ from edge.appliance.configuration.resources import (
     HubPart,
     ListenerTlsPart,
     MessagingUserSpec,
+    OidcPart,
     Resource,
     TlsPart,
 )
@@ -50,6 +51,7 @@ from edge.broker.configuration import (
     Redelivery,
     TlsFiles,
     TlsListener,
+    TokenIssuer,
 )
 from edge.broker.policy import EVERYTHING, Operation, Rule
 
@@ -70,6 +72,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
             quota_bytes=space.quota.bytes if space.quota is not None else None,
             connectors=tuple(_connector(part) for part in space.connectors),
             authentication=service.name if service is not None else Authentication.NONE,
+            issuer=_issuer(service.oidc) if service is not None and service.oidc is not None else None,
             device_api=_device_api(space.device_api, resources),
         )
     for resource, gateway in of_kind(resources, GatewaySpec):
@@ -170,6 +173,17 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
         tls=_listener_tls(spec.listeners.tls),
         limits=limits_of(spec),
         connectors=(*configuration.connectors, *hubs),
+    )
+
+
+def _issuer(part: OidcPart) -> TokenIssuer:
+    return TokenIssuer(
+        issuer=part.issuer,
+        audience=part.audience,
+        user_claim=part.user_claim,
+        rights_claim=part.rights_claim,
+        ca=part.ca_cert,
+        grace_s=part.offline_grace,
     )
 
 

@@ -53,10 +53,22 @@ class SpaceType(enum.Enum):
     BROKERED = "brokered"
 
 
+class OidcPart(Part, frozen=True, kw_only=True):
+    """An OpenID Connect issuer: clients show its bearer tokens."""
+
+    issuer: Annotated[str, msgspec.Meta(min_length=1)]
+    audience: Annotated[str, msgspec.Meta(min_length=1)]
+    user_claim: Annotated[str, msgspec.Meta(min_length=1)] = "sub"
+    rights_claim: Annotated[str, msgspec.Meta(min_length=1)] = "scope"
+    ca_cert: str | None = None
+    offline_grace: Seconds = 7 * 86_400.0
+
+
 class AuthenticationService(Part, frozen=True, kw_only=True):
-    """`none`, `standard` or `external`."""
+    """`none`, `standard` or `external`: by client certificate, by bearer token (`oidc`), or either."""
 
     name: Authentication
+    oidc: OidcPart | None = None
 
 
 class EndpointHost(Part, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import base64
 import binascii
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import inspect
@@ -25,6 +26,7 @@ from edge.appliance.configuration.resources import (
     GatewaySpec,
     Listeners,
     MessagingUserSpec,
+    OidcPart,
     Resource,
     TlsPart,
     error_at,
@@ -124,14 +126,32 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
             gateway.listeners.tls is not None and gateway.listeners.tls.client_ca is not None
             for _, gateway in of_kind(resources, GatewaySpec)
         )
-        if service is not None and service.name is Authentication.EXTERNAL and not asks:
-            message = "external authentication is by client certificate: the Gateway needs listeners.tls.clientCa"
+        if service is not None and service.name is Authentication.EXTERNAL and not asks and service.oidc is None:
+            message = "external authentication is by token or certificate: give oidc here, or listeners.tls.clientCa"
             yield error_at(resource, ("spec", "authenticationService", "name"), message)
+        if service is not None and service.oidc is not None:
+            yield from _oidc(resource, service.name, service.oidc)
         for i, connector in enumerate(spec.connectors):
             local = all(host.host in LOOPBACK for host in connector.endpoint_hosts)
             if connector.credentials is not None and connector.tls is None and not local:
                 message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
                 yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
+
+
+def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
+    path = ("spec", "authenticationService", "oidc")
+    if name is not Authentication.EXTERNAL:
+        yield error_at(resource, path, "tokens are of external authentication: name: external")
+    try:
+        url = urlsplit(oidc.issuer)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        host, url = None, urlsplit("")
+    if not host or url.scheme not in ("http", "https") or url.query or url.fragment or url.username is not None:
+        yield error_at(resource, (*path, "issuer"), f'"{oidc.issuer}" is no issuer: https://host/path, as `iss` has it')
+    elif url.scheme == "http" and host not in LOOPBACK:
+        message = "anybody on the way could give us keys of his own: https://, but on this machine"
+        yield error_at(resource, (*path, "issuer"), message)
 
 
 def _duplicates(resources: Sequence[Resource]) -> Errors:

@@ -1,0 +1,245 @@
+"""A gateway that takes bearer tokens of a real issuer, over every protocol, and lets go when they expire."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import queue
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+from proton import ConnectionException, Message
+from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
+
+from bridge import bearer
+from bridge.amqp_values import Symbol
+from bridge.engine import Closed, Engine, Opened
+from bridge.sasl import _INIT, _RESPONSE, SaslClient
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.properties import Properties
+from edge.broker.mqtt.reason_codes import ReasonCode as R
+from tests.conformance.mqtt.runner import Client
+from tests.conformance.mqtt.socket_target import SocketLink
+from tests.integration.test_auth import apply
+from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
+from tests.support.processes import Waypost, wait_until
+
+WAIT_S = 20.0
+SCOPE = "openid send:up/# recv:up/# send:jobs recv:jobs"
+
+
+def resources(issuer: str) -> str:
+    return f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: gw1}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec:
+  authenticationService:
+    name: external
+    oidc: {{issuer: "{issuer}", audience: {AUDIENCE}}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.jobs}}
+spec: {{address: jobs, type: queue}}
+"""
+
+
+class Site:
+    def __init__(self, issuer: TestIssuer, gateway: Waypost) -> None:
+        self.issuer, self.gateway = issuer, gateway
+
+    @property
+    def amqp(self) -> str:
+        return f"amqp://127.0.0.1:{self.gateway.port('amqp')}"
+
+    def mqtt(self) -> Client:
+        return Client(SocketLink(("127.0.0.1", self.gateway.port("mqtt"))), 5, [])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("tokens")
+    with TestIssuer(SigningKey("k1", "RS256")) as issuer:
+        apply(folder, resources(issuer.url))
+        with Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw")) as gateway:
+            yield Site(issuer, gateway)
+
+
+def block(token: str) -> Properties:
+    return Properties(authentication_method=bearer.MECHANISM, authentication_data=bearer.message(token))
+
+
+class TestMqtt:
+    @pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5])
+    def test_token_as_password(self, site: Site, version: int) -> None:
+        connected: queue.Queue[int] = queue.Queue()
+        received: queue.Queue[bytes] = queue.Queue()
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"tok{version}", protocol=version)
+        client.username_pw_set("token", site.issuer.token("ann", SCOPE))
+        client.on_connect = lambda *args: connected.put(args[3].value)
+        client.on_message = lambda _client, _data, message: received.put(message.payload)
+        client.on_subscribe = lambda *args: client.publish("up/1", b"hello", 1)
+        client.connect("127.0.0.1", site.gateway.port("mqtt"))
+        client.loop_start()
+        assert connected.get(timeout=WAIT_S) == 0
+        client.subscribe("up/#", 1)
+        assert received.get(timeout=WAIT_S) == b"hello"
+        client.disconnect()
+        client.loop_stop()
+
+    def test_renewed_by_auth_then_expired(self, site: Site) -> None:
+        client = site.mqtt()
+        client.link.send(p.Connect("mq", 5, properties=block(site.issuer.token("ann", SCOPE, 3.0))).encode())
+        assert client.next().reason is R.SUCCESS  # type: ignore[union-attr]
+        began = time.monotonic()
+        renewed = site.issuer.token("ann", "recv:up/#", 6.0)
+        client.link.send(p.Auth(R.RE_AUTHENTICATE, block(renewed)).encode(5))
+        answer = client.next()
+        assert isinstance(answer, p.Auth)
+        assert answer.reason is R.SUCCESS
+        client.link.send(p.Publish("up/1", b"x", 1, packet_id=1).encode(5))
+        assert client.next().reason is R.NOT_AUTHORIZED  # type: ignore[union-attr]
+        goodbye = client.next() or client.next()
+        assert isinstance(goodbye, p.Disconnect)
+        assert goodbye.reason is R.MAXIMUM_CONNECT_TIME
+        assert 4.0 < time.monotonic() - began < 12.0
+        client.link.drop()
+
+    @pytest.mark.parametrize("fault", ["expired", "audience", "stranger", "none"])
+    def test_refused(self, site: Site, fault: str) -> None:
+        token = {
+            "expired": site.issuer.token("ann", SCOPE, -1.0),
+            "audience": site.issuer.token("ann", SCOPE, aud="other"),
+            "stranger": SigningKey("k1", "RS256").token(site.issuer.claims("ann", SCOPE)),
+            "none": "x",
+        }[fault]
+        client = site.mqtt()
+        client.link.send(p.Connect("bad", 5, properties=block(token)).encode())
+        assert client.next().reason is R.BAD_USER_NAME_OR_PASSWORD  # type: ignore[union-attr]
+        client.link.drop()
+
+
+class BearerClient(SaslClient):
+    """SASL's client side with OAUTHBEARER."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__("token", "")
+        self._token = token
+
+    def _choose(self, offered: object) -> None:
+        assert isinstance(offered, list)
+        assert bearer.MECHANISM in [str(name) for name in offered]
+        self._send(_INIT, [Symbol(bearer.MECHANISM), bearer.message(self._token)])
+
+    def _on_frame(self, code: int, fields: Any) -> None:
+        if code == 0x42:
+            assert json.loads(fields[0])["status"] == "invalid_token"
+            self._send(_RESPONSE, [b"\x01"])
+        else:
+            super()._on_frame(code, fields)
+
+
+def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
+    """Connect with OAUTHBEARER; the events until it is open, and until it is closed when it expires soon."""
+    sasl = BearerClient(token)
+    engine = Engine(container_id="c", server=False, sasl=sasl, now=time.monotonic())
+    engine.open()
+    found: list[Any] = []
+    with socket.create_connection(("127.0.0.1", site.gateway.port("amqp")), WAIT_S) as connection:
+        while not any(isinstance(event, Closed) for event in found):
+            data = engine.data_to_send()
+            if data:
+                connection.sendall(data)
+            read = connection.recv(65_536)
+            found += engine.receive_data(read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
+    return found, sasl.failure
+
+
+class TestAmqp:
+    def test_sasl_until_it_expires(self, site: Site) -> None:
+        found, failure = opened(site, site.issuer.token("ann", SCOPE, 3.0))
+        assert failure is None
+        assert any(isinstance(event, Opened) for event in found)
+        (closed,) = [event for event in found if isinstance(event, Closed)]
+        assert closed.condition.name == "amqp:unauthorized-access"
+        assert "expired" in closed.condition.description
+
+    def test_sasl_refused(self, site: Site) -> None:
+        found, failure = opened(site, site.issuer.token("ann", SCOPE, aud="other"))
+        assert "refused our credentials (SASL outcome 1)" in str(failure)
+        assert not any(isinstance(event, Opened) for event in found)
+
+    def test_token_as_password_of_plain(self, site: Site) -> None:
+        token = site.issuer.token("ann", SCOPE)
+        connection = BlockingConnection(
+            site.amqp, timeout=WAIT_S, user="token", password=token, allowed_mechs="PLAIN", allow_insecure_mechs=True
+        )
+        connection.create_sender("jobs").send(Message(body="one"))
+        receiver = connection.create_receiver("jobs", credit=1)
+        assert receiver.receive(WAIT_S).body == "one"
+        receiver.accept()
+        connection.close()
+
+    def test_put_token(self, site: Site) -> None:
+        connection = BlockingConnection(site.amqp, timeout=WAIT_S, allowed_mechs="ANONYMOUS")
+        with pytest.raises(LinkDetached, match="unauthorized-access"):
+            connection.create_sender("jobs")
+        tokens = SyncRequestResponse(connection, "$cbs")
+
+        def put(token: str) -> int:
+            answer = tokens.call(Message(properties={"operation": "put-token", "type": "jwt"}, body=token))
+            return int(answer.properties["status-code"])
+
+        assert put(site.issuer.token("ann", SCOPE, -1.0)) == 401
+        assert put(site.issuer.token("ann", SCOPE, 60.0)) == 202
+        sender = connection.create_sender("jobs")
+        sender.send(Message(body="two"))
+        assert put(site.issuer.token("bob", SCOPE, 60.0)) == 401  # the connection is ann's
+        assert put(site.issuer.token("ann", "recv:jobs", 4.0)) == 202
+        with pytest.raises(LinkDetached, match="unauthorized-access"):  # what it may not do any more is detached
+            sender.send(Message(body="three"), timeout=WAIT_S)
+        with pytest.raises(ConnectionException, match="expired"):
+            connection.wait(lambda: False, timeout=WAIT_S)
+        connection.close()
+
+
+class TestHttp:
+    def ask(self, site: Site, token: str | None) -> tuple[int, str | None]:
+        connection = http.client.HTTPConnection("127.0.0.1", site.gateway.port("http"), timeout=WAIT_S)
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        connection.request("POST", "/t/up/http", b"x", headers)
+        answer = connection.getresponse()
+        answer.read()
+        connection.close()
+        return answer.status, answer.headers.get("WWW-Authenticate")
+
+    def test_bearer(self, site: Site) -> None:
+        assert self.ask(site, site.issuer.token("ann", SCOPE))[0] == 202
+        assert self.ask(site, site.issuer.token("ann", "recv:up/#"))[0] == 403
+        assert self.ask(site, "x") == (401, 'Bearer realm="gateway"')
+        assert self.ask(site, None) == (401, 'Bearer realm="gateway"')
+
+
+def test_rotation_reaches_a_running_gateway(site: Site) -> None:
+    site.issuer.keys.append(SigningKey("k2"))
+
+    def let_in() -> bool:
+        client = site.mqtt()
+        client.link.send(p.Connect("rot", 5, properties=block(site.issuer.token("ann", SCOPE))).encode())
+        answer = client.next()
+        client.link.drop()
+        return isinstance(answer, p.ConnAck) and answer.reason is R.SUCCESS
+
+    wait_until(let_in, timeout_s=WAIT_S, what="a token signed with the new key is taken", every_s=1.0)

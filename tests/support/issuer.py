@@ -1,0 +1,85 @@
+"""A real token issuer for tests: keys of its own, a discovery document and a key set over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
+
+AUDIENCE = "waypost"
+
+
+class SigningKey:
+    """A private key, and what is published of it."""
+
+    def __init__(self, key_id: str, algorithm: str = "ES256") -> None:
+        self.id, self.algorithm = key_id, algorithm
+        self.private: Any
+        if algorithm.startswith("ES"):
+            self.private, to_jwk = ec.generate_private_key(ec.SECP256R1()), ECAlgorithm.to_jwk
+        elif algorithm == "EdDSA":
+            self.private, to_jwk = ed25519.Ed25519PrivateKey.generate(), OKPAlgorithm.to_jwk  # type: ignore[assignment]
+        else:
+            self.private, to_jwk = rsa.generate_private_key(65537, 2048), RSAAlgorithm.to_jwk  # type: ignore[assignment]
+        published = json.loads(to_jwk(self.private.public_key()))
+        self.published = {**published, "kid": key_id, "use": "sig"}
+
+    def token(self, claims: dict[str, Any], **header: Any) -> str:
+        return jwt.encode(claims, self.private, self.algorithm, {"kid": self.id, **header})
+
+
+class TestIssuer:
+    """Serves while it is entered; `requests` counts what it was asked."""
+
+    __test__ = False
+
+    def __init__(self, *keys: SigningKey) -> None:
+        self.keys = list(keys) or [SigningKey("k1")]
+        self.requests: list[str] = []
+        self.answering = True
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.requests.append(self.path)
+                body = json.dumps(issuer.document(self.path)).encode()
+                self.send_response(200 if issuer.answering else 503)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/realms/plant"
+
+    def document(self, path: str) -> Any:
+        if path == "/realms/plant/.well-known/openid-configuration":
+            return {"issuer": self.url, "jwks_uri": f"{self.url}/certs"}
+        return {"keys": [key.published for key in self.keys]}
+
+    def claims(self, user: str = "ann", scope: str = "", expires_in_s: float = 300.0, **more: Any) -> dict[str, Any]:
+        now = time.time()
+        base = {"iss": self.url, "aud": AUDIENCE, "sub": user, "scope": scope, "iat": now, "exp": now + expires_in_s}
+        return {**base, **more}
+
+    def token(self, user: str = "ann", scope: str = "", expires_in_s: float = 300.0, **more: Any) -> str:
+        """Signed with the newest key."""
+        return self.keys[-1].token(self.claims(user, scope, expires_in_s, **more))
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()

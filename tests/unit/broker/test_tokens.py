@@ -1,0 +1,280 @@
+"""Bearer tokens: what is taken, and everything people have tried to have taken."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from edge.broker import issuer as issuer_module
+from edge.broker.configuration import TokenIssuer
+from edge.broker.issuer import FILE, Issuer, IssuerError, fetch_keys
+from edge.broker.limits import (
+    ISSUER_DOCUMENT_BYTES_MAX,
+    ISSUER_KEYS_MAX,
+    RULES_PER_USER_MAX,
+    TOKEN_LEEWAY_S,
+    TOKENS_WAITING_MAX,
+)
+from edge.broker.policy import Operation, Rule
+from edge.broker.proof import Proven, Verdict
+from edge.broker.tokens import TokenError, UnknownKey, read_keys, rights, verify
+from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
+
+NOW = 1_700_000_000.0
+URL = "https://issuer.example/realms/plant"
+CONFIGURATION = TokenIssuer(issuer=URL, audience=AUDIENCE)
+KEYS = {name: SigningKey(name, name) for name in ("RS256", "PS384", "ES256", "EdDSA")}
+PUBLIC = read_keys({"keys": [key.published for key in KEYS.values()]})
+
+
+def claims(**more: Any) -> dict[str, Any]:
+    base = {"iss": URL, "aud": AUDIENCE, "sub": "ann", "iat": NOW, "exp": NOW + 60, "scope": "openid send:up/#"}
+    return {name: value for name, value in {**base, **more}.items() if value is not None}
+
+
+def checked(token: str, configuration: TokenIssuer = CONFIGURATION) -> Proven:
+    return verify(token.encode(), PUBLIC, configuration, NOW)
+
+
+def encoded(part: Any) -> str:
+    return base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
+
+
+class TestTaken:
+    @pytest.mark.parametrize("algorithm", KEYS)
+    def test_algorithms(self, algorithm: str) -> None:
+        proven = checked(KEYS[algorithm].token(claims()))
+        assert proven == Proven("ann", (Rule(("up/#",), frozenset({Operation.SEND})),), NOW + 60)
+
+    def test_several_audiences_and_no_key_id(self) -> None:
+        token = jwt.encode(claims(aud=["other", AUDIENCE]), KEYS["ES256"].private, "ES256")
+        assert checked(token).user == "ann"
+
+    def test_claims_of_other_names(self) -> None:
+        configuration = TokenIssuer(
+            issuer=URL, audience=AUDIENCE, user_claim="preferred_username", rights_claim="realm_access.roles"
+        )
+        more = {"preferred_username": "bob", "realm_access": {"roles": ["recv:x", "admin", 7, "send:"]}}
+        proven = checked(KEYS["ES256"].token(claims(**more)), configuration)
+        assert proven[:2] == ("bob", (Rule(("x",), frozenset({Operation.RECV})),))
+
+    def test_rights_are_bounded(self) -> None:
+        assert len(rights([f"send:a/{i}" for i in range(RULES_PER_USER_MAX + 1)])) == RULES_PER_USER_MAX
+        assert rights(7) == rights(None) == rights({"send": "#"}) == ()
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"exp": NOW},
+            {"exp": None},
+            {"exp": "soon"},
+            {"exp": 10**400},
+            {"exp": True},
+            {"nbf": NOW + TOKEN_LEEWAY_S + 1},
+            {"iat": NOW + TOKEN_LEEWAY_S + 1},
+            {"aud": "other"},
+            {"aud": None},
+            {"iss": "https://issuer.example/realms/other"},
+            {"iss": None},
+            {"sub": None},
+            {"sub": ""},
+            {"sub": "a\nb"},
+            {"sub": 7},
+            {"sub": "x" * 256},
+        ],
+        ids=str,
+    )
+    def test_claims(self, more: dict[str, Any]) -> None:
+        with pytest.raises(TokenError):
+            checked(KEYS["ES256"].token(claims(**more)))
+
+    def test_no_signature(self) -> None:
+        token = jwt.encode(claims(), None, "none")
+        with pytest.raises(TokenError, match="'none' is not taken"):
+            checked(token)
+        head = encoded({"alg": "None", "kid": "ES256"})
+        with pytest.raises(TokenError):
+            checked(f"{head}.{encoded(claims())}.")
+
+    def test_a_mac_made_with_the_public_key(self) -> None:
+        public = KEYS["RS256"].private.public_key()
+        pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        body = f"{encoded({'alg': 'HS256', 'kid': 'RS256'})}.{encoded(claims())}"
+        mac = hmac.digest(pem, body.encode(), hashlib.sha256)
+        with pytest.raises(TokenError, match="'HS256' is not taken"):
+            checked(f"{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}")
+
+    def test_a_key_of_another_kind(self) -> None:
+        token = jwt.encode(claims(), KEYS["RS256"].private, "RS256", {"kid": "ES256"})
+        with pytest.raises(UnknownKey):
+            checked(token)
+
+    def test_a_key_the_token_brings(self) -> None:
+        stranger = SigningKey("ES256")
+        with pytest.raises(TokenError, match="signature"):
+            checked(stranger.token(claims(), jwk=stranger.published, jku="https://evil.example"))
+
+    def test_changed_claims(self) -> None:
+        head, _, signature = KEYS["ES256"].token(claims()).split(".")
+        with pytest.raises(TokenError):
+            checked(f"{head}.{encoded(claims(sub='root'))}.{signature}")
+
+    @pytest.mark.parametrize(
+        "token", ["", "x", "a.b.c", "....", "\xff", f"{encoded([])}.e30.", f"{encoded({'alg': 7})}.e30."]
+    )
+    def test_nonsense(self, token: str) -> None:
+        with pytest.raises(TokenError):
+            checked(token)
+
+    def test_a_key_for_something_else(self) -> None:
+        published = KEYS["ES256"].published
+        keys = [{**published, "use": "enc"}, {**published, "alg": "ES512"}, {"kty": "oct", "k": "AAAA"}, "x"]
+        found = read_keys({"keys": keys})
+        assert [key.algorithm for key in found] == ["ES512"]
+        with pytest.raises(UnknownKey):
+            verify(KEYS["ES256"].token(claims()).encode(), found, CONFIGURATION, NOW)
+
+    @pytest.mark.parametrize("document", [None, [], {}, {"keys": 7}])
+    def test_no_key_set(self, document: object) -> None:
+        with pytest.raises(TokenError):
+            read_keys(document)
+
+    def test_key_sets_are_bounded(self) -> None:
+        assert len(read_keys({"keys": [KEYS["ES256"].published] * (ISSUER_KEYS_MAX + 1)})) == ISSUER_KEYS_MAX
+
+
+class Rig:
+    """An `Issuer` over a real one, with a clock that is moved."""
+
+    def __init__(self, server: TestIssuer, data: Path, **more: Any) -> None:
+        self.offset_s = 0.0
+        configuration = TokenIssuer(issuer=server.url, audience=AUDIENCE, grace_s=1000.0)
+        self.issuer = Issuer(configuration, data, utc_s=lambda: time.time() + self.offset_s, **more)
+        self.issuer.start()
+
+    async def verdict(self, token: str) -> tuple[Verdict, Proven | None]:
+        done: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
+        self.issuer.check(token.encode(), lambda said, proven: done.set_result((said, proven)))
+        return await asyncio.wait_for(done, 10)
+
+
+def playing(play: Callable[[TestIssuer, Path], Any], path: Path) -> None:
+    with TestIssuer() as server:
+        asyncio.run(play(server, path))
+
+
+class TestIssuerFollowed:
+    def test_rotation(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(issuer_module, "ISSUER_ASKED_S_MIN", 0.0)
+
+        async def play(server: TestIssuer, path: Path) -> None:
+            rig = Rig(server, path)
+            said, proven = await rig.verdict(server.token("ann"))  # before there was an answer of the issuer
+            assert said is Verdict.ACCEPTED
+            assert proven is not None
+            assert proven.user == "ann"
+            old = server.token("ann")
+            server.keys.append(SigningKey("k2", "RS256"))
+            assert (await rig.verdict(server.token("bob")))[0] is Verdict.ACCEPTED  # the issuer is asked at once
+            assert (await rig.verdict(old))[0] is Verdict.ACCEPTED
+            del server.keys[0]
+            assert (await rig.verdict(SigningKey("k3").token(server.claims())))[0] is Verdict.REFUSED  # asked again
+            assert (await rig.verdict(old))[0] is Verdict.REFUSED
+            await rig.issuer.stop()
+
+        playing(play, tmp_path)
+
+    def test_made_up_keys_do_not_make_us_ask(self, tmp_path: Path) -> None:
+        async def play(server: TestIssuer, path: Path) -> None:
+            rig = Rig(server, path)
+            await rig.verdict(server.token())
+            asked = len(server.requests)
+            stranger = SigningKey("made-up")
+            for _ in range(20):
+                assert (await rig.verdict(stranger.token(server.claims())))[0] is Verdict.REFUSED
+            assert len(server.requests) == asked
+            await rig.issuer.stop()
+
+        playing(play, tmp_path)
+
+    def test_offline_for_a_grace_and_over_a_restart(self, tmp_path: Path) -> None:
+        async def play(server: TestIssuer, path: Path) -> None:
+            rig = Rig(server, path)
+            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            await rig.issuer.stop()
+            assert (path / FILE).exists()
+            server.answering = False
+            rig = Rig(server, path)
+            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            assert rig.issuer.overdue is None
+            rig.offset_s = 1001.0
+            assert (await rig.verdict(server.token(expires_in_s=5000)))[0] is Verdict.BUSY
+            assert "no bearer token is taken" in str(rig.issuer.overdue)
+            await rig.issuer.stop()
+
+        playing(play, tmp_path)
+
+    def test_no_more_than_so_many_wait(self, tmp_path: Path) -> None:
+        async def play(server: TestIssuer, path: Path) -> None:
+            server.answering = False
+            rig = Rig(server, path)
+            verdicts: list[Verdict] = []
+            for _ in range(TOKENS_WAITING_MAX + 1):
+                rig.issuer.check(server.token().encode(), lambda said, _: verdicts.append(said))
+            assert verdicts == [Verdict.BUSY]
+            await rig.issuer.stop()
+            assert verdicts == [Verdict.BUSY] * (TOKENS_WAITING_MAX + 1)
+
+        playing(play, tmp_path)
+
+    def test_a_file_that_cannot_be_used(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        (tmp_path / FILE).write_text("{")
+
+        async def play(server: TestIssuer, path: Path) -> None:
+            rig = Rig(server, path)
+            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            await rig.issuer.stop()
+
+        playing(play, tmp_path)
+        assert "cannot be used" in caplog.text
+
+
+class TestFetch:
+    @pytest.mark.parametrize(
+        ("document", "why"),
+        [
+            ({"issuer": "http://127.0.0.1/other", "jwks_uri": "x"}, "another issuer"),
+            ({"jwks_uri": "x"}, "another issuer"),
+            ([], "another issuer"),
+            ("x" * ISSUER_DOCUMENT_BYTES_MAX, "bytes"),
+        ],
+        ids=["other", "none", "list", "large"],
+    )
+    def test_documents(self, document: Any, why: str) -> None:
+        with TestIssuer() as server:
+            server.document = lambda path: document  # type: ignore[method-assign]
+            with pytest.raises(IssuerError, match=why):
+                fetch_keys(TokenIssuer(issuer=server.url, audience=AUDIENCE))
+
+    def test_keys_of_another_scheme(self) -> None:
+        with TestIssuer() as server:
+            server.document = lambda path: {"issuer": server.url, "jwks_uri": "file:///etc/passwd"}  # type: ignore[method-assign]
+            with pytest.raises(IssuerError, match="scheme"):
+                fetch_keys(TokenIssuer(issuer=server.url, audience=AUDIENCE))
+
+    def test_nobody_there(self) -> None:
+        with pytest.raises(IssuerError, match=r"127\.0\.0\.1:1"):
+            fetch_keys(TokenIssuer(issuer="http://127.0.0.1:1/x", audience=AUDIENCE))

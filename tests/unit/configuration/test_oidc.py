@@ -1,0 +1,68 @@
+"""`authenticationService.oidc`: what is accepted, and what the broker is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.parse import read
+from edge.appliance.configuration.validate import validate
+from edge.broker.configuration import Authentication, TokenIssuer
+
+SPACE = """
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {name: default}
+spec: {authenticationService: {name: %s, oidc: {issuer: "%s", audience: waypost%s}}}
+"""
+
+
+def errors(folder: Path, issuer: str, name: str = "external", more: str = "") -> list[str]:
+    file = folder / "space.yaml"
+    file.write_text(SPACE % (name, issuer, more))
+    return [str(error) for error in validate(read([str(file)]))]
+
+
+def test_everything(tmp_path: Path) -> None:
+    more = ", userClaim: preferred_username, rightsClaim: realm_access.roles, caCert: ca.pem, offlineGrace: 2h"
+    assert errors(tmp_path, "https://id.example/realms/plant", more=more) == []
+    configuration = effective(read([str(tmp_path / "space.yaml")]))
+    assert configuration.authentication is Authentication.EXTERNAL
+    assert configuration.issuer == TokenIssuer(
+        issuer="https://id.example/realms/plant",
+        audience="waypost",
+        user_claim="preferred_username",
+        rights_claim="realm_access.roles",
+        ca="ca.pem",
+        grace_s=7200.0,
+    )
+
+
+@pytest.mark.parametrize("issuer", ["http://127.0.0.1:8080/realms/x", "http://localhost/x", "https://id.example"])
+def test_issuers(tmp_path: Path, issuer: str) -> None:
+    assert errors(tmp_path, issuer) == []
+
+
+@pytest.mark.parametrize(
+    ("issuer", "why"),
+    [
+        ("http://id.example/x", "keys of his own"),
+        ("id.example", "is no issuer"),
+        ("ftp://id.example", "is no issuer"),
+        ("https://id.example/?a=b", "is no issuer"),
+        ("https://me@id.example/", "is no issuer"),
+        ("https://id.example:99999/", "is no issuer"),
+        ("https://[::1", "is no issuer"),
+    ],
+)
+def test_no_issuers(tmp_path: Path, issuer: str, why: str) -> None:
+    (error,) = errors(tmp_path, issuer)
+    assert "space.yaml:5" in error
+    assert why in error
+
+
+def test_with_external_only(tmp_path: Path) -> None:
+    (error,) = errors(tmp_path, "https://id.example", "standard")
+    assert "name: external" in error
