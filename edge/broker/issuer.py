@@ -65,6 +65,8 @@ class Issuer:
         self._keys: tuple[Key, ...] = ()
         self._fetched_at_s: float | None = None
         self._asked_at = float("-inf")
+        self._asking = False
+        """An answer is under way: who needs it waits."""
         self._wanted = asyncio.Event()
         self._waiting: list[tuple[bytes, Decided]] = []
         self._following: asyncio.Task[None] | None = None
@@ -120,7 +122,7 @@ class Issuer:
     def _may_ask(self) -> bool:
         """Anybody can name keys that do not exist: the issuer is not to be asked for each of them."""
         loop = asyncio.get_running_loop()
-        return bool(self._waiting) or loop.time() - self._asked_at >= ISSUER_ASKED_S_MIN
+        return self._asking or bool(self._waiting) or loop.time() - self._asked_at >= ISSUER_ASKED_S_MIN
 
     def _refuse(self, why: TokenError, decided: Decided) -> None:
         log.info("a token was refused: %s", why)
@@ -141,7 +143,7 @@ class Issuer:
     async def _follow(self) -> None:
         while True:
             self._wanted.clear()
-            self._asked_at = asyncio.get_running_loop().time()
+            self._asked_at, self._asking = asyncio.get_running_loop().time(), True
             try:
                 document = await asyncio.to_thread(self._fetch, self.configuration)
                 keys = _usable(document)
@@ -149,6 +151,7 @@ class Issuer:
                 self._failed(str(why))
             else:
                 await self._take(keys, document)
+            self._asking = False
             self._answer_waiting()
             try:
                 async with asyncio.timeout(ISSUER_REFRESH_S if self.problem is None else ISSUER_RETRY_S):

@@ -33,6 +33,7 @@ LONG_MODULES: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {}
 """``path:function`` above the limit, and why."""
 RUNTIME_ONLY = {
+    "cryptography": "signatures of bearer tokens, through PyJWT",
     "delta-spark": "its jars are loaded by the JVM, its Python API is optional",
     "numpy": "asked for by pyspark.sql",
     "pandas": "asked for by pyspark.sql",

@@ -210,6 +210,16 @@ class TestIssuerFollowed:
 
         playing(play, tmp_path)
 
+    def test_who_comes_while_the_issuer_is_asked_waits(self, tmp_path: Path) -> None:
+        async def play(server: TestIssuer, path: Path) -> None:
+            rig = Rig(server, path)
+            while not rig.issuer._asking:
+                await asyncio.sleep(0)
+            assert (await rig.verdict(server.token()))[0] is Verdict.ACCEPTED
+            await rig.issuer.stop()
+
+        playing(play, tmp_path)
+
     def test_offline_for_a_grace_and_over_a_restart(self, tmp_path: Path) -> None:
         async def play(server: TestIssuer, path: Path) -> None:
             rig = Rig(server, path)
