@@ -246,7 +246,13 @@ class Gateway:
         from edge.appliance.console.app import make_app  # noqa: PLC0415
         from edge.broker.http.api import DeviceApi  # noqa: PLC0415
 
-        self._devices = DeviceApi(self.broker.router, self.configuration.limits, self.broker.gate)
+        limits, gate, hono = self.configuration.limits, self.broker.gate, self.broker.devices
+        if hono is None:
+            self._devices = DeviceApi(self.broker.router, limits, gate)
+        else:
+            from edge.broker.hono.http import HonoApi  # noqa: PLC0415
+
+            self._devices = HonoApi(hono, limits, gate)
         return make_app(self._history, self, self._devices.routes)
 
 

@@ -11,6 +11,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,8 +22,7 @@ from bridge.sasl import ANONYMOUS, SaslServer
 from edge.broker.addresses import AddressTable
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.amqp.translate import mqtt_runs
-from edge.broker.configuration import Authentication, BrokerConfiguration, Endpoint
-from edge.broker.hono.service import DeviceService
+from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi, Endpoint
 from edge.broker.identity import Gate, SaslCredentials, Threads
 from edge.broker.limits import (
     CERTIFICATES_CHECK_S,
@@ -41,6 +41,9 @@ from edge.broker.mqtt.session import MqttSession
 from edge.broker.router import Router
 from edge.broker.store.contract import Committed, Store
 from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
+
+if TYPE_CHECKING:
+    from edge.broker.hono.service import DeviceService
 
 STORE_BUSY = "the store has too much under way"
 
@@ -81,7 +84,7 @@ class Broker:
         self.router.quotas.tick()
         store.on_commit = self._committed
         api = configuration.device_api
-        self.devices = DeviceService(api, self.router, store) if api is not None else None
+        self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
         self.clients = Clients(self.router, store, mqtt_runs, clock_ns=time.time_ns, clock_good=clock_good)
         self._threads = Threads()
@@ -297,7 +300,8 @@ class Broker:
         )
 
     def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
-        session = AmqpSession(driver, engine, self.router, gate=self.gate, credentials=credentials)
+        devices = self.devices.links if self.devices is not None else None
+        session = AmqpSession(driver, engine, self.router, gate=self.gate, credentials=credentials, devices=devices)
 
         def wake() -> None:
             session.handle(engine.receive_data(b"", self._loop.time()))
@@ -306,3 +310,10 @@ class Broker:
         if credentials is not None:
             credentials.wake, credentials.source = wake, driver.address
         return session
+
+
+def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceService:
+    """The device API, loaded where a space has it."""
+    from edge.broker.hono.service import DeviceService  # noqa: PLC0415
+
+    return DeviceService(api, router, store)

@@ -60,7 +60,7 @@ class TestTelemetry:
             messages = [receiver.receive(WAIT_S), receiver.receive(WAIT_S)]
             assert [message.properties["device_id"] for message in messages] == ["4712", "lamp"]
             assert messages[0].content_type == "application/octet-stream"
-            device.publish_refused("t//4711", b"not mine", 1)
+            device.send("t//4711", b"not mine", 1)
             assert device.ended.get(timeout=WAIT_S) is not None, "as in Hono an error ends the connection"
 
     def test_disabled_device_is_not_let_in(self, gateway: Waypost) -> None:

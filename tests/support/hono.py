@@ -117,9 +117,9 @@ class Device:
         info.wait_for_publish(WAIT_S)
         assert info.is_published()
 
-    def publish_refused(self, topic: str, payload: bytes, qos: int) -> None:
+    def send(self, topic: str, payload: bytes, qos: int) -> paho.MQTTMessageInfo:
         """Publish without waiting for an answer."""
-        self.client.publish(topic, payload, qos)
+        return self.client.publish(topic, payload, qos)
 
     def subscribe(self, pattern: str, qos: int) -> list[int]:
         self.client.subscribe(pattern, qos)
@@ -136,6 +136,11 @@ class Device:
         self.client.disconnect()
         self.client.loop_stop()
         self.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
+
+
+def flush(connection: BlockingConnection) -> None:
+    """Have written what the blocking client has put off, the settlement of messages for one: a round trip does."""
+    connection.create_receiver(None, dynamic=True).close()
 
 
 class Application:
@@ -167,15 +172,19 @@ class Application:
 
     def until_ttd(self, device: str, ttd: int) -> None:
         """Take events until the device's empty notification with this ttd; others are taken too."""
+        message = self.until_ttd_of_message(device, ttd)
+        assert message.content_type == "application/vnd.eclipse-hono-empty-notification"
+        assert not message.body
+
+    def until_ttd_of_message(self, device: str, ttd: int) -> Message:
+        """Take events until one of the device has this ttd."""
         if self._events is None:
             self._events = self.receiver(f"event/{TENANT}")
         while True:
             message = self._events.receive(WAIT_S)
             self._events.accept()
             if message.properties["device_id"] == device and message.properties.get("ttd") == ttd:
-                assert message.content_type == "application/vnd.eclipse-hono-empty-notification"
-                assert not message.body
-                return
+                return message
 
     def __enter__(self) -> Self:
         return self
@@ -184,4 +193,4 @@ class Application:
         self.connection.close()
 
 
-__all__ = ["TENANT", "WAIT_S", "Application", "Delivery", "Device", "SendException", "resources", "site"]
+__all__ = ["TENANT", "WAIT_S", "Application", "Delivery", "Device", "SendException", "flush", "resources", "site"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
-from bridge.message import AMQP, DURABLE, GROUPED, Run
+from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
@@ -30,6 +30,8 @@ _DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
 _ANNOTATIONS = b"\x00\x53\x72"
 
 _NS_IN_MS = 1_000_000
+_PASSING = (Refusal.FULL, Refusal.STORE_FAILED)
+"""Refusals that say nothing about the message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
 _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
@@ -48,17 +50,41 @@ class Flusher(Protocol):
         ...
 
 
+class Translated(NamedTuple):
+    """A message as it is published: where, of which device (empty: the sender's own, and held against what that may
+    do), with which header section and bare message."""
+
+    address: str
+    device: str
+    header: bytes
+    body: bytes
+
+
+class Relay(Protocol):
+    """Reads messages of a link in another way than by their address."""
+
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
+        """None for a message that is what it says. Raises `Unacceptable` or `DecodeError`."""
+        ...
+
+
 class _Gathering:
     """Messages alike in everything but their body, on their way to become a run."""
 
-    __slots__ = ("address", "bodies", "flags", "header", "tokens")
+    __slots__ = ("address", "bodies", "device", "flags", "header", "tokens")
 
-    def __init__(self, address: str, header: bytes, flags: int) -> None:
+    def __init__(self, address: str, header: bytes, flags: int, device: str) -> None:
         self.address = address
+        self.device = device
         self.header = header
         self.flags = flags
         self.bodies: list[bytes] = []
         self.tokens: list[int] = []
+
+    def is_for(self, address: str, header: bytes, flags: int, device: str) -> bool:
+        """A message like this belongs to it."""
+        same = self.address == address and self.header == header
+        return same and self.flags == flags and self.device == device
 
 
 class IncomingLink:
@@ -73,11 +99,13 @@ class IncomingLink:
         name: str,
         address: str | None,
         grant: Grant | None = None,
+        relay: Relay | None = None,
     ) -> None:
         """`address` None: the anonymous relay, every message says its own, and is held against `grant` if there is
-        one; where there is an address the attach was."""
+        one; where there is an address the attach was. With a relay it is the anonymous relay, whatever the address."""
         self.name = name
-        self.address = address
+        self.address = address = address if relay is None else None
+        self._relay = relay
         self._engine = engine
         self._link = link
         self._router = router
@@ -128,7 +156,7 @@ class IncomingLink:
         self._settle(tokens, State.ACCEPTED, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if why is Refusal.NO_CONSUMER or (self._direct and why is Refusal.FULL):
+        if why is Refusal.NO_CONSUMER or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
         else:
             self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))
@@ -178,11 +206,13 @@ class IncomingLink:
             bodies.append(message[end:] if end else message)
         return header, bodies
 
-    def _publish(self, address: str, header: bytes, flags: int, bodies: list[bytes], tokens: Sequence[int]) -> None:
+    def _publish(
+        self, address: str, header: bytes, flags: int, bodies: list[bytes], tokens: Sequence[int], device: str = ""
+    ) -> None:
         if header and read_header(header).durable:
             flags |= DURABLE
         self._under_way += len(tokens)
-        self._router.publish(self, Run(address, self.name, flags, header, bodies), tokens)
+        self._router.publish(self, Run(address, device or self.name, flags, header, bodies), tokens)
 
     def _publish_each(self, event: Transfers) -> None:
         settled = event.settled
@@ -190,25 +220,38 @@ class IncomingLink:
         for i, message in enumerate(event.messages):
             token = None if settled else event.deliveries[i]
             try:
-                end, start = bare_message(message)
-                body = message[start:]
-                properties = properties_of(body)
-                address = self.address if self.address is not None else check_to(address_of(properties))
-                self._permit(address)
+                properties, (address, device, header, body) = self._read(message, settled=settled)
                 flags = AMQP | flags_of(body, settled=settled)
+                if device:
+                    flags &= ~RETAIN  # of all devices of a tenant one message would be retained
                 if isinstance(properties[GROUP_FIELD], str):
                     flags |= GROUPED
-                header = self._header(message[:end], expiry_ms_of(properties))
             except (DecodeError, Unacceptable) as error:
                 self._reject(token, error)
                 continue
-            if gathering is None or (gathering.address, gathering.header, gathering.flags) != (address, header, flags):
+            if gathering is None or not gathering.is_for(address, header, flags, device):
                 self._publish_gathered(gathering)
-                gathering = _Gathering(address, header, flags)
+                gathering = _Gathering(address, header, flags, device)
             gathering.bodies.append(body)
             if token is not None:
                 gathering.tokens.append(token)
         self._publish_gathered(gathering)
+
+    def _read(self, message: bytes, *, settled: bool) -> tuple[Sequence[Any], Translated]:
+        """The properties of one message, and how it is published. Raises `DecodeError` or `Unacceptable`."""
+        end, start = bare_message(message)
+        header, body = message[:end], message[start:]
+        properties = properties_of(body)
+        header = self._header(header, expiry_ms_of(properties))
+        if self._relay is not None:
+            found = self._relay.translated(header, body, settled=settled)
+            if found is not None:
+                if not found.device:
+                    self._permit(found.address)
+                return properties, found
+        address = self.address if self.address is not None else check_to(address_of(properties))
+        self._permit(address)
+        return properties, Translated(address, "", header, body)
 
     def _header(self, header: bytes, expiry_ms: int | None) -> bytes:
         """The header with the absolute-expiry-time of the bare message as a time to live, where that is sooner: one
@@ -219,7 +262,8 @@ class IncomingLink:
 
     def _publish_gathered(self, gathering: _Gathering | None) -> None:
         if gathering is not None:
-            self._publish(gathering.address, gathering.header, gathering.flags, gathering.bodies, gathering.tokens)
+            g = gathering
+            self._publish(g.address, g.header, g.flags, g.bodies, g.tokens, g.device)
 
     def _permit(self, address: str) -> None:
         """Raises `Unacceptable` for a message on the anonymous relay that must not be sent there."""

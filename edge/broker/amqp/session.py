@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from bridge.driver import Driver
 from bridge.engine import (
@@ -42,6 +43,9 @@ from edge.broker.policy import Ended, Grant, Operation
 from edge.broker.proof import Proven, Verdict
 from edge.broker.router import AddressError, Router
 
+if TYPE_CHECKING:  # loaded where a space has the device API
+    from edge.broker.hono.amqp import DeviceLinks
+
 NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
 
@@ -66,11 +70,13 @@ class AmqpSession:
         on_closed: Callable[[Condition | None], None] | None = None,
         gate: Gate | None = None,
         credentials: SaslCredentials | None = None,
+        devices: Callable[[str | None], DeviceLinks] | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
-        proven.
+        proven. `devices` gives the device API for a user (None: nobody is asked), where the space has it; it may raise
+        `Unacceptable`.
         """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
@@ -84,6 +90,8 @@ class AmqpSession:
         self._credentials = credentials
         self._grant: Grant | None = None
         """What the user may do; None where everybody may do everything."""
+        self._make_devices = devices
+        self._devices: DeviceLinks | None = None
         self._cut = False
         """The user is gone or has other rights now; what still comes before our close has been answered is dropped."""
         self._will: Run | None = None
@@ -144,7 +152,18 @@ class AmqpSession:
                 self._grant = gate.grant_nothing(event.container_id, self._revoked)
             if self._grant is None:
                 self._revoked(Ended.CHANGED)
+        self._find_devices()
         self._take_will(event)
+
+    def _find_devices(self) -> None:
+        """What the device API is to the user, where the space has it."""
+        if self._make_devices is None or self._cut:
+            return
+        try:
+            self._devices = self._make_devices(self._grant.user if self._grant is not None else None)
+        except Unacceptable as error:
+            self._cut = True
+            self._engine.close(error.condition)
 
     def _take_will(self, event: Opened) -> None:
         try:
@@ -198,7 +217,8 @@ class AmqpSession:
             self._must(link.target.dynamic or grant.may_send(address), "send to", address)
             if not link.target.dynamic:
                 self._allowed[link] = partial(_may_send, address)
-        incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant)
+        relay = self._devices.relay(address) if self._devices is not None else None
+        incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant, relay)
         link.context = incoming
         self._incoming.add(incoming)
         self._engine.accept(link, target=target)
@@ -240,6 +260,7 @@ class AmqpSession:
                 decided(f"this connection is {grant.user}'s")
             else:
                 self.name = proven.user
+                self._find_devices()
                 decided("")
                 self._end_forbidden(grant)
             self._driver.flush_soon()
@@ -255,8 +276,19 @@ class AmqpSession:
                 self._engine.detach(link, condition=denied)
                 self._detached(link, closed=False)
 
+    def _attach_commands(self, devices: DeviceLinks, link: Link) -> None:
+        """The peer is a device that receives its commands."""
+        outgoing = devices.receiver(self._engine, link, self._driver, self.name, self._clock_ns)
+        link.context = outgoing
+        self._outgoing.add(outgoing)
+        self._engine.accept(link)
+        outgoing.flow()
+
     def _attach_receiver(self, link: Link) -> None:
         """The peer receives: we are its source."""
+        if self._devices is not None and not self._cut and self._devices.takes_source(link.source.address):
+            self._attach_commands(self._devices, link)
+            return
         wanted = reception(link, self._subscriber, self._router.address_type)
         grant = self._grant
         if grant is not None and not (link.source.dynamic or wanted.service):

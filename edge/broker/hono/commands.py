@@ -10,7 +10,7 @@ from edge.broker.amqp.translate import outline, read_header
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.errors import bad_request
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
-from edge.broker.hono.messages import DEVICE, data_section, message_id, plain_properties, rebuilt
+from edge.broker.hono.messages import DEVICE, message_id, plain_properties, rebuilt
 from edge.broker.hono.requests import Request, Requests
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run
@@ -112,16 +112,12 @@ def mqtt_run(command: Command, topic: str, received_at: int, flags: int) -> Run:
     return Run(topic, "", kept, properties, [command.payload], received_at)
 
 
-def amqp_message(
-    command: Command, original: bytes | None, reply_to: str | None, identifier: str, *, told: bool
-) -> bytes:
+def amqp_message(command: Command, original: bytes, reply_to: str | None, identifier: str, *, told: bool) -> bytes:
     """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `told`: it acts for
-    others, and hears which device is meant. `original` is the application's message, None where that came over MQTT."""
+    others, and hears which device is meant. `original` is the application's message. Raises `DecodeError`."""
     fields: list[Any] = [None] * 7
     fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None
     fields[_CONTENT_TYPE] = command.content_type
     application: dict[Any, Any] = {DEVICE: command.device} if told else {}
-    if original is None:
-        return rebuilt(data_section(command.payload), fields, application)
     kept = {name: value for name, value in outline(original).application.items() if name != DEVICE}
     return rebuilt(original, fields, {**kept, **application})

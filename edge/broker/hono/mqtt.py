@@ -10,7 +10,7 @@ import datetime
 import json
 import logging
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -25,7 +25,6 @@ from edge.broker.hono.limits import (
     PLAN_PROPERTIES_BYTES_MAX,
     PLANS_CACHED_MAX,
 )
-from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import (
     ANY_DEVICE,
@@ -45,6 +44,9 @@ from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.policy import Grant
+
+if TYPE_CHECKING:
+    from edge.broker.hono.service import DeviceService
 
 log = logging.getLogger(__name__)
 

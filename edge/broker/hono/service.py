@@ -8,10 +8,13 @@ from bridge.message import AMQP, DURABLE, Run
 from edge.broker.configuration import DeviceApi
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.amqp import DeviceLinks, device_links
 from edge.broker.hono.desk import Desk
+from edge.broker.hono.mqtt import DeviceConnection, Session
 from edge.broker.hono.requests import KEY_BYTES, Requests
-from edge.broker.hono.tenant import Tenant
+from edge.broker.hono.tenant import Principal, Tenant
 from edge.broker.hono.topics import Endpoint
+from edge.broker.mqtt.client import Client
 from edge.broker.router import Router
 from edge.broker.store.contract import Store
 
@@ -32,6 +35,14 @@ class DeviceService:
             key = secrets.token_bytes(KEY_BYTES)
             store.put(_KIND, _NAME, key)
         self.requests = Requests(key)
+
+    def connection(self, session: Session, client: Client, principal: Principal | None) -> DeviceConnection:
+        """The device API over one MQTT connection."""
+        return DeviceConnection(self, session, client, principal)
+
+    def links(self, identity: str | None) -> DeviceLinks:
+        """The device API over one AMQP connection, for a user or (None) where nobody is asked. Raises Unacceptable."""
+        return device_links(self, identity)
 
     def address(self, endpoint: Endpoint) -> str:
         """Where telemetry or events of the tenant go."""

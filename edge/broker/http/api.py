@@ -145,15 +145,19 @@ class DeviceApi:
         publishing = Publishing(device, len(messages))
         if messages:
             publishing.publish(self._router, messages)
-            try:
-                async with asyncio.timeout(HTTP_ANSWER_S_MAX):
-                    await asyncio.shield(publishing.answered)
-            except TimeoutError:
-                why = f"no answer in {HTTP_ANSWER_S_MAX:g} s; the message may have been taken all the same"
-                raise Refused(504, why) from None
-            finally:
-                self._router.forget_origin(publishing)
+            await self._safe(publishing)
         return publishing
+
+    async def _safe(self, publishing: Publishing) -> None:
+        """Wait until everything of it has been answered. Raises Refused."""
+        try:
+            async with asyncio.timeout(HTTP_ANSWER_S_MAX):
+                await asyncio.shield(publishing.answered)
+        except TimeoutError:
+            why = f"no answer in {HTTP_ANSWER_S_MAX:g} s; the message may have been taken all the same"
+            raise Refused(504, why) from None
+        finally:
+            self._router.forget_origin(publishing)
 
     @asynccontextmanager
     async def _body(self, request: Request) -> AsyncIterator[bytes]:
@@ -214,7 +218,7 @@ class DeviceApi:
             taking.settle(outcome)
             self._router.unsubscribe(taking, subscription, forget=False)
 
-        gone = asyncio.ensure_future(_until_gone(request))
+        gone = asyncio.ensure_future(until_gone(request))
         try:
             subscription.pump()
             await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
@@ -224,7 +228,8 @@ class DeviceApi:
         finally:
             gone.cancel()
         if taking.taken.done():
-            return _Delivery(taking.taken.result(), settle)
+            run = _readable(taking.taken.result())
+            return Handover(run.bodies[0], _headers_of(run), settle)
         settle(Outcome.RELEASED)
         return Response(status_code=204)
 
@@ -267,7 +272,7 @@ class DeviceApi:
         if gate.tokens and (authorization or "").lower().startswith("bearer "):
             gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
         else:
-            username, password = _basic(authorization or "", _asked(gate))
+            username, password = basic(authorization or "", _asked(gate))
             gate.check(username, password, decided, source)
         said, proven = await verdict
         if said is Verdict.BUSY:
@@ -277,15 +282,12 @@ class DeviceApi:
         return proven
 
 
-class _Delivery(Response):
+class Handover(Response):
     """The answer that carries a message: accepted once it is written, released when nobody was there to read it."""
 
-    def __init__(self, taken: Taken, settle: Callable[[Outcome], None]) -> None:
+    def __init__(self, body: bytes, headers: Mapping[str, str], settle: Callable[[Outcome], None]) -> None:
         """`settle` is called once, when this answer has been given or could not be."""
-        run = taken.stored.run
-        if run.flags & AMQP:
-            run = mqtt_runs(run)[0]
-        super().__init__(run.bodies[0], headers=_headers_of(run))
+        super().__init__(body, headers=headers)
         self._settle = settle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -296,6 +298,11 @@ class _Delivery(Response):
                 outcome = Outcome.ACCEPTED
         finally:
             self._settle(outcome)
+
+
+def _readable(taken: Taken) -> Run:
+    run = taken.stored.run
+    return mqtt_runs(run)[0] if run.flags & AMQP else run
 
 
 def _headers_of(run: Run) -> dict[str, str]:
@@ -350,7 +357,7 @@ def _check_receiving(grant: Grant | None, address: str) -> None:
         raise Refused(STATUS[Refusal.NOT_AUTHORIZED], f"{grant.user} must not receive from {address[:100]}")
 
 
-async def _until_gone(request: Request) -> None:
+async def until_gone(request: Request) -> None:
     """Return when the peer has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
@@ -367,7 +374,7 @@ def _asked(gate: Gate) -> Mapping[str, str]:
     return BEARER if gate.tokens else BASIC
 
 
-def _basic(authorization: str, asked: Mapping[str, str]) -> tuple[str, bytes]:
+def basic(authorization: str, asked: Mapping[str, str]) -> tuple[str, bytes]:
     """User and password of the Basic scheme (RFC 7617). Raises Refused."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() != "basic":

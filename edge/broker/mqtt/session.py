@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,8 +17,6 @@ from bridge.driver import Driver
 from bridge.message import Run
 from edge.broker.contract import Refusal
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.mqtt import DeviceConnection
-from edge.broker.hono.service import DeviceService
 from edge.broker.identity import Gate
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.mqtt.authenticator import Authenticator
@@ -44,6 +42,10 @@ from edge.broker.mqtt.wills import publish_will
 from edge.broker.policy import Ended, Grant
 from edge.broker.proof import Proven
 from edge.broker.router import AddressError, Router
+
+if TYPE_CHECKING:  # loaded where a space has the device API
+    from edge.broker.hono.mqtt import DeviceConnection
+    from edge.broker.hono.service import DeviceService
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +277,7 @@ class MqttSession:
             user=proven.user if proven is not None else "",
         )
         if self._service is not None and (principal is not None or proven is None):
-            self._devices = DeviceConnection(self._service, self, self._client, principal)
+            self._devices = self._service.connection(self, self._client, principal)
             will = self._devices.will(connect.will, self._grant)
             self._connect = msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()

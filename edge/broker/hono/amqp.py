@@ -1,0 +1,243 @@
+"""The device API over one AMQP connection: what its session asks before it takes an address as it is.
+
+Devices send over an anonymous link, each message saying in `to` what it is, and receive from ``command``. Applications
+send commands to ``command/<tenant>``, each saying in `to` which device it is for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from bridge.amqp_values import DecodeError
+from bridge.engine import Engine, Link
+from bridge.message import Stored
+from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
+from edge.broker.amqp.incoming import Flusher, Translated
+from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.sections import bare_message
+from edge.broker.amqp.translate import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
+from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.hono import messages
+from edge.broker.hono.addresses import COMMAND, RESPONSE
+from edge.broker.hono.commands import addressed, amqp_message, read_command
+from edge.broker.hono.desk import Attendance
+from edge.broker.hono.errors import DeviceError, bad_request
+from edge.broker.hono.tenant import Principal
+from edge.broker.hono.topics import Endpoint, Upload, read_upload
+
+if TYPE_CHECKING:
+    from edge.broker.hono.service import DeviceService
+
+log = logging.getLogger(__name__)
+
+_SETTLED_MODE: Final = 1
+"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2): such a link is sent commands at most once."""
+_UNAUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
+_BAD_REQUEST: Final = "hono:bad-request"
+_CONDITIONS: Final = {
+    400: _BAD_REQUEST,
+    401: _UNAUTHORIZED,
+    403: _UNAUTHORIZED,
+    404: "amqp:not-found",
+    413: CONDITIONS[Refusal.TOO_LARGE],
+}
+_CONTENT_TYPE: Final = 6
+
+
+def unacceptable(error: DeviceError) -> Unacceptable:
+    """As a condition of AMQP, or of Hono where the standard has none."""
+    return Unacceptable(_CONDITIONS.get(error.status, "amqp:precondition-failed"), str(error))
+
+
+class CommandRelay:
+    """What applications send to ``command/<tenant>``: checked at once, and put into the queue of the device."""
+
+    def __init__(self, service: DeviceService) -> None:
+        self._service = service
+
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
+        try:
+            return Translated(addressed(body, self._service.addresses), "", header, body)
+        except DeviceError as error:
+            raise unacceptable(error) from None
+
+
+class DeviceRelay:
+    """What a device or gateway sends over an anonymous link; None for what is none of the device API's."""
+
+    def __init__(self, service: DeviceService, principal: Principal | None) -> None:
+        self._service = service
+        self._principal = principal
+
+    def translated(self, header: bytes, body: bytes, *, settled: bool) -> Translated | None:
+        """Raises Unacceptable or DecodeError."""
+        to = address_of(properties_of(body))
+        if to is None:
+            return None
+        try:
+            upload = self._read(to)
+            if upload is None:
+                return None
+            device = self._service.tenant.device(self._principal, upload.tenant, upload.device)
+            if settled and upload.endpoint is not Endpoint.TELEMETRY:
+                raise bad_request(f"{upload.endpoint.value}: a settled message could be lost")
+            if upload.endpoint is Endpoint.RESPONSE:
+                return self._response(upload, device, body)
+            return self._upload(upload, device, to, header, body)
+        except DeviceError as error:
+            raise unacceptable(error) from None
+
+    def _read(self, to: str) -> Upload | None:
+        levels = to.split("/")
+        if levels[0] == RESPONSE and len(levels) == 4:
+            return Upload(Endpoint.RESPONSE, False, levels[1], levels[2], levels[3])
+        try:
+            upload = read_upload(to)
+        except DeviceError:
+            if self._principal is None:
+                return None  # where nobody has authenticated, what is none of Hono's is just an address
+            raise
+        if upload is not None and self._principal is None and upload.tenant not in ("", self._service.tenant.name):
+            return None
+        return upload
+
+    def _upload(self, upload: Upload, device: str, to: str, header: bytes, body: bytes) -> Translated:
+        address = self._service.address(upload.endpoint)
+        source = messages.Source(device, messages.AMQP_ADAPTER, to)
+        completed = messages.completed(body, address, source, self._service.router.now_ns())
+        if upload.endpoint is Endpoint.EVENT and not read_header(header).durable:
+            ttl_ms = read_header(header).ttl_ms
+            header = messages.header(durable=True)
+            header = header if ttl_ms is None else with_ttl(header, ttl_ms)
+        return Translated(address, device, header, completed)
+
+    def _response(self, upload: Upload, device: str, body: bytes) -> Translated:
+        found = outline(body)
+        status = upload.status or found.application.get(messages.STATUS)
+        if not isinstance(status, int) or isinstance(status, bool) or not 200 <= status < 600:
+            raise bad_request("application property 'status' is an int from 200 to 599")
+        fields = [*found.properties, *[None] * (_CONTENT_TYPE + 1)]
+        content_type = str(fields[_CONTENT_TYPE]) if fields[_CONTENT_TYPE] else None
+        run = self._service.response(
+            device, upload.request, status=status, content_type=content_type, body=found.body, qos=1
+        )
+        return Translated(run.address, device, run.properties, run.bodies[0])
+
+
+class CommandLink(OutgoingLink):
+    """Consumer of commands behind the link of a device or gateway."""
+
+    attendance: Attendance | None = None
+    source = messages.Source("", messages.AMQP_ADAPTER, COMMAND)
+    service: DeviceService
+    tells_device = False
+    """It acts for others, and hears which device each command is for."""
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        run = stored.run
+        whole = amqp_messages(run, now_ns=self._clock_ns(), attempts=subscription.attempts)
+        for i, message in enumerate(whole):
+            position = stored.position + i
+            try:
+                command = read_command(run, i, self.service.addresses)
+                end, start = bare_message(message)
+                reply_to, identifier = None, ""
+                if command.request is not None:
+                    identifier = self.service.requests.identifier(command.device, command.request)
+                    reply_to = f"{RESPONSE}/{self.service.tenant.name}/{command.device}/{identifier}"
+                body = amqp_message(command, message[start:], reply_to, identifier, told=self.tells_device)
+            except (DeviceError, DecodeError) as error:
+                log.warning("%s: a command cannot be delivered: %s", run.address, error)
+                subscription.settle(self, position, position, Outcome.REJECTED)
+                continue
+            settled = self._link.snd_settle_mode == _SETTLED_MODE
+            self._send(subscription, position, [message[:end] + body], settled=settled)
+        self._driver.flush_soon()
+
+    def flow(self) -> None:
+        if self.attendance is None or self._link.closed:
+            return
+        if self._link.credit > 0:
+            self.attendance.pump()
+        if self._link.draining:
+            self._drain()
+
+    def ended(self, *, closed: bool) -> None:
+        """The link is over: what was not settled waits in its queue again."""
+        self._outstanding.clear()
+        attendance, self.attendance = self.attendance, None
+        if attendance is not None:
+            attendance.leave()
+            self.service.notify(self.source, messages.GONE)
+
+    def _drain(self) -> None:
+        link = self._link
+        if link.closed or not link.draining or self.attendance is None:
+            return
+        if link.credit <= 0 or self.attendance.idle_now:
+            self._engine.drained(link)
+            self._driver.flush_soon()
+
+
+class DeviceLinks:
+    """What the links of one connection are to the device API."""
+
+    def __init__(self, service: DeviceService, principal: Principal | None, *, device: bool, application: bool) -> None:
+        """`device`, `application`: what the peer may be; both where nobody has to say who he is."""
+        self.service = service
+        self._principal = principal
+        self._device = device
+        self._application = application
+
+    def relay(self, address: str | None) -> CommandRelay | DeviceRelay | None:
+        """How messages of a link a peer sends on are read; None for as they are."""
+        if address is None and self._device:
+            return DeviceRelay(self.service, self._principal)
+        if address == self.service.addresses.command and self._application:
+            return CommandRelay(self.service)
+        return None
+
+    def takes_source(self, address: str | None) -> bool:
+        """A receiver there gets commands as a device does."""
+        if address is None or not self._device:
+            return False
+        levels = address.split("/")
+        if levels[0] != COMMAND or len(levels) not in (1, 3):
+            return False
+        return self._principal is not None or levels[1:2] == [self.service.tenant.name]
+
+    def receiver(
+        self, engine: Engine, link: Link, driver: Flusher, name: str, clock_ns: Callable[[], int]
+    ) -> CommandLink:
+        """The consumer behind a link that gets commands, attending to them. Raises Unacceptable or AddressError."""
+        service, principal = self.service, self._principal
+        consumer = CommandLink(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
+        levels = [*(link.source.address or "").split("/"), "", ""]
+        everything = principal is not None and principal.is_gateway and not levels[2]
+        try:
+            device = service.tenant.device(principal, levels[1], levels[2])
+        except DeviceError as error:
+            raise unacceptable(error) from None
+        consumer.service = service
+        consumer.source = messages.Source(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
+        consumer.tells_device = principal is not None and principal.is_gateway
+        if everything and principal is not None:
+            consumer.attendance = service.desk.attend_all(consumer, principal)
+        else:
+            consumer.attendance = service.desk.attend(consumer, device)
+        service.notify(consumer.source, messages.UNTIL_FURTHER_NOTICE)
+        return consumer
+
+
+def device_links(service: DeviceService, identity: str | None) -> DeviceLinks:
+    """For a connection that authenticated as `identity`; None: nobody was asked. Raises Unacceptable."""
+    try:
+        principal = service.tenant.principal(identity)
+    except DeviceError as error:
+        raise unacceptable(error) from None
+    anybody = identity is None
+    return DeviceLinks(
+        service, principal, device=anybody or principal is not None, application=anybody or principal is None
+    )

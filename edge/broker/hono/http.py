@@ -1,0 +1,270 @@
+"""Hono's HTTP adapter beside the gateway's own HTTP API: telemetry, events, commands in their answers, responses.
+
+``POST /telemetry``, ``POST /event``                       an authenticated device, or a gateway for itself
+``PUT /telemetry/<tenant>/<device>``, ``/event/…``         a gateway for a device, or a device nobody asked who it is
+``POST /command/res/<request>``                            a device's response to a command
+``PUT /command/res/<tenant>/<device>/<request>``           the same on behalf of a device
+
+``hono-ttd``, ``hono-ttl``, ``qos-level`` and ``hono-cmd-status`` are headers or query parameters. 202 is said when the
+message is on disk, but for telemetry with ``qos-level: 0``, where it says that it came in. With ``hono-ttd`` the answer
+waits that many seconds for a command, which is accepted when the answer was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from bridge.message import AMQP, DURABLE, Run
+from edge.broker.contract import AddressError, Outcome
+from edge.broker.hono import messages
+from edge.broker.hono.commands import Command, read_command
+from edge.broker.hono.desk import Attendance
+from edge.broker.hono.errors import DeviceError, bad_request
+from edge.broker.hono.errors import refused as in_hono
+from edge.broker.hono.limits import TTD_S_MAX
+from edge.broker.hono.service import DeviceService
+from edge.broker.hono.tenant import Principal
+from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
+from edge.broker.http.api import BASIC, DeviceApi, Handover, Refused, basic, until_gone
+from edge.broker.http.exchange import Publishing, Taken, Taking
+from edge.broker.identity import Gate
+from edge.broker.limits import HTTP_POLLS_MAX, HTTP_REQUESTS_MAX, Limits
+
+_PUBLISHED: Final = 202
+
+
+class Sender(NamedTuple):
+    """Who a request is from, and the device it is for."""
+
+    principal: Principal | None
+    device: str
+    named: bool
+    """The path names the device."""
+
+
+class HonoApi(DeviceApi):
+    """The routes of `DeviceApi`, and Hono's."""
+
+    def __init__(self, service: DeviceService, limits: Limits, gate: Gate | None = None) -> None:
+        super().__init__(service.router, limits, gate)
+        self._service = service
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            *super().routes,
+            Route("/telemetry", self._telemetry, methods=["POST"]),
+            Route("/telemetry/{rest:path}", self._telemetry, methods=["PUT"]),
+            Route("/event", self._event, methods=["POST"]),
+            Route("/event/{rest:path}", self._event, methods=["PUT"]),
+            Route("/command/res/{rest:path}", self._response, methods=["POST", "PUT"]),
+        ]
+
+    async def _telemetry(self, request: Request) -> Response:
+        return await self._answered(request, Endpoint.TELEMETRY)
+
+    async def _event(self, request: Request) -> Response:
+        return await self._answered(request, Endpoint.EVENT)
+
+    async def _response(self, request: Request) -> Response:
+        return await self._answered(request, Endpoint.RESPONSE)
+
+    async def _answered(self, request: Request, endpoint: Endpoint) -> Response:
+        if self.publishing >= HTTP_REQUESTS_MAX:
+            return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
+        self.publishing += 1
+        try:
+            async with self._admitted(request) as (name, grant), self._body(request) as body:
+                principal = self._principal(request, name if grant is not None else None)
+                if endpoint is Endpoint.RESPONSE:
+                    return await self._respond(request, principal, body)
+                sender = self._sender(request, principal)
+                return await self._upload(request, endpoint, sender, body)
+        except DeviceError as error:
+            return Refused(error.status, str(error)).response()
+        except Refused as refused:
+            return refused.response()
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+        finally:
+            self.publishing -= 1
+
+    # --- who --------------------------------------------------------------------------------------------------
+
+    def _principal(self, request: Request, user: str | None) -> Principal | None:
+        """The device that sends; None where nobody had to say who he is and did not. Raises DeviceError or Refused."""
+        if user is None:
+            if "authorization" not in request.headers:
+                return None
+            return self._service.tenant.principal(basic(request.headers["authorization"], BASIC)[0])
+        principal = self._service.tenant.principal(user)
+        if principal is None:
+            raise DeviceError(403, f"{user} is no device of tenant {self._service.tenant.name}")
+        return principal
+
+    def _sender(self, request: Request, principal: Principal | None) -> Sender:
+        rest = request.path_params.get("rest")
+        if rest is None:
+            return Sender(principal, self._service.tenant.device(principal, "", ""), named=False)
+        levels = str(rest).split("/")
+        if len(levels) != 2 or not levels[1]:
+            raise bad_request("the path ends with <tenant>/<device>, or with /<device>")
+        return Sender(principal, self._service.tenant.device(principal, *levels), named=True)
+
+    # --- telemetry and events ---------------------------------------------------------------------------------
+
+    async def _upload(self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes) -> Response:
+        ttd_text = _field(request, "hono-ttd")
+        ttd = min(seconds_of(ttd_text, "hono-ttd"), TTD_S_MAX) if ttd_text is not None else 0
+        run, qos = self._run(request, endpoint, sender, body, ttd or None)
+        if not ttd:
+            await self._publish_run(run, qos)
+            return Response(status_code=_PUBLISHED)
+        if self.polling >= HTTP_POLLS_MAX:
+            raise Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting")
+        self.polling += 1
+        try:
+            async with self._attending(sender) as (taking, attendance):
+                await self._publish_run(run, qos)
+                found = await self._next_command(request, sender, taking, attendance, ttd)
+            return found or Response(status_code=_PUBLISHED)
+        finally:
+            self.polling -= 1
+
+    def _run(
+        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, ttd: int | None
+    ) -> tuple[Run, int]:
+        """The message, and the QoS it is taken with. Raises DeviceError."""
+        content_type = content_type_of(_field(request, "content-type"))
+        if not body and content_type is None:
+            raise bad_request("a request without a body needs a content-type")
+        if body and content_type == messages.EMPTY_NOTIFICATION:
+            raise bad_request("an empty notification has no body")
+        qos, ttl_s = 1, None
+        if endpoint is Endpoint.TELEMETRY:
+            level = _field(request, "qos-level") or "0"
+            if level not in ("0", "1"):
+                raise bad_request(f"qos-level is 0 or 1, not {level[:20]!r}")
+            qos = int(level)
+        elif (ttl := _field(request, "hono-ttl")) is not None:
+            ttl_s = seconds_of(ttl, "hono-ttl")
+        address = self._service.address(endpoint)
+        source = messages.Source(sender.device, messages.HTTP_ADAPTER, request.url.path)
+        message = messages.bare(
+            to=address,
+            body=body,
+            now_ns=self._service.router.now_ns(),
+            application=messages.upload_properties(source, ttd),
+            content_type=content_type or messages.OPAQUE,
+        )
+        flags = AMQP | (DURABLE | 1 if qos else 0)
+        return Run(address, sender.device, flags, messages.header(durable=qos > 0, ttl_s=ttl_s), [message]), qos
+
+    async def _publish_run(self, run: Run, qos: int) -> None:
+        """Publish, and wait until it is safe where that was asked for. Raises DeviceError or Refused."""
+        publishing = Publishing(run.device, 1)
+        if not qos:
+            self._service.router.publish(publishing, run, ())
+            self._service.router.forget_origin(publishing)
+            publishing.answered.cancel()
+            return
+        self._service.router.publish(publishing, run, (0,))
+        await self._safe(publishing)
+        if publishing.refusals:
+            raise in_hono(publishing.refusals[0])
+
+    # --- commands ---------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _attending(self, sender: Sender) -> AsyncIterator[tuple[Taking, Attendance]]:
+        """Attend to the commands of the device, or of all a gateway acts for when it sends for itself."""
+        desk, taking = self._service.desk, Taking(sender.device)
+        principal = sender.principal
+        try:
+            if principal is not None and principal.is_gateway and not sender.named:
+                attendance = desk.attend_all(taking, principal)
+            else:
+                attendance = desk.attend(taking, sender.device)
+        except AddressError as error:
+            raise DeviceError(503, str(error)) from None
+        try:
+            yield taking, attendance
+        except BaseException:
+            taking.settle(Outcome.RELEASED)
+            attendance.leave()
+            raise
+        if not taking.taken.done():
+            taking.settle(Outcome.RELEASED)
+            attendance.leave()
+
+    async def _next_command(
+        self, request: Request, sender: Sender, taking: Taking, attendance: Attendance, wait_s: int
+    ) -> Response | None:
+        """The answer that carries a command; None when none came in the time, or what came was none."""
+
+        def settle(outcome: Outcome) -> None:
+            taking.settle(outcome)
+            attendance.leave()
+
+        gone = asyncio.ensure_future(until_gone(request))
+        try:
+            attendance.pump()
+            await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+        if not taking.taken.done():
+            return None
+        taken: Taken = taking.taken.result()
+        try:
+            command = read_command(taken.stored.run, 0, self._service.addresses)
+        except DeviceError:
+            settle(Outcome.REJECTED)
+            return None
+        return Handover(command.payload, self._headers(command, sender.principal), settle)
+
+    def _headers(self, command: Command, principal: Principal | None) -> dict[str, str]:
+        """Names are escaped: an application's text must not end a header line."""
+        headers = {"hono-command": quote(command.name, safe=" !$&'()*,-./:;=?@_~"), "Cache-Control": "no-store"}
+        if command.content_type is not None and command.content_type.isascii() and command.content_type.isprintable():
+            headers["Content-Type"] = command.content_type
+        if command.request is not None:
+            headers["hono-cmd-req-id"] = self._service.requests.identifier(command.device, command.request)
+        if principal is not None and principal.is_gateway:
+            headers["hono-cmd-target-device"] = command.device
+        return headers
+
+    async def _respond(self, request: Request, principal: Principal | None, body: bytes) -> Response:
+        """A response to a command."""
+        levels = str(request.path_params["rest"]).split("/")
+        if request.method == "POST":
+            levels = ["", "", *levels]
+        if len(levels) != 3 or not levels[2]:
+            raise bad_request("POST /command/res/<request>, or PUT /command/res/<tenant>/<device>/<request>")
+        device = self._service.tenant.device(principal, levels[0], levels[1])
+        status = _field(request, "hono-cmd-status")
+        if status is None:
+            raise bad_request("hono-cmd-status is missing")
+        run = self._service.response(
+            device,
+            levels[2],
+            status=status_of(status),
+            content_type=content_type_of(_field(request, "content-type")),
+            body=body,
+            qos=1,
+        )
+        await self._publish_run(run, 1)
+        return Response(status_code=_PUBLISHED)
+
+
+def _field(request: Request, name: str) -> str | None:
+    """A header, or the query parameter of the same name."""
+    value = request.headers.get(name)
+    return request.query_params.get(name) if value is None else value
