@@ -104,7 +104,7 @@ def test_good_wholes(text: str) -> None:
             space("{connectors: [{name: c, endpointHosts: [{host: b}], credentials: {username: u, password: p}}]}"),
             "spec.connectors[0].credentials: a password would cross the network in the clear",
         ),
-        (space("{authenticationService: {name: external}}"), "the Gateway needs listeners.tls.clientCa"),
+        (space("{authenticationService: {name: external}}"), "give oidc here, or listeners.tls.clientCa"),
         (user("/w=="), "authentication.password: must be Base64 of UTF-8"),
         (user("Bw=="), "authentication.password: this password has characters that SASLprep prohibits"),
         (user("''"), "authentication.password: must be 1 to 1024 bytes"),
