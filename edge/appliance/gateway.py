@@ -59,7 +59,7 @@ class Gateway:
             raise
         self._data = data
         self._issuer: Issuer | None = None
-        self.uplinks = Uplinks(self.broker.router, self.store.epoch)
+        self.uplinks = Uplinks(self.broker.router, self.store)
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._devices: DeviceApi | None = None

@@ -60,6 +60,8 @@ class Router(Registry):
         self._clock_good = clock_good
         self.witness: Witness | None = None
         """Who has something to write in each commit, and waits for it."""
+        self.loss_listeners: list[Callable[[], None]] = []
+        """Called when entries of the loss ledger were committed."""
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
         self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
@@ -149,6 +151,9 @@ class Router(Registry):
         self._answer(answers, commit)
         if self.witness is not None:
             self.witness.committed(kept=commit.error is None)
+        if commit.gave_up:
+            for tell in self.loss_listeners:
+                tell()  # before anybody is given what comes after the gap
         touched: set[LogSubscription] = set()
         routes = self._routes
         for _, stored in commit.appended:

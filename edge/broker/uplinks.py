@@ -23,8 +23,10 @@ from bridge.uplink import Outcomes, Uplink
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.contract import Outcome
 from edge.broker.durable import DurableSubscription
+from edge.broker.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.peer_tls import peer_context
 from edge.broker.router import Router, SubscribeOptions
+from edge.broker.store.contract import Store
 from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.pattern import Joinable
 from edge.broker.topics import matches
@@ -41,9 +43,6 @@ IDLE_TIMEOUT_S: Final = 30.0
 """A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
 
 
-LEDGER_RANGES: Final = 500
-"""Ranges of one ledger document: some 50 KiB of JSON."""
-
 FRAME_BYTES_MAX: Final = 65_536
 """AMQP max-frame-size we announce, unless the connector says otherwise."""
 
@@ -54,10 +53,12 @@ BEFORE_FORWARDER = "before forwarder"
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
-    def __init__(self, connector: Connector, *, space: str, hop: Hop, router: Router) -> None:
+    def __init__(self, connector: Connector, *, space: str, hop: Hop, router: Router, store: Store) -> None:
         """`hop` names this gateway and its store's epoch towards the peer. `start` begins to dial."""
         self.connector = connector
         self.reports = Reports()
+        self._losses = LossReports(store, self.reports, connector.name)
+        router.loss_listeners.append(self._losses.feed)
         self.uplink = Uplink(f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases)
         self._router = router
         self._epoch = hop.epoch
@@ -96,9 +97,11 @@ class ConnectorUplink:
         for start in range(0, len(ranges), LEDGER_RANGES):
             part = [{**entry, "reason": BEFORE_FORWARDER} for entry in ranges[start : start + LEDGER_RANGES]]
             self.reports.ledger({"ranges": part}, lambda _kept: None)
+        self._losses.feed()
 
     def release(self) -> None:
-        """Bind nothing any more."""
+        """Bind nothing any more, and tell nothing."""
+        self._router.loss_listeners.remove(self._losses.feed)
         self.forward(())
 
     def _unbind(self, name: str) -> None:
@@ -153,10 +156,10 @@ def parts_of(subscription: Joinable) -> list[LogSubscription]:
 class Uplinks:
     """The uplinks of a configuration, and of the next one."""
 
-    def __init__(self, router: Router, epoch: str) -> None:
-        """`epoch` of the store whose messages are forwarded."""
+    def __init__(self, router: Router, store: Store) -> None:
+        """`store` is the one whose messages are forwarded."""
         self._router = router
-        self._epoch = epoch
+        self._store = store
         self._by_name: dict[str, ConnectorUplink] = {}
         self._dialling = False
 
@@ -202,5 +205,5 @@ class Uplinks:
         return sum(uplink.backlog for uplink in self)
 
     def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
-        hop = Hop(connector.container or configuration.gateway, self._epoch)
-        return ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router)
+        hop = Hop(connector.container or configuration.gateway, self._store.epoch)
+        return ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router, store=self._store)

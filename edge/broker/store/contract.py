@@ -61,6 +61,8 @@ class Committed(NamedTuple):
     appended: Sequence[tuple[int, Stored]]
     """(log, stored run) in the order appended; empty when `error` is set."""
     error: StoreError | None
+    gave_up: bool = False
+    """It wrote entries into the loss ledger."""
 
 
 class Loss(NamedTuple):
@@ -226,8 +228,9 @@ class Store(Protocol):
         """Runs in the open group: tells whether somebody appended."""
         ...
 
-    def losses(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
-        """Committed ledger entries numbered above `after`, oldest first; what was read here does not change any more.
+    def losses(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
+        """Committed ledger entries numbered above `after`, of subscriptions whose name begins with `subscriptions`,
+        oldest first; what was read here does not change any more.
 
         Blocks for a short read of the medium. Raises StoreError.
         """

@@ -107,17 +107,17 @@ class GroupingStore(Places, ABC):
         """See `contract.Store`."""
 
     @abstractmethod
-    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
-        """Committed entries above `after`, oldest first. Raises StoreError."""
+    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        """Committed entries above `after` of subscriptions that begin so, oldest first. Raises StoreError."""
 
     @abstractmethod
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` (at least ``log.first``) up to ``log.next``."""
 
-    def losses(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
-        entries = self._read_ledger(after, entries_max)
+    def losses(self, after: int, entries_max: int, subscriptions: str = "") -> Sequence[LedgerEntry]:
+        entries = self._read_ledger(after, entries_max, subscriptions)
         if entries:
-            self._ledger.read_up_to(entries[-1].entry)
+            self._ledger.read_up_to(entries[-1].entry, subscriptions)
         return entries
 
     # --- messages and state -----------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class GroupingStore(Places, ABC):
                 logger.warning("commits succeed again; %d messages were refused", self._refused)
                 self._refused = None
             self._succeeded(group, group.outcome)
-            self.on_commit(Committed(group.appended, None))
+            self.on_commit(Committed(group.appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
                 logger.error("%s; messages are refused until commits succeed again", error)

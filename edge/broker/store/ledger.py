@@ -38,7 +38,7 @@ class OpenLedger:
         self._limits = limits
         self._noted: list[Loss] = []
         self._growing: OrderedDict[Kind, LedgerEntry] = OrderedDict()
-        self._read_up_to = 0
+        self._read: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         """There is something for the next group."""
@@ -54,9 +54,10 @@ class OpenLedger:
         """Join the open group."""
         self._noted += losses
 
-    def read_up_to(self, entry: int) -> None:
-        """Entries up to this number were given to somebody, who may pass them on: they stay as they are."""
-        self._read_up_to = max(self._read_up_to, entry)
+    def read_up_to(self, entry: int, subscriptions: str) -> None:
+        """Entries up to this number, of subscriptions that begin so, were given to somebody, who may pass them on: they
+        stay as they are."""
+        self._read[subscriptions] = max(self._read.get(subscriptions, 0), entry)
 
     def take(self) -> list[Loss]:
         """What was noted, for the group being sealed."""
@@ -74,7 +75,7 @@ class OpenLedger:
             before: Loss | None = growing.get(kind)
             if before is None:
                 entry = self._growing.get(kind)
-                if entry is not None and entry.entry > self._read_up_to and (entry.last + 1 == loss.first or full):
+                if entry is not None and (entry.last + 1 == loss.first or full) and self._may_grow(entry):
                     before = Loss(*entry[1:])
                     replaced.append(entry.entry)
             elif before.last + 1 != loss.first and not full:
@@ -94,6 +95,11 @@ class OpenLedger:
     def failed(self, losses: Iterable[Loss]) -> None:
         """The group is not: its losses join the next one."""
         self._noted[:0] = losses
+
+    def _may_grow(self, entry: LedgerEntry) -> bool:
+        return not any(
+            entry.entry <= upto and entry.subscription.startswith(prefix) for prefix, upto in self._read.items()
+        )
 
     def _grow(self, entry: LedgerEntry) -> None:
         self._last = max(self._last, entry.entry)

@@ -66,8 +66,9 @@ class MemoryStore(GroupingStore):
     def sequences(self) -> Iterator[tuple[str, int]]:
         return iter({**self._counters, **self._sequences}.items())
 
-    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
-        return [entry for entry in self._entries if entry.entry > after][:entries_max]
+    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        found = [e for e in self._entries if e.entry > after and e.subscription.startswith(subscriptions)]
+        return found[:entries_max]
 
     def free_bytes(self) -> int | None:
         return None

@@ -131,8 +131,10 @@ class SqliteStore(GroupingStore):
         rows = self._query("SELECT name, next FROM address")
         return iter({**dict(rows), **self._sequences}.items())
 
-    def _read_ledger(self, after: int, entries_max: int) -> Sequence[LedgerEntry]:
-        rows = self._query(f"{_LEDGER} WHERE entry > ? ORDER BY entry LIMIT ?", (after, entries_max))
+    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        begins = "AND substr(subscription, 1, length(?)) = ?"
+        parameters = (after, subscriptions, subscriptions, entries_max)
+        rows = self._query(f"{_LEDGER} WHERE entry > ? {begins} ORDER BY entry LIMIT ?", parameters)
         return [LedgerEntry._make(row) for row in rows]
 
     def _query(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:

@@ -1,0 +1,74 @@
+"""The loss ledger on its way to a peer: what its forwarders will not be given, told before the gap can be seen.
+
+One document is under way at a time. What the peer has confirmed is remembered in the store, by the number of the last
+entry, so that it is told once, and told again after a power cut only when it may not have heard.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from bridge.reports import Reports
+from edge.broker.store.contract import LedgerEntry, Store, StoreError
+
+log = logging.getLogger(__name__)
+
+KIND: Final = "ledger"
+"""Kind of the store's small state that holds, by connector, the last entry its peer confirmed (8 bytes, big-endian)."""
+
+LEDGER_RANGES: Final = 500
+"""Ranges of one ledger document: some 50 KiB of JSON."""
+
+
+class LossReports:
+    """The ledger of one store towards the peer of one connector."""
+
+    def __init__(self, store: Store, reports: Reports, connector: str) -> None:
+        self._store = store
+        self._reports = reports
+        self._connector = connector
+        self._subscriptions = f"forwarder/{connector}/"
+        self._under_way = False
+        self._confirmed = int.from_bytes(dict(store.items(KIND)).get(connector, b""), "big")
+
+    def feed(self) -> None:
+        """Send what is new, unless something is under way: its end comes back here."""
+        while not self._under_way and self._reports.ledger_credit > 0:
+            try:
+                entries = self._store.losses(self._confirmed, LEDGER_RANGES, self._subscriptions)
+            except StoreError as error:
+                log.warning("the ledger cannot be read, and is sent later: %s", error)
+                return
+            if not entries:
+                return
+            self._under_way = True
+            self._reports.ledger(self._document(entries), partial(self._told, entries[-1].entry))
+
+    def _told(self, last: int, kept: bool) -> None:
+        """The peer has it on disk, or will never understand it (which `Reports` has said in the log)."""
+        self._under_way = False
+        if kept:
+            log.info("connector %s: losses up to entry %d are known at the peer", self._connector, last)
+        self._confirmed = last
+        self._store.put(KIND, self._connector, last.to_bytes(8, "big"))
+        self.feed()
+
+    def _document(self, entries: Sequence[LedgerEntry]) -> dict[str, Any]:
+        """As `cloud.hub.documents.Ledger` reads it."""
+        return {
+            "ranges": [
+                {
+                    "epoch": self._store.epoch,
+                    "address": entry.address,
+                    "first_sequence": entry.first,
+                    "last_sequence": entry.last,
+                    "bytes": entry.bytes,
+                    "reason": entry.reason,
+                    "decided_at": entry.decided_at,
+                }
+                for entry in entries
+            ]
+        }
