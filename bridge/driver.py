@@ -1,8 +1,8 @@
 """The asyncio shell around every sans-I/O connection: sockets in, sockets out, one timer.
 
 It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
-of the owner; whatever was produced in a turn of the loop leaves in one `write`. The timer is lazy: it is not moved
-for every byte, it looks at the deadline when it fires (8 000 idle connections cost 8 000 timers, not a heap churn).
+of the owner; whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy: nothing is moved
+for every byte, a look at the deadline finds where it is by then (`bridge.deadlines`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 from bridge.connection import Connection
+from bridge.deadlines import FINE_S, Slot, deadlines_of
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_flush_scheduled", "_gone", "_lingering", "_loop", "_make_owner", "_owner", "_paused_for", "_timer",
-        "_write_bytes_max", "congested", "connection", "identity", "transport",
+        "_deadlines", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_owner", "_paused_for",
+        "_slot", "_write_bytes_max", "congested", "connection", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +65,11 @@ class Driver(asyncio.Protocol):
         self._write_bytes_max = write_bytes_max
         self._loop = asyncio.get_running_loop()
         self._flush_scheduled = False
-        self._lingering = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._linger_until: float | None = None
+        """Set once our half is closed: until when the peer has time to close its own."""
+        self._deadlines = deadlines_of(self._loop)
+        self._slot: Slot | None = None
+        """When `look` comes."""
         self._paused_for: tuple[str, ...] = ()
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
@@ -87,9 +91,7 @@ class Driver(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._leave_slot()
         self._dispatch(self.connection.receive_eof(self._loop.time()))
         if self._gone is not None:
             self._gone(self)
@@ -167,14 +169,13 @@ class Driver(asyncio.Protocol):
         """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was
         written last: the peer would never read why. So only our half is closed first, and the peer's bytes are read
         (the machine ignores them) until it closes too, or for `LINGER_S`."""
-        if self._lingering:
+        if self._linger_until is not None:
             return
-        self._lingering = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._linger_until = self._loop.time() + LINGER_S
+        self._leave_slot()
         if transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()
-            self._timer = self._loop.call_later(LINGER_S, transport.abort)
+            self._slot = self._deadlines.watch(self, self._linger_until)
         else:
             transport.close()
 
@@ -182,16 +183,30 @@ class Driver(asyncio.Protocol):
         deadline = self.connection.deadline
         if deadline is None:
             return
-        if self._timer is not None:
-            if self._timer.when() <= deadline:
-                return  # it will look again when it fires
-            self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._timeout)
+        if self._slot is not None:
+            if self._slot.at <= deadline + FINE_S:
+                return  # it is looked at then, and may be put off
+            self._leave_slot()
+        self._slot = self._deadlines.watch(self, deadline)
 
-    def _timeout(self) -> None:
-        self._timer = None
-        deadline = self.connection.deadline
+    def _leave_slot(self) -> None:
+        if self._slot is not None:
+            self._slot.watched.discard(self)
+            self._slot = None
+
+    def look(self) -> None:
+        """A deadline may have come (`bridge.deadlines`)."""
+        self._leave_slot()
+        if self.transport is None:
+            return
         now = self._loop.time()
+        if self._linger_until is not None:
+            if self._linger_until <= now:
+                self.transport.abort()
+            else:
+                self._slot = self._deadlines.watch(self, self._linger_until)
+            return
+        deadline = self.connection.deadline
         if deadline is not None and deadline <= now:
             self._dispatch(self.connection.handle_timeout(now))
         else:

@@ -36,4 +36,4 @@ def test_a_connection(tmp_path: Path) -> None:
 
 
 def test_a_device_with_a_keep_alive_that_waits_for_commands(tmp_path: Path) -> None:
-    assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 7
+    assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 5

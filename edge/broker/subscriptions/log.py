@@ -189,15 +189,14 @@ class LogSubscription:
 
     def _choose(self, excluded: set[Consumer] | None) -> tuple[Consumer | None, int]:
         """The next consumer that has credit and is not excluded; without one (None, -1 when all are excluded)."""
-        consumers, allowed = self.group.consumers, False
-        for _ in range(len(consumers)):
-            consumer = consumers[0]
-            consumers.rotate(-1)
+        allowed = False
+        for i, consumer in enumerate(self.group.consumers):
             if excluded is not None and consumer in excluded:
                 continue
             allowed = True
             credit = consumer.credit
             if credit > 0:
+                self.group.rotate(i + 1)
                 return consumer, credit
         return None, 0 if allowed else -1
 

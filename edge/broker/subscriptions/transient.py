@@ -53,6 +53,10 @@ class TransientSubscription:
 
     attempts = 0
     idle_now = True
+    __slots__ = (
+        "_not_from", "_pool", "_position", "_qos0_only", "_waiting", "_waiting_bytes", "dropped", "expired", "group",
+        "pace", "pattern", "share_name",
+    )  # fmt: skip
 
     def __init__(
         self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
@@ -71,7 +75,8 @@ class TransientSubscription:
         self._qos0_only = qos0_only
         self._not_from = not_from
         self._position = 0
-        self._waiting: deque[Stored] = deque()
+        self._waiting: deque[Stored] | None = None
+        """Made when something has to wait: most consumers keep up."""
         self._waiting_bytes = 0
 
     def offer(self, run: Run) -> None:
@@ -93,6 +98,8 @@ class TransientSubscription:
             self.dropped += len(run.bodies)
             pool.dropped += len(run.bodies)
             return
+        if self._waiting is None:
+            self._waiting = deque()
         self._waiting.append(stored)
         self._changed(size)
         if self not in pool.pressure.unfinished:
@@ -134,7 +141,8 @@ class TransientSubscription:
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         self.group.leave(consumer)
         if not self.group:
-            self._waiting.clear()
+            if self._waiting is not None:
+                self._waiting.clear()
             self._changed(-self._waiting_bytes)
             self._pool.pressure.unfinished.pop(self, None)
 
