@@ -34,9 +34,39 @@ def mqtt_steps(version: int) -> list[bytes]:
     return [packet.encode(version) for packet in steps]
 
 
+def mqtt_rich() -> list[bytes]:
+    """An MQTT 5 conversation with every property a client may send, anycast and multicast, and what is refused."""
+    will_block = Properties(will_delay_interval_s=1, content_type="a/b", response_topic="r", correlation_data=b"c")
+    connect_block = Properties(
+        session_expiry_interval_s=9, receive_maximum=3, maximum_packet_size=200, topic_alias_maximum=2,
+        request_response_information=1, request_problem_information=1, user_property=(("a", "b"),),
+    )  # fmt: skip
+    text = Properties(
+        payload_format_indicator=1, message_expiry_interval_s=1, content_type="a/b", response_topic="r",
+        correlation_data=b"\0", user_property=(("a", "b"), ("a", "c")), topic_alias=1,
+    )  # fmt: skip
+    steps: list[packets.Packet] = [
+        packets.Connect("rich", 5, will=packets.WillMessage("w", b"x", 1, True, will_block), properties=connect_block),
+        packets.Subscribe(1, (SubscriptionRequest("$share/g/topic/#", 2, False, True, 1),)),
+        packets.Subscribe(2, (SubscriptionRequest("anycast/a", 1),), Properties(subscription_identifier=(3,))),
+        packets.Subscribe(3, (SubscriptionRequest("$SYS/#", 0), SubscriptionRequest("multicast/#", 1))),
+        packets.Publish("topic/a", "grün".encode(), qos=1, packet_id=1, properties=text),
+        packets.Publish("", b"\xff", qos=2, packet_id=2, properties=text),
+        packets.Publish("anycast/a", b"1", qos=1, packet_id=3),
+        packets.Publish("anycast/b", b"1"),
+        packets.Publish("multicast/a", b"1", qos=2, packet_id=4),
+        packets.Publish("$SYS/a", b"1", qos=1, packet_id=5),
+        packets.PubRec(1, packets.R.QUOTA_EXCEEDED),
+        packets.PubAck(2, packets.R.UNSPECIFIED_ERROR, Properties(reason_string="no")),
+        packets.Disconnect(packets.R.DISCONNECT_WITH_WILL_MESSAGE, Properties(session_expiry_interval_s=2)),
+    ]
+    return [packet.encode(5) for packet in steps]
+
+
 def mqtt_seeds() -> list[bytes]:
     """Whole conversations, and every packet of the case table behind a CONNECT."""
     seeds = [b"".join(mqtt_steps(version)) for version in (3, 4, 5)]
+    seeds.append(b"".join(mqtt_rich()))
     for case in CASES:
         seeds.extend(packets.Connect("fuzz", version).encode() + case.data for version in case.versions)
     return seeds

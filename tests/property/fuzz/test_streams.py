@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from edge.broker.mqtt import packets
 from tests.property.amqp.test_engine_bytes import TURNS
-from tests.property.fuzz.corpus import AMQP_STREAM, mqtt_seeds, mqtt_steps
+from tests.property.fuzz.corpus import AMQP_STREAM, mqtt_rich, mqtt_seeds, mqtt_steps
 from tests.property.fuzz.target import Target, in_pieces
+from tests.unit.mqtt.client import split
 
 MQTT_SEEDS = mqtt_seeds()
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
@@ -46,6 +47,14 @@ def test_the_seed_is_understood(target: Target, version: int) -> None:
     sent = target.feed("mqtt", iter(mqtt_steps(version)))
     assert b"kept" in sent, "the queue's message came back"
     assert len(target.feed("amqp", iter(TURNS))) > 100
+
+
+def test_the_rich_seed_is_understood(target: Target) -> None:
+    found = split(target.feed("mqtt", iter(mqtt_rich())), 5)
+    answers = [packet for packet in found if isinstance(packet, packets.PubAck | packets.PubRec)]
+    said = [(each.packet_id, int(each.reason)) for each in answers]
+    assert said == [(1, 0), (2, 0x99), (4, 0), (5, 0x87), (3, 0)], "anycast is answered by its consumer"
+    assert sum(isinstance(packet, packets.SubAck) for packet in found) == 3
 
 
 @settings(max_examples=60, deadline=None)
