@@ -125,6 +125,10 @@ class Driver(asyncio.Protocol):
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop: work too long for one is done in parts."""
+        self._loop.call_soon(callback)
+
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
         if not self._paused_for and self.transport is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -116,6 +116,28 @@ class RetainedMessages:
         found: list[Run] = []
         self._collect(self._root, pattern.split("/"), 0, found)
         return found
+
+    def walk(self, pattern: str) -> Iterator[Run | None]:
+        """What `matching` returns, one topic name a step, and None for a name looked at in vain: for who has other
+        work in between. What changes meanwhile may be met or not."""
+        names = pattern.split("/")
+        stack = [(iter((self._root,)), 0)]
+        while stack:
+            levels, i = stack[-1]
+            level = next(levels, None)
+            if level is None:
+                stack.pop()
+                continue
+            rest = i < len(names) and names[i] == "#"
+            yield level.run if rest or i == len(names) else None
+            if i == len(names) or level.levels is None:
+                continue
+            below = level.levels
+            if rest or names[i] == "+":
+                found = [each for name, each in below.items() if level is not self._root or not name.startswith("$")]
+                stack.append((iter(found), i if rest else i + 1))  # [MQTT-4.7.2-1]
+            elif names[i] in below:
+                stack.append((iter((below[names[i]],)), i + 1))
 
     def discard(self, address: str) -> bool:
         """Forget the message of an address; False when there is none."""

@@ -6,8 +6,7 @@ packets, and nothing outlives the session but through `edge.broker.mqtt.clients`
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -17,6 +16,7 @@ from edge.broker.contract import Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
+from edge.broker.mqtt.feed import RetainedFeed
 from edge.broker.mqtt.names import SHARE
 from edge.broker.mqtt.overlap import Combined, Overlaps
 from edge.broker.mqtt.state import SessionState
@@ -40,6 +40,10 @@ class Attachment(Protocol):
 
     def flush_soon(self) -> None:
         """Something is to be sent."""
+        ...
+
+    def go_on_soon(self) -> None:
+        """Call `Client.go_on` in the next turn of the loop."""
         ...
 
     def taken_over(self) -> None:
@@ -204,7 +208,7 @@ class Client:
         """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
         self._starved: dict[Subscriber, None] | None = None
         """Subscribers the router wanted to serve while the in-flight window was full."""
-        self._retained: deque[tuple[Subscriber, Subscription, deque[Run]]] | None = None
+        self._retained: RetainedFeed | None = None
         self._unfinished_changed = unfinished_changed
         self._unfinished: Unfinished | None = None
         self._overlaps: Overlaps | None = None
@@ -289,14 +293,12 @@ class Client:
             elif ended and (received or token.subscriber.shared):
                 token.subscription.settle(token.subscriber, position, position, Outcome.ACCEPTED)
 
-    def feed_retained(self, subscriber: Subscriber, subscription: Subscription, runs: Iterable[Run]) -> None:
-        """Send retained messages as the window allows."""
-        waiting = deque(runs)
-        if waiting:
-            if self._retained is None:
-                self._retained = deque()
-            self._retained.append((subscriber, subscription, waiting))
-            self._send_retained()
+    def feed_retained(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
+        """Send the retained messages `walk` finds (None: a name without one), as the window and the loop allow."""
+        if self._retained is None:
+            self._retained = RetainedFeed()
+        self._retained.add(subscriber, subscription, walk)
+        self._send_retained()
 
     def starve(self, subscriber: Subscriber) -> None:
         """Serve this subscription when the in-flight window has room again."""
@@ -319,14 +321,12 @@ class Client:
         if self._overlaps is not None:
             self._overlaps.clear_takers()
 
+    def go_on(self) -> None:
+        """The turn of the loop that was asked for (`Attachment.go_on_soon`)."""
+        if self._retained is not None:
+            self._retained.next_turn()
+            self._send_retained()
+
     def _send_retained(self) -> None:
-        while self._retained:
-            subscriber, subscription, waiting = self._retained[0]
-            qos_max, identifiers = subscriber.request.qos, subscriber.identifiers
-            while waiting:
-                if subscriber.credit <= 0:
-                    return
-                one = Stored(-1, 0, waiting.popleft())
-                subscriber.send(subscription, one, qos_max=qos_max, identifiers=identifiers, retain=True)
-            self._retained.popleft()
-        self._retained = None
+        if self._retained is not None and self._retained.send(self):
+            self._retained = None

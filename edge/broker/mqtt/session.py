@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -164,6 +164,13 @@ class MqttSession:
 
     def flush_soon(self) -> None:
         self._driver.flush_soon()
+
+    def go_on_soon(self) -> None:
+        self._driver.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._client is not None and not self._left:
+            self._client.go_on()
 
     def taken_over(self) -> None:
         """Another connection came with our client id."""
@@ -404,11 +411,11 @@ class MqttSession:
             return True
         return self._clients.unsubscribe(self._attached, pattern)
 
-    def _retained(self, pattern: str) -> list[Run]:
+    def _retained(self, pattern: str) -> Iterator[Run | None]:
         """Retained messages; those of the broker about itself are made when they are asked for."""
         if pattern.startswith(PREFIX):
-            return self._clients.figures.matching(pattern)
-        return self._router.retained.matching(pattern)
+            return iter(self._clients.figures.matching(pattern))
+        return self._router.retained.walk(pattern)
 
     def _leave(self, event: Disconnected) -> None:
         client = self._client

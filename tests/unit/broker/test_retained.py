@@ -41,6 +41,9 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
         for pattern in filters:
             found = {kept.address: kept.bodies[0] for kept in each.matching(pattern)}
             assert found == {name: body for name, body in model.items() if matches(pattern, name)}
+            walked = [kept for kept in each.walk(pattern) if kept is not None]
+            assert len(walked) == len(found)
+            assert {kept.address: kept.bodies[0] for kept in walked} == found
     for address in model:
         retained.discard(address)
     assert len(retained) == 0

@@ -51,9 +51,13 @@ class Driver:
     def __init__(self, identity: str | None = None) -> None:
         self.identity = identity
         self.flushes = 0
+        self.turns: deque[Callable[[], None]] = deque()
 
     def flush_soon(self) -> None:
         self.flushes += 1
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.turns.append(callback)
 
 
 class Site:

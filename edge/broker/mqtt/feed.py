@@ -1,0 +1,74 @@
+"""Retained messages on their way to one client: looked for and sent a part at a time, as the client takes them.
+
+A filter such as ``+/+/x`` looks at every topic name there is and finds little; a SUBSCRIBE may have a thousand of them.
+So no more than `RETAINED_STEPS_MAX` names are looked at in one turn of the loop, others have theirs in between, and
+nothing is gathered that the client does not take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from bridge.message import Run, Stored
+from edge.broker.contract import Subscription
+from edge.broker.mqtt.limits import RETAINED_STEPS_MAX
+
+if TYPE_CHECKING:
+    from edge.broker.mqtt.client import Client, Subscriber
+
+
+class RetainedFeed:
+    """What a client's new subscriptions still wait for, by filter: one that is made again begins anew."""
+
+    __slots__ = ("_goes_on", "_walks")
+
+    def __init__(self) -> None:
+        self._walks: dict[str, tuple[Subscriber, Subscription, Iterator[Run | None]]] = {}
+        self._goes_on = False
+        """The rest is for the next turn of the loop."""
+
+    def add(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
+        """`walk` yields a run that is to be sent, or None for a name without one."""
+        self._walks[subscriber.request.filter] = (subscriber, subscription, walk)
+
+    def next_turn(self) -> None:
+        """The turn that was asked for has come."""
+        self._goes_on = False
+
+    def send(self, client: Client) -> bool:
+        """Go on where the client has room and this turn allows; True when nothing is left."""
+        steps = RETAINED_STEPS_MAX
+        while self._walks and not self._goes_on:
+            pattern, (subscriber, subscription, walk) = next(iter(self._walks.items()))
+            if client.subscribers.get(pattern) is not subscriber:
+                del self._walks[pattern]  # it has been unsubscribed or replaced
+                continue
+            steps = self._send_one(subscriber, subscription, walk, steps)
+            if not steps:
+                self._goes_on = True
+                if client.attachment is not None:
+                    client.attachment.go_on_soon()
+            elif subscriber.credit <= 0:
+                return False
+            else:
+                del self._walks[pattern]
+        return not self._walks
+
+    def _send_one(
+        self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None], steps: int
+    ) -> int:
+        """Returns the steps left: more than 0 when the walk has ended or the client has no room."""
+        if subscriber.credit <= 0:
+            return steps
+        for run in walk:
+            steps -= 1
+            if run is not None:
+                request = subscriber.request
+                one = Stored(-1, 0, run)
+                subscriber.send(subscription, one, qos_max=request.qos, identifiers=subscriber.identifiers, retain=True)
+                if subscriber.credit <= 0:
+                    return max(steps, 1)
+            if steps <= 0:
+                return 0
+        return steps

@@ -1,0 +1,99 @@
+"""Retained messages to a client that asks for many: a part in each turn of the loop, nothing gathered in advance."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.message import RETAIN, Run
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.limits import RETAINED_STEPS_MAX
+from edge.broker.mqtt.properties import Properties
+from tests.unit.mqtt.test_authorization import Peer, Site, admitted
+
+COUNT = RETAINED_STEPS_MAX * 2
+
+
+@pytest.fixture
+def site() -> Site:
+    made = Site()
+    for i in range(COUNT):
+        made.router.retained.put(Run(f"up/{i}", "d", RETAIN | 1, b"", [b"%d" % i]))
+    return made
+
+
+def subscribe(peer: Peer, *filters: str, qos: int = 0) -> None:
+    peer.send(packets.Subscribe(3, tuple(SubscriptionRequest(each, qos) for each in filters)))
+
+
+def turn(peer: Peer) -> list[str]:
+    """What came; then the next turn of the loop."""
+    found = [packet.topic for packet in peer.sent() if isinstance(packet, packets.Publish)]
+    for _ in range(len(peer.driver.turns)):
+        peer.driver.turns.popleft()()
+    return found
+
+
+def test_a_part_a_turn_and_all_in_the_end(site: Site) -> None:
+    peer = admitted(site, 5)
+    subscribe(peer, "up/#")
+    parts = []
+    while part := turn(peer):
+        parts.append(part)
+    assert all(len(part) <= RETAINED_STEPS_MAX for part in parts)
+    assert len(parts) == 3, "the names, and the level above them"
+    assert sorted(each for part in parts for each in part) == sorted(f"up/{i}" for i in range(COUNT))
+
+
+def test_names_looked_at_in_vain_count(site: Site) -> None:
+    """Ten filters that find one message each, and have to look everywhere."""
+    peer = admitted(site, 5)
+    subscribe(peer, *(f"up/+/{i}" for i in range(9)), "up/7")
+    turns, found = 1, turn(peer)
+    while peer.driver.turns:
+        turns += 1
+        found += turn(peer)
+    assert (turns >= 9 * 2, found + turn(peer)) == (True, ["up/7"])
+
+
+def test_what_is_not_wanted_any_more_is_not_sent(site: Site) -> None:
+    peer = admitted(site, 5)
+    subscribe(peer, "up/#")
+    assert len(turn(peer)) < COUNT
+    peer.send(packets.Unsubscribe(4, ("up/#",)))
+    first = turn(peer)  # of the turn before UNSUBSCRIBE
+    assert len(first) <= RETAINED_STEPS_MAX
+    assert turn(peer) == []
+    assert not peer.driver.turns
+
+
+def test_subscribing_again_begins_anew_and_adds_up_to_nothing(site: Site) -> None:
+    peer = admitted(site, 5)
+    for _ in range(50):
+        subscribe(peer, "up/#")
+    found: list[str] = []
+    while part := turn(peer):
+        found += part
+    assert COUNT <= len(found) < COUNT * 2
+
+
+def test_the_window_of_the_client_holds(site: Site) -> None:
+    peer = admitted(site, 5, properties=Properties(receive_maximum=3))
+    subscribe(peer, "up/#", qos=1)
+    seen = 0
+    for _ in range(20):
+        publishes = [packet for packet in peer.sent() if isinstance(packet, packets.Publish)]
+        assert len(publishes) == 3
+        seen += 3
+        for packet in publishes:
+            peer.send(packets.PubAck(packet.packet_id))
+    assert seen == 60
+
+
+def test_a_client_that_has_gone_is_not_gone_on_for(site: Site) -> None:
+    peer = admitted(site, 5)
+    subscribe(peer, "up/#")
+    peer.session.handle(peer.connection.receive_eof(1.0))
+    assert len(peer.driver.turns) == 1
+    turn(peer)
+    assert not peer.driver.turns
