@@ -221,3 +221,14 @@ class TestAmqpDevice:
         with Device(gateway, "sensor1") as other:
             other.subscribe("c///q/#", 1)
             assert other.received.get(timeout=WAIT_S).payload == b"again"
+
+
+def test_command_that_was_not_acknowledged_comes_again(gateway: Waypost, application: Application) -> None:
+    device = Device(gateway, "sensor1", manual_ack=True)
+    device.subscribe("c///q/#", 1)
+    application.command("4711", "on", b"twice")
+    assert device.received.get(timeout=WAIT_S).payload == b"twice"
+    device.cut()
+    with Device(gateway, "sensor1") as again:
+        again.subscribe("c///q/#", 1)
+        assert again.received.get(timeout=WAIT_S).payload == b"twice"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from edge.broker.hono.limits import TTD_S_MAX
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
 from tests.support.processes import Waypost
 
@@ -151,6 +152,17 @@ class TestCommands:
         assert (answer.status, answer.headers["hono-command"]) == (200, "on")
         assert answer.headers["hono-cmd-target-device"] == "lamp"
         assert "hono-cmd-req-id" not in answer.headers
+
+    def test_waits_no_longer_than_the_limit(self, gateway: Waypost, application: Application) -> None:
+        answers: list[Answer] = []
+        device = threading.Thread(
+            target=lambda: answers.append(ask(gateway, "POST", f"/event?hono-ttd={TTD_S_MAX + 1}", b"{}", JSON))
+        )
+        device.start()
+        application.until_ttd_of_message("4711", TTD_S_MAX)
+        application.command("4711", "enough", b"")
+        device.join(WAIT_S)
+        assert answers[0].headers["hono-command"] == "enough"
 
     def test_no_command_in_time(self, gateway: Waypost) -> None:
         started = time.monotonic()

@@ -8,9 +8,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from edge.broker.hono.limits import COMMAND_SUBSCRIPTIONS_MAX, PLANS_CACHED_MAX
 from tests.support.hono import TENANT, WAIT_S, Application, Device, site
 from tests.support.processes import Waypost
 
@@ -114,3 +116,63 @@ class TestEvents:
             device.subscribe("e///#", 0)
             device.publish("e", b"x", 0)
             assert device.received.get(timeout=WAIT_S).topic == "e///e/-1/400"
+
+
+class TestConnection:
+    """What is different for a device made for Hono."""
+
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_no_session_is_kept(self, gateway: Waypost, version: int) -> None:
+        """A device that is told its session is there would not subscribe to its commands again."""
+        options: dict[str, Any] = {"client_id": f"kept-{version}"}
+        if version == 4:
+            options["clean_session"] = False
+        for _ in range(2):
+            with Device(gateway, "sensor1", version=version, **options) as device:
+                assert device.sessions.get(timeout=WAIT_S) is False
+                device.subscribe("c///q/#", 1)
+
+    def test_will_on_a_device_topic(self, gateway: Waypost, application: Application) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}")
+        device = Device(gateway, "sensor1", will=("t", b"gone", 1))
+        device.cut()
+        message = receiver.receive(WAIT_S)
+        assert (bytes(message.body), message.properties["device_id"]) == (b"gone", "4711")
+
+    def test_will_elsewhere_turns_nobody_away(self, gateway: Waypost) -> None:
+        with Device(gateway, "sensor1", will=("lwt/4711", b"gone", 1)) as device:
+            device.publish("t", b"in", 1)
+
+    def test_retain_is_told_and_nothing_is_retained(self, gateway: Waypost, application: Application) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}")
+        with Device(gateway, "sensor1") as device:
+            device.publish("t", b"kept?", 1, retain=True)
+        message = receiver.receive(WAIT_S)
+        assert message.annotations == {"x-opt-retain": True}
+        assert (bytes(message.body), message.properties["device_id"]) == (b"kept?", "4711")
+        with Application(gateway) as late:
+            waiting = late.receiver(f"telemetry/{TENANT}")
+            with Device(gateway, "sensor1") as device:
+                device.publish("t", b"next", 1)
+            assert bytes(waiting.receive(WAIT_S).body) == b"next"
+
+    def test_addresses_of_applications_are_not_for_devices(self, gateway: Waypost) -> None:
+        with Device(gateway, "sensor1") as device:
+            for pattern in ("#", f"telemetry/{TENANT}", f"command/{TENANT}/4712", f"command_response/{TENANT}/#"):
+                assert device.subscribe(pattern, 1) == [128]
+
+    def test_more_topics_than_are_remembered(self, gateway: Waypost, application: Application) -> None:
+        receiver = application.receiver(f"telemetry/{TENANT}", 2 * PLANS_CACHED_MAX)
+        with Device(gateway, "hub") as device:
+            for i in range(PLANS_CACHED_MAX + 2):
+                device.publish(f"t//d{i}", b"x", 1)
+        found = [receiver.receive(WAIT_S).properties["device_id"] for _ in range(PLANS_CACHED_MAX + 2)]
+        assert found == [f"d{i}" for i in range(PLANS_CACHED_MAX + 2)]
+
+    def test_more_subscriptions_than_are_taken(self, gateway: Waypost) -> None:
+        with Device(gateway, "hub") as device:
+            for i in range(COMMAND_SUBSCRIPTIONS_MAX):
+                assert device.subscribe(f"e//d{i}/#", 0) == [0]
+            assert device.subscribe("c//more/q/#", 1) == [128]
+            device.unsubscribe("e//d0/#")
+            assert device.subscribe("c//more/q/#", 1) == [1]

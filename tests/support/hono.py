@@ -88,10 +88,21 @@ def site(folder: Path, **options: str) -> Waypost:
 class Device:
     """A Paho client that authenticated as ``<auth-id>@DEFAULT_TENANT``."""
 
-    def __init__(self, gateway: Waypost, auth_id: str | None, *, version: int = 4, expect: int = 0, **options: Any):
+    def __init__(
+        self,
+        gateway: Waypost,
+        auth_id: str | None,
+        *,
+        version: int = 4,
+        expect: int = 0,
+        will: tuple[str, bytes, int] | None = None,
+        **options: Any,
+    ) -> None:
         self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=version, **options)  # type: ignore[arg-type]
         if auth_id is not None:
             self.client.username_pw_set(f"{auth_id}@{TENANT}", f"{auth_id}-secret")
+        if will is not None:
+            self.client.will_set(*will)
         codes: queue.Queue[int] = queue.Queue()
         self.ended: queue.Queue[int] = queue.Queue()
         self.sessions: queue.Queue[bool] = queue.Queue()
@@ -128,6 +139,14 @@ class Device:
     def unsubscribe(self, pattern: str) -> None:
         self.client.unsubscribe(pattern)
         assert self.unsubscribed.get(timeout=WAIT_S)
+
+    def cut(self) -> None:
+        """End without a DISCONNECT."""
+        self.client.loop_stop()
+        sock = self.client.socket()
+        assert sock is not None
+        sock.close()
+        self.client._reset_sockets()
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,95 @@
+"""The device API in resources: what it becomes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.appliance.configuration import parse
+from edge.appliance.configuration.effective import development, effective, notices
+from edge.appliance.configuration.resources import ConfigurationRejected
+from edge.appliance.configuration.validate import validate
+from edge.broker.configuration import DeviceApi, DeviceIdentity
+from edge.broker.hono.limits import ACTS_FOR_MAX
+
+
+def space(spec: str) -> str:
+    return f"---\n{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: s}}, spec: {spec}}}\n"
+
+
+def user(name: str, device: str) -> str:
+    plain = name.partition("@")[0]
+    return (
+        f"---\n{{apiVersion: waypost/v1, kind: MessagingUser, metadata: {{name: {plain}}}, "
+        f"spec: {{username: '{name}', authentication: {{type: password, password: eA==}}, device: {device}}}}}\n"
+    )
+
+
+def device(name: str, spec: str) -> str:
+    return f"---\n{{apiVersion: waypost/v1, kind: Device, metadata: {{name: {name}}}, spec: {spec}}}\n"
+
+
+SPACE = space("{deviceApi: {type: hono, tenant: T, commandTtl: 2m}}")
+
+
+def test_effective() -> None:
+    text = (
+        SPACE
+        + user("gw@T", "{id: gw-1, actsFor: [a, '*']}")
+        + user("plain@T", "{}")
+        + device("gw-1", "{}")
+        + device("hand", "{}")
+        + device("lamp", "{via: [gw-1, hand]}")
+        + device("dark", "{enabled: false}")
+    )
+    resources = parse.parse(text, "a.yaml")
+    assert validate(resources) == []
+    assert effective(resources).device_api == DeviceApi(
+        tenant="T",
+        command_ttl_s=120.0,
+        identities=(
+            DeviceIdentity("gw@T", "gw-1", ("a", "*", "lamp")),
+            DeviceIdentity("plain@T", "plain"),
+            DeviceIdentity("hand@T", "hand", ("lamp",)),
+        ),
+        disabled=frozenset(("dark",)),
+    )
+    assert not [text for text in notices(resources) if "Device" in text]
+
+
+def test_off_unless_asked_for() -> None:
+    assert development().device_api is None
+    resources = parse.parse(space("{}") + user("gw@T", "{id: gw-1}") + device("lamp", "{}"), "a.yaml")
+    assert effective(resources).device_api is None
+    assert [text for text in notices(resources) if "the space has no deviceApi" in text]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (space("{deviceApi: {type: hono, tenant: T, commandTtl: 0}}"), "spec.deviceApi.commandTtl: must be above 0"),
+        (SPACE + user("gw@OTHER", "{}"), "a device's user is called auth-id@T"),
+        (SPACE + user("gw@T", "{id: 'a/b'}"), '"a/b" is no device'),
+        (SPACE + user("gw@T", "{actsFor: ['+']}"), 'spec.device.actsFor[0]: "+" is no device'),
+        (SPACE + user("gw@T", f"{{actsFor: [{', '.join(['d'] * (ACTS_FOR_MAX + 1))}]}}"), '"*" means all'),
+    ],
+)
+def test_wrong_between_resources(text: str, expected: str) -> None:
+    [error] = validate(parse.parse(text, "a.yaml"))
+    assert expected in str(error)
+    assert error.line > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("{deviceApi: {type: hono}}", '"tenant" is missing'),
+        ("{deviceApi: {tenant: T}}", '"type" is missing'),
+        ("{deviceApi: {type: hone, tenant: T}}", 'did you mean "hono"?'),
+        ("{deviceApi: {type: hono, tenant: 'a/b'}}", '"a/b" is no name'),
+        ("{deviceAPI: {type: hono, tenant: T}}", 'did you mean "deviceApi"?'),
+    ],
+)
+def test_wrong_values(spec: str, expected: str) -> None:
+    with pytest.raises(ConfigurationRejected) as caught:
+        parse.parse(space(spec), "a.yaml")
+    assert expected in str(caught.value)

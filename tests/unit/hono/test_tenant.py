@@ -1,0 +1,78 @@
+"""Who a device is and whom it may speak for."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.configuration import DeviceApi, DeviceIdentity
+from edge.broker.hono.errors import DeviceError
+from edge.broker.hono.limits import DEVICE_CHARACTERS_MAX
+from edge.broker.hono.tenant import Principal, Tenant
+
+API = DeviceApi(
+    tenant="T",
+    identities=(
+        DeviceIdentity("sensor1@T", "4711"),
+        DeviceIdentity("gw@T", "gw-1", ("4712",)),
+        DeviceIdentity("hub@T", "hub", ("*",)),
+    ),
+    disabled=frozenset(("broken",)),
+)
+
+
+@pytest.fixture
+def tenant() -> Tenant:
+    return Tenant(API)
+
+
+def status_of(tenant: Tenant, user: str | None, named_tenant: str, device: str) -> int:
+    with pytest.raises(DeviceError) as caught:
+        tenant.device(tenant.principal(user), named_tenant, device)
+    return caught.value.status
+
+
+def test_user_is_a_device(tenant: Tenant) -> None:
+    assert tenant.principal("sensor1@T") == Principal("4711")
+    assert tenant.principal("new@T") == Principal("new"), "the auth-id, where nothing else is said"
+    assert tenant.principal("app") is None
+    assert tenant.principal("sensor1@OTHER") is None
+    assert tenant.principal(None) is None
+
+
+def test_whom_it_may_speak_for(tenant: Tenant) -> None:
+    for user, named, device, meant in (
+        ("sensor1@T", "", "", "4711"),
+        ("sensor1@T", "T", "4711", "4711"),
+        ("gw@T", "", "4712", "4712"),
+        ("gw@T", "", "", "gw-1"),
+        ("hub@T", "T", "whatever", "whatever"),
+        (None, "T", "77", "77"),
+    ):
+        assert tenant.device(tenant.principal(user), named, device) == meant
+
+
+def test_whom_it_may_not(tenant: Tenant) -> None:
+    assert status_of(tenant, "sensor1@T", "", "4712") == 403
+    assert status_of(tenant, "gw@T", "", "4711") == 403
+    assert status_of(tenant, "hub@T", "OTHER", "4711") == 403
+    assert status_of(tenant, "hub@T", "", "broken") == 404
+    assert status_of(tenant, "hub@T", "", "a b") == 400
+    assert status_of(tenant, "hub@T", "", "x" * (DEVICE_CHARACTERS_MAX + 1)) == 400
+    assert tenant.device(tenant.principal("hub@T"), "", "x" * DEVICE_CHARACTERS_MAX)
+    assert status_of(tenant, None, "", "") == 401
+    assert status_of(tenant, None, "T", "") == 401
+
+
+def test_disabled_device_and_impossible_name(tenant: Tenant) -> None:
+    for user, status in (("broken@T", 404), ("+@T", 400), ("@T", 400)):
+        with pytest.raises(DeviceError) as caught:
+            tenant.principal(user)
+        assert caught.value.status == status
+
+
+def test_new_configuration_counts_for_who_comes_next(tenant: Tenant) -> None:
+    before = tenant.principal("gw@T")
+    tenant.update(DeviceApi(tenant="T", disabled=frozenset(("4711",))))
+    assert tenant.principal("gw@T") == Principal("gw")
+    assert before == Principal("gw-1", frozenset(("4712",)))
+    assert status_of(tenant, "sensor1@T", "", "4711") in (403, 404)

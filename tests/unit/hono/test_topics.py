@@ -1,0 +1,105 @@
+"""Hono's topic names, filters and property bags."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.hono.errors import DeviceError
+from edge.broker.hono.limits import BAG_FIELDS_MAX, CONTENT_TYPE_CHARACTERS_MAX, TTL_S_MAX
+from edge.broker.hono.topics import Bag, Endpoint, OnError, Upload, read_bag, read_upload, read_wish, split_bag
+
+
+class TestUpload:
+    """What devices publish to."""
+
+    @pytest.mark.parametrize(
+        ("name", "expected"),
+        [
+            ("t", Upload(Endpoint.TELEMETRY, True)),
+            ("telemetry", Upload(Endpoint.TELEMETRY, False)),
+            ("e", Upload(Endpoint.EVENT, True)),
+            ("event/T/4711", Upload(Endpoint.EVENT, False, "T", "4711")),
+            ("t//4711", Upload(Endpoint.TELEMETRY, True, "", "4711")),
+            ("c///s/id/200", Upload(Endpoint.RESPONSE, True, "", "", "id", 200)),
+            ("command/T/4711/res/id/599", Upload(Endpoint.RESPONSE, False, "T", "4711", "id", 599)),
+        ],
+    )
+    def test_read(self, name: str, expected: Upload) -> None:
+        assert read_upload(name) == expected
+
+    @pytest.mark.parametrize("name", ["plant/7", "tt", "T", "error///x", "", "temp/t"])
+    def test_none_of_ours(self, name: str) -> None:
+        assert read_upload(name) is None
+
+    @pytest.mark.parametrize(
+        "name", ["t/", "t/T", "event/T/4711/more", "c", "c///q/id/on", "c///s/id/99", "c///s/id/600", "c///s/id/2e2"]
+    )
+    def test_malformed(self, name: str) -> None:
+        with pytest.raises(DeviceError) as caught:
+            read_upload(name)
+        assert caught.value.status == 400
+
+
+class TestBag:
+    """What stands behind the topic."""
+
+    def test_split_at_the_last_mark(self) -> None:
+        assert split_bag("t/?a=b") == ("t", "a=b")
+        assert split_bag("t//4711") == ("t//4711", "")
+        assert split_bag("t/?x/?content-type=a") == ("t/?x", "content-type=a")
+
+    def test_read(self) -> None:
+        text = "content-type=application%2Fjson&hono-ttl=30&on-error=skip-ack&correlation-id=7&else=ignored"
+        assert read_bag(text) == Bag("application/json", 30, OnError.SKIP_ACK, "7")
+        assert read_bag("") == Bag()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "hono-ttl=soon",
+            "hono-ttl=-1",
+            f"hono-ttl={TTL_S_MAX + 1}",
+            "on-error=explode",
+            "correlation-id=a%2Fb",
+            "correlation-id=",
+            "content-type=%FF",
+            f"content-type={'x' * (CONTENT_TYPE_CHARACTERS_MAX + 1)}",
+            "content-type=a%0D%0Ab",
+            "&".join(f"k{i}=v" for i in range(BAG_FIELDS_MAX + 1)),
+        ],
+    )
+    def test_refused(self, text: str) -> None:
+        with pytest.raises(DeviceError) as caught:
+            read_bag(text)
+        assert caught.value.status == 400
+
+    def test_limits_are_inclusive(self) -> None:
+        assert read_bag(f"hono-ttl={TTL_S_MAX}").ttl_s == TTL_S_MAX
+        assert read_bag("&".join(f"k{i}=v" for i in range(BAG_FIELDS_MAX))) == Bag()
+
+
+class TestWish:
+    """What devices subscribe to."""
+
+    @pytest.mark.parametrize(
+        ("pattern", "device", "topic"),
+        [
+            ("c///q/#", "own", "c///q/rest"),
+            ("command/T//req/#", "own", "command/T//req/rest"),
+            ("c//own/q/#", "own", "c//own/q/rest"),
+            ("c//+/q/#", "other", "c//other/q/rest"),
+            ("c/T/+/q/#", "own", "c/T//q/rest"),
+            ("error///#", "own", "error///rest"),
+            ("e/T/+/#", "other", "e/T/other/rest"),
+        ],
+    )
+    def test_topic_of_a_message(self, pattern: str, device: str, topic: str) -> None:
+        wish = read_wish(pattern)
+        assert wish is not None
+        assert wish.topic(device, "own", "rest") == topic
+
+    @pytest.mark.parametrize(
+        "pattern", ["#", "c/#", "c///s/#", "c/+/+/q/#", "c///q/x", "e", "e///+", "e/+//#", "plant/7/a/q/#", "error/#"]
+    )
+    def test_none_of_ours(self, pattern: str) -> None:
+        assert read_wish(pattern) is None
