@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bridge import plain
-from bridge.engine import Condition, Engine, Link, State
+from bridge.engine import Detail, Engine, Link, State
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Reports:
             engine.send(status, next(self._tags), self._status, settled=True)
             self._status = None
 
-    def settled(self, items: Iterable[tuple[int, State, bool, Condition | None]]) -> None:
+    def settled(self, items: Iterable[tuple[int, State, bool, Detail]]) -> None:
         """The peer's dispositions of ledger documents. What it gave back is sent again over the next connection."""
         for tag, state, remotely_settled, condition in items:
             if not remotely_settled and self._engine is not None and self._ledger_link is not None:

@@ -21,7 +21,7 @@ import msgspec
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Lane, encode
-from bridge.engine import Condition, Engine, Link, State
+from bridge.engine import Detail, Engine, Link, State
 from bridge.message import Stored
 from bridge.plain import Hop
 
@@ -235,7 +235,7 @@ class Uplink:
         if link.draining and not self._pending:
             engine.drained(link)
 
-    def settled(self, items: Iterable[tuple[int, State, bool, Condition | None]], now: float) -> None:
+    def settled(self, items: Iterable[tuple[int, State, bool, Detail]], now: float) -> None:
         """The peer's dispositions, as the engine tells them."""
         finished: list[tuple[_Parcel, Any]] = []
         refused: str | None = None

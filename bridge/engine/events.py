@@ -18,6 +18,10 @@ class Condition(NamedTuple):
     description: str = ""
 
 
+Detail = Condition | bytes | None
+"""What comes with a state: the condition of `rejected`, or the annotations of `modified` as an encoded map."""
+
+
 class State(enum.IntEnum):
     """Delivery states (section 3.4); the two fields of `modified` that matter are told apart as states of their own."""
 
@@ -189,13 +193,13 @@ class Transfers(msgspec.Struct, frozen=True, gc=False):
 
 
 class Dispositions(msgspec.Struct, frozen=True, gc=False):
-    """What the peer did with messages of ours: (tag, state, settled by the peer, condition of a rejection).
+    """What the peer did with messages of ours: (tag, state, settled by the peer, detail).
 
     Where the peer settled, the delivery is over; where it did not, `Engine.settle_sent` ends it.
     """
 
     link: Link
-    items: list[tuple[int, State, bool, Condition | None]]
+    items: list[tuple[int, State, bool, Detail]]
 
 
 class Detached(msgspec.Struct, frozen=True, gc=False):

@@ -12,7 +12,7 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.engine.events import Condition, Detached, Dispositions, Event, Flow, Link, State, Transfers
+from bridge.engine.events import Condition, Detached, Detail, Dispositions, Event, Flow, Link, State, Transfers
 from bridge.engine.links import HANDLERS, Links
 from bridge.engine.proton import SCRATCH_BYTES, read_remote_state, scratch, write_local_state
 
@@ -27,7 +27,7 @@ class _Groups:
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
-        self.dispositions: dict[Link, list[tuple[int, State, bool, Condition | None]]] = {}
+        self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
 
 
@@ -161,7 +161,7 @@ class Engine(Links):
         tag = link._tags.get(delivery)
         if tag is None or not lib.pn_delivery_updated(delivery):
             return
-        state, condition = read_remote_state(delivery)
+        state, detail = read_remote_state(delivery)
         settled = lib.pn_delivery_settled(delivery)
         if settled:
             del link._tags[delivery]
@@ -169,7 +169,7 @@ class Engine(Links):
             lib.pn_delivery_settle(delivery)
         elif not state.terminal:
             return
-        groups.dispositions.setdefault(link, []).append((tag, state, settled, condition))
+        groups.dispositions.setdefault(link, []).append((tag, state, settled, detail))
 
     def _on_flow(self, link: Link, events: list[Event]) -> None:
         if link.closed:
@@ -205,7 +205,7 @@ class Engine(Links):
             if size < 0 and lib.pn_delivery_aborted(delivery):
                 settle(delivery)
                 continue
-            message = view[: max(size, 0)] if size < SCRATCH_BYTES else view[:] + _rest(pn, delivery)
+            message = view[: max(size, 0)] if size < SCRATCH_BYTES else _large(pn, delivery, view)
             largest = max(largest, len(message))
             settled = is_settled(delivery)
             if settled is not run_settled:
@@ -238,9 +238,10 @@ class Engine(Links):
             events.append(Detached(link, True, condition))
 
 
-def _rest(pn: Any, delivery: Any) -> bytes:
-    """What a large message has beyond the scratch buffer."""
+def _large(pn: Any, delivery: Any, head: Any) -> bytes:
+    """A message larger than the scratch buffer, whose `head` fills it: the rest goes where it stays."""
     size = lib.pn_delivery_pending(delivery)
-    buffer = ffi.new("char[]", size)
-    taken = lib.pn_link_recv(pn, buffer, size) if size else 0
-    return bytes(ffi.buffer(buffer, max(taken, 0)))
+    message = bytearray(SCRATCH_BYTES + size)
+    message[:SCRATCH_BYTES] = head[:]
+    taken = lib.pn_link_recv(pn, ffi.from_buffer(message) + SCRATCH_BYTES, size) if size else 0
+    return bytes(memoryview(message)[: SCRATCH_BYTES + max(taken, 0)])

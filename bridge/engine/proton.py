@@ -13,7 +13,7 @@ from typing import Any
 from cproton import ffi, lib
 
 from bridge.amqp_values import DecodeError, Symbol, Symbols, decode, encode
-from bridge.engine.events import Condition, State, Terminus, TerminusKind, symbols
+from bridge.engine.events import Condition, Detail, State, Terminus, TerminusKind, symbols
 
 log = logging.getLogger(__name__)
 
@@ -67,18 +67,24 @@ def text(chars: Any) -> str | None:
 
 def read_data(data: Any) -> Any:
     """The (first) value a pn_data_t holds; None when it holds none or one we do not read."""
-    size = lib.pn_data_encoded_size(data) if data else 0  # NULL: the field was not there
-    if size <= 0:
-        return None
-    buffer = ffi.new("char[]", size)
-    written = lib.pn_data_encode(data, buffer, size)
-    if written <= 0:
+    raw = read_raw(data)
+    if not raw:
         return None
     try:
-        value, _ = decode(bytes(ffi.buffer(buffer, written)))
+        value, _ = decode(raw)
     except DecodeError:
         return None
     return value
+
+
+def read_raw(data: Any) -> bytes:
+    """What a pn_data_t holds, encoded; empty when it holds nothing."""
+    size = lib.pn_data_encoded_size(data) if data else 0  # NULL: the field was not there
+    if size <= 0:
+        return b""
+    buffer = ffi.new("char[]", size)
+    written = lib.pn_data_encode(data, buffer, size)
+    return bytes(ffi.buffer(buffer, max(written, 0)))
 
 
 def read_map(data: Any) -> Mapping[Any, Any]:
@@ -149,8 +155,8 @@ def write_terminus(terminus: Any, value: Terminus) -> None:
     write_map(lib.pn_terminus_properties(terminus), value.properties)
 
 
-def read_remote_state(delivery: Any) -> tuple[State, Condition | None]:
-    """The state the peer gave a delivery, and the condition of a rejection. Unknown states count as NONE."""
+def read_remote_state(delivery: Any) -> tuple[State, Detail]:
+    """The state the peer gave a delivery, and what comes with it. Unknown states count as NONE."""
     number = lib.pn_delivery_remote_state(delivery)
     if number == State.ACCEPTED:
         return State.ACCEPTED, None
@@ -158,9 +164,10 @@ def read_remote_state(delivery: Any) -> tuple[State, Condition | None]:
     if number == State.REJECTED:
         return State.REJECTED, read_condition(lib.pn_disposition_condition(disposition))
     if number == State.MODIFIED:
+        annotations = read_raw(lib.pn_disposition_annotations(disposition)) or None
         if lib.pn_disposition_is_undeliverable(disposition):
-            return State.MODIFIED_UNDELIVERABLE, None
-        return State.MODIFIED_FAILED if lib.pn_disposition_is_failed(disposition) else State.MODIFIED, None
+            return State.MODIFIED_UNDELIVERABLE, annotations
+        return State.MODIFIED_FAILED if lib.pn_disposition_is_failed(disposition) else State.MODIFIED, annotations
     return (State(number), None) if number in (State.RECEIVED, State.RELEASED) else (State.NONE, None)
 
 

@@ -17,6 +17,7 @@ import msgspec
 from edge.appliance.errors import CommandError, Exit
 
 if TYPE_CHECKING:
+    from edge.appliance.configuration.management import AddressAdministration
     from edge.appliance.gateway import Gateway
     from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
@@ -144,6 +145,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
         loop.add_signal_handler(number, ended.set)
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     gateway = Gateway(configuration, options.data)
+    if options.config is None:
+        gateway.broker.administration = _administration(gateway, options)
     bound = await gateway.start()
     following = asyncio.create_task(_follow(gateway, options))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
@@ -172,6 +175,18 @@ async def _follow(gateway: Gateway, options: RunOptions) -> None:
                 await gateway.reconfigure(configuration_of(options))
         except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
             log.warning("the configuration stays as it is: %s", error)
+
+
+def _administration(gateway: Gateway, options: RunOptions) -> AddressAdministration:
+    """Changes of addresses over AMQP, where the resources are those applied and no file's."""
+    from edge.appliance.configuration.management import AddressAdministration
+    from edge.appliance.configuration.repository import Repository
+    from edge.appliance.options import configuration_of
+
+    async def reload() -> None:
+        await gateway.reconfigure(configuration_of(options))
+
+    return AddressAdministration(Repository(options.data), reload)
 
 
 def _joined(host: str, port: int) -> str:

@@ -90,6 +90,9 @@ ATTEMPTS_TRACKED_MAX: Final = 100_000
 """Messages of one subscription whose failed deliveries are counted, about 150 bytes each; only messages that were
 delivered and failed are, so a consumer has to fail on purpose to get there."""
 
+ATTEMPTS_ANNOTATION_BYTES_MAX: Final = MIB
+"""Annotations consumers of one subscription added to messages they gave back; what is more is not added."""
+
 GIVING_UP_MAX: Final = 10_000
 """Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
 they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""

@@ -11,7 +11,7 @@ import msgspec
 
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import AddressPolicy
-from edge.broker.contract import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.contract import AddressError, Consumer, Figures, Refusal, SubscribeOptions
 from edge.broker.deadletters import DeadLetters
 from edge.broker.durable import Declaration, DurableSubscription, consumers_of
 from edge.broker.limits import ROUTES_CACHED_MAX
@@ -65,6 +65,7 @@ class Registry:
         """`policies` as `Router` takes them."""
         self.bases: dict[str, int] = {}
         """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
+        self.figures = Figures()
         self.table = table
         self._store = store
         self.quotas = Quotas(store)
@@ -253,7 +254,7 @@ class Registry:
     def _anycast_group(self, address: str) -> AnycastGroup:
         group = self._anycast.get(address)
         if group is None:
-            group = self._anycast[address] = AnycastGroup(address)
+            group = self._anycast[address] = AnycastGroup(address, self.figures)
             group.changed = lambda: self._credit.changed(address)
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)

@@ -8,6 +8,7 @@ The router never blocks, never looks at a socket and never asks for the time oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.addresses import AddressTable, AddressType
@@ -32,6 +33,9 @@ __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 Answer = tuple[Origin, Sequence[int], Refusal | None]
 """Whom to answer for which tokens; with a refusal when that is the answer whatever becomes of the commit."""
 
+PROBE: Final = ("probe", "commit", b"")
+"""Small state written to find out whether the store can commit again: kind, key, value."""
+
 
 class Router(Registry):
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
@@ -55,7 +59,6 @@ class Router(Registry):
         deadletters = DeadLetters(store, self.publish, clock_ns, clock_good, monotonic_s)
         pool = WaitingPool(lambda run: deadletters.worthless(run, self.policy(run.address)))
         super().__init__(store, table, flush_soon or self.flush, deadletters, pool, policies or {})
-        self.figures = Figures()
         self.now_ns = clock_ns
         self._clock_good = clock_good
         self.witness: Witness | None = None
@@ -70,6 +73,8 @@ class Router(Registry):
         self._unanswered: dict[Origin, int] = {}
         self._without_room: set[str] = set()
         """Addresses whose senders wait for room."""
+        self._failing = False
+        """The last commit failed: senders to stored addresses get no credit until one succeeds."""
         store.on_commit = self.committed
         self._restore()
 
@@ -147,6 +152,7 @@ class Router(Registry):
     def committed(self, commit: Committed) -> None:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
         answers, self._committing = self._committing, []
+        self._failing = commit.error is not None
         # The promise: an acknowledgement is released by the commit that made its message durable, and here only.
         self._answer(answers, commit)
         if self.witness is not None:
@@ -194,7 +200,8 @@ class Router(Registry):
     def sender_credit(self, origin: Origin, address: str) -> int:
         """Messages a sender to `address` may have under way; a direct address gives what its consumers can take.
 
-        For direct addresses, and for stored ones that are full, `origin.credit_changed(address)`, where it has that
+        For direct addresses, and for stored ones that are full (or while the store cannot commit: what comes all the
+        same is refused by the commit that fails), `origin.credit_changed(address)`, where it has that
         method, is called when it may differ.
         """
         kind = self.address_type(address)
@@ -206,7 +213,8 @@ class Router(Registry):
             self._credit.watch(address, origin)
             return SENDER_CREDIT if self._live_tree.match(address) else 0
         account = self.account(address)
-        if account is not None and account.full:
+        stored = account is not None or kind.is_queue
+        if (self._failing and stored) or (account is not None and account.full):
             self._credit.watch(address, origin)
             self._without_room.add(address)
             return 0
@@ -221,9 +229,11 @@ class Router(Registry):
         for durable in self._durable.values():
             for part in durable.parts:
                 part.idle()
+        if self._failing:
+            self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         for address in list(self._without_room):
             account = self.account(address)
-            if account is None or not account.full:
+            if account is None or not (self._failing or account.full):
                 self._without_room.discard(address)
                 self._credit.changed(address)
         self.flush()

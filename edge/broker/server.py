@@ -20,6 +20,7 @@ from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
 from edge.broker.addresses import AddressTable
+from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.amqp.translate import mqtt_runs
 from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi, Endpoint
@@ -66,6 +67,8 @@ class Broker:
         self._clock = self._loop.time  # one bound method for all sessions
         self.store_problem: str | None = None
         """Why the last commit failed; None when it did not."""
+        self.administration: Administration | None = None
+        """Who changes addresses when an AMQP client asks for it; None: nobody does."""
         self._flush_scheduled = False
         self._paused = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -301,7 +304,15 @@ class Broker:
 
     def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
         devices = self.devices.links if self.devices is not None else None
-        session = AmqpSession(driver, engine, self.router, gate=self.gate, credentials=credentials, devices=devices)
+        session = AmqpSession(
+            driver,
+            engine,
+            self.router,
+            gate=self.gate,
+            credentials=credentials,
+            devices=devices,
+            administration=self.administration,
+        )
 
         def wake() -> None:
             session.handle(engine.receive_data(b"", self._loop.time()))

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from bridge.amqp_values import Described
+from bridge.amqp_values import Described, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.selector import Selector, SelectorError
@@ -34,6 +34,10 @@ SERVICES: Final = (MANAGEMENT, TOKENS)
 """Names behind which no messages are kept: the broker itself answers."""
 _SELECTOR: Final = ("apache.org:selector-filter:string", 0x0000468C00000004)
 _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
+
+_LIFETIME_POLICY: Final = "lifetime-policy"
+_DELETE_ON_CLOSE: Final = 0x2B
+"""Descriptor of the one lifetime a dynamic node has (section 3.5.10)."""
 
 KindOf = Callable[[str], AddressType]
 
@@ -155,8 +159,12 @@ def _topic_options(
 
 
 def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
+    """A node of our naming. It is there while its receiver is, so that is its life, whatever was asked for."""
     address = temporary_address()
-    return address, msgspec.structs.replace(terminus, address=address)
+    properties = dict(terminus.properties)
+    if _LIFETIME_POLICY in properties:
+        properties[_LIFETIME_POLICY] = Described(Ulong(_DELETE_ON_CLOSE), [])
+    return address, msgspec.structs.replace(terminus, address=address, properties=properties)
 
 
 def _check(address: str) -> None:

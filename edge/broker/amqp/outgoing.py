@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Dispositions, Engine, Link, State
@@ -14,10 +15,12 @@ from edge.broker.amqp.selector import Selector
 from edge.broker.amqp.translate import amqp_messages
 from edge.broker.contract import Outcome, Subscription
 from edge.broker.router import Router
+from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.group import SETTLED
 from edge.broker.subscriptions.pattern import Joinable
 
 _SETTLED, _UNSETTLED = 1, 0
+_tag_of = itemgetter(0)
 
 _OUTCOMES = {
     State.ACCEPTED: Outcome.ACCEPTED,
@@ -121,16 +124,18 @@ class OutgoingLink:
     def settled(self, event: Dispositions) -> None:
         """Answer the router in ranges of positions."""
         items = event.items
-        items.sort()
+        items.sort(key=_tag_of)
         current: Subscription | None = None
         outcome = Outcome.ACCEPTED
         first = last = 0
-        for tag, state, settled, _ in items:
+        for tag, state, settled, detail in items:
             if not settled:
                 self._engine.settle_sent(self._link, tag)
             subscription, position = self._outstanding.pop(tag, (None, -1))
             if subscription is None or position < 0:
                 continue
+            if isinstance(detail, bytes) and isinstance(subscription, LogSubscription):
+                subscription.annotate(self, position, detail)
             answer = _OUTCOMES.get(state, Outcome.RELEASED)
             if subscription is current and position == last + 1 and answer is outcome:
                 last = position

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
@@ -26,12 +27,15 @@ from edge.broker.router import Router
 ADDRESS_TYPE: Final = "io.waypost.address"
 NODE_TYPE: Final = "org.amqp.management"
 ATTRIBUTES: Final = ("name", "identity", "type", "addressType", "messages", "unsettled", "consumers")
+CHANGES: Final = ("CREATE", "UPDATE", "DELETE")
 _ABOUT: Final[Mapping[str, Any]] = {
     "GET-TYPES": {ADDRESS_TYPE: [], NODE_TYPE: []},
     "GET-ATTRIBUTES": {ADDRESS_TYPE: list(ATTRIBUTES)},
-    "GET-OPERATIONS": {ADDRESS_TYPE: ["READ"], NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS"]},
+    "GET-OPERATIONS": {
+        ADDRESS_TYPE: [*CHANGES, "READ"],
+        NODE_TYPE: ["QUERY", "GET-TYPES", "GET-ATTRIBUTES", "GET-OPERATIONS"],
+    },
 }
-_CHANGES: Final = ("CREATE", "UPDATE", "DELETE")
 _CBS_NAMES: Final = "status-code status-description"
 _REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
 
@@ -50,6 +54,18 @@ PutToken = Callable[[bytes, Decided], None]
 """(token, whom to tell what is wrong with it, or nothing): takes a token, now or later."""
 
 
+class Administration(Protocol):
+    """Who keeps the addresses: the configuration of the gateway."""
+
+    def change(self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]) -> None:
+        """Make, change or delete (one of `CHANGES`) the address `name`. `done` is called on the loop's thread when it
+        is on disk and in force, or with what is wrong."""
+        ...
+
+
+_MANAGEMENT_NAMES: Final = "statusCode statusDescription"
+
+
 class ServiceLink:
     """A link on which requests to one service come in. Origin of the answers."""
 
@@ -65,10 +81,12 @@ class ServiceLink:
         replies: Mapping[str, str],
         grant: Grant | None,
         put_token: PutToken | None = None,
+        administration: Administration | None = None,
     ) -> None:
         """`replies`: target address of a receiver of answers -> where the router finds it.
 
-        Without a grant nobody has to say who he is, so any token will do; without `put_token` it is answered with 501.
+        Without a grant nobody has to say who he is, so any token will do; without `put_token` it is answered with 501,
+        and so are changes of addresses without `administration`.
         """
         self.name = name
         self._engine = engine
@@ -79,6 +97,9 @@ class ServiceLink:
         self._replies = replies
         self._grant = grant
         self._take_token = put_token
+        self._administration = administration
+        self._changing = 0
+        """Changes not answered yet."""
 
     def received(self, event: Transfers) -> None:
         for i, message in enumerate(event.messages):
@@ -95,8 +116,9 @@ class ServiceLink:
 
     def top_up(self) -> None:
         link = self._link
-        if not link.closed and link.credit * 2 <= SERVICE_CREDIT:
-            self._engine.grant(link, SERVICE_CREDIT - link.credit)
+        window = SERVICE_CREDIT - self._changing
+        if not link.closed and window > 0 and link.credit * 2 <= window:
+            self._engine.grant(link, window - link.credit)
             self._driver.flush_soon()
 
     def ended(self) -> None:
@@ -117,8 +139,10 @@ class ServiceLink:
         values = {str(name): value for name, value in found.application.items()}
         wanted = fields[_MESSAGE_ID] if fields[_CORRELATION_ID] is None else fields[_CORRELATION_ID]
         correlation = _identifier(wanted)
-        if self._service == MANAGEMENT:
-            self._answer(address, correlation, manage(self._router, values, found.body), "statusCode statusDescription")
+        if self._service == MANAGEMENT and values.get("operation") in CHANGES:
+            self._change(values, found.body, lambda a: self._answer(address, correlation, a, _MANAGEMENT_NAMES))
+        elif self._service == MANAGEMENT:
+            self._answer(address, correlation, manage(self._router, values, found.body), _MANAGEMENT_NAMES)
         else:
             self._put_token(values, found.body, lambda a: self._answer(address, correlation, a, _CBS_NAMES))
 
@@ -141,6 +165,29 @@ class ServiceLink:
                 raise Unacceptable("amqp:unauthorized-access", f"{self.name} must not send to {address!r}")
         return address
 
+    def _change(self, values: Mapping[str, Any], body: bytes, answer: Callable[[Answer], None]) -> None:
+        name = values.get("name", values.get("identity"))
+        try:
+            attributes: Any = json.loads(body) if body else {}
+        except (ValueError, RecursionError):
+            attributes = None
+        if self._administration is None:
+            answer(Answer(501, "the addresses are in a file this gateway was started with: change that"))
+        elif values.get("type") not in (None, ADDRESS_TYPE):
+            answer(Answer(400, f"type: there is only {ADDRESS_TYPE}"))
+        elif not isinstance(name, str) or not name:
+            answer(Answer(400, "name: the address is missing"))
+        elif not isinstance(attributes, dict):
+            answer(Answer(400, "the body is a map of attributes"))
+        else:
+            self._changing += 1
+            self._administration.change(str(values["operation"]), name, attributes, partial(self._changed, answer))
+
+    def _changed(self, answer: Callable[[Answer], None], what: Answer) -> None:
+        self._changing -= 1
+        answer(what)
+        self.top_up()
+
     def _put_token(self, values: Mapping[str, Any], token: bytes, answer: Callable[[Answer], None]) -> None:
         if values.get("operation") != "put-token":
             answer(Answer(400, "the operation is not put-token"))
@@ -157,8 +204,6 @@ class ServiceLink:
 def manage(router: Router, values: Mapping[str, Any], body: bytes) -> Answer:
     """Answer a management request; `values` are its application properties, `body` its body as JSON text."""
     operation = values.get("operation")
-    if operation in _CHANGES:
-        return Answer(501, "addresses are made and changed with resources: waypost apply")
     if operation == "QUERY":
         return _query(router, values, body)
     if operation == "READ":

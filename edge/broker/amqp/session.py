@@ -35,7 +35,7 @@ from edge.broker.amqp.addressing import (
 )
 from edge.broker.amqp.incoming import Flusher, IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
-from edge.broker.amqp.services import ServiceLink
+from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
 from edge.broker.contract import Refusal
 from edge.broker.identity import Gate, SaslCredentials
@@ -71,12 +71,13 @@ class AmqpSession:
         gate: Gate | None = None,
         credentials: SaslCredentials | None = None,
         devices: Callable[[str | None], DeviceLinks] | None = None,
+        administration: Administration | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
         proven. `devices` gives the device API for a user (None: nobody is asked), where the space has it; it may raise
-        `Unacceptable`.
+        `Unacceptable`. `administration`: who changes addresses for `$management`.
         """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
@@ -87,6 +88,7 @@ class AmqpSession:
         self._clock_ns = clock_ns
         self._on_closed = on_closed
         self._gate = gate
+        self._administration = administration
         self._credentials = credentials
         self._grant: Grant | None = None
         """What the user may do; None where everybody may do everything."""
@@ -180,6 +182,8 @@ class AmqpSession:
         self._cut = True
         if why is not Ended.EXPIRED:
             self._will = None
+        for outgoing in self._outgoing:  # not a message more, however long our close is on its way
+            outgoing.ended(closed=False)
         self._engine.close(Condition(NOT_AUTHORIZED, why.value))
         self._driver.flush_soon()
 
@@ -238,6 +242,7 @@ class AmqpSession:
             replies=self._replies,
             grant=grant,
             put_token=self._put_token if self._gate is not None and self._gate.tokens else None,
+            administration=self._administration,
         )
         link.context = incoming
         self._incoming.add(incoming)

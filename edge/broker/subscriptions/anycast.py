@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
-from edge.broker.contract import Consumer, Origin, Outcome, Refusal
+from edge.broker.contract import Consumer, Figures, Origin, Outcome, Refusal
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
 
@@ -17,11 +17,13 @@ class AnycastGroup:
     attempts = 0
     idle_now = True
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, figures: Figures) -> None:
+        """What is answered counts in `figures`."""
         self.pattern = address
         self.group = ConsumerGroup()
         self.changed: Callable[[], None] = lambda: None
         """Called when consumers have new credit beyond what is waiting."""
+        self._figures = figures
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
         self._position = 0
@@ -81,8 +83,10 @@ class AnycastGroup:
                 answers.setdefault(origin, []).append(token)
         for origin, tokens in answers.items():
             if outcome is Outcome.ACCEPTED:
+                self._figures.acknowledged += len(tokens)
                 origin.accepted(tokens)
             else:
+                self._figures.refused += len(tokens)
                 origin.refused(tokens, Refusal.REJECTED)
         if outcome in RETURNED:
             self.pump()
@@ -105,6 +109,7 @@ class AnycastGroup:
         self._waiting.clear()
         self._waiting_bytes = 0
         for origin, tokens in refused.items():
+            self._figures.refused += len(tokens)
             origin.refused(tokens, Refusal.NO_CONSUMER)
 
     @property

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import heapq
 
+from bridge.message import Stored
+from edge.broker.amqp.annotations import merged_run
 from edge.broker.configuration import Redelivery
 from edge.broker.contract import Consumer
-from edge.broker.limits import ATTEMPTS_TRACKED_MAX
+from edge.broker.limits import ATTEMPTS_ANNOTATION_BYTES_MAX, ATTEMPTS_TRACKED_MAX
 from edge.broker.ranges import Ranges
 
 
@@ -26,7 +28,7 @@ def delay_s(redelivery: Redelivery, attempts: int) -> float:
 class Attempts:
     """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
 
-    __slots__ = ("_due", "_excluded", "counts", "parked")
+    __slots__ = ("_annotations", "_due", "_excluded", "counts", "parked")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -34,6 +36,7 @@ class Attempts:
         """Messages no consumer there may have; they wait for another one."""
         self._excluded: dict[int, set[Consumer]] = {}
         self._due: list[tuple[float, int]] = []
+        self._annotations: dict[int, bytes] = {}
 
     def failed(self, position: int) -> int:
         """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
@@ -52,6 +55,19 @@ class Attempts:
         for position in gone:
             del self.counts[position]
             self._excluded.pop(position, None)
+            self._annotations.pop(position, None)
+
+    def annotate(self, position: int, annotations: bytes) -> None:
+        """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""
+        room = ATTEMPTS_ANNOTATION_BYTES_MAX - sum(map(len, self._annotations.values()))
+        if len(annotations) <= room:
+            self._annotations[position] = annotations
+            self.counts.setdefault(position, 0)  # so that it is delivered alone
+
+    def annotated(self, stored: Stored) -> Stored:
+        """One message as it is to be delivered."""
+        annotations = self._annotations.get(stored.position)
+        return stored if annotations is None else stored._replace(run=merged_run(stored.run, annotations))
 
     def exclude(self, position: int, consumer: Consumer) -> None:
         """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here)."""

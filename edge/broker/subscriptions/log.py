@@ -183,7 +183,7 @@ class LogSubscription:
                 self._buffer_bytes -= stored.run.size
                 self._outstanding.setdefault(consumer, Ranges()).add(first, first + count - 1)
                 self.attempts = self._failed.get(first, 0)
-                consumer.deliver(self, stored)
+                consumer.deliver(self, self._attempts.annotated(stored))
                 self.attempts = 0
         buffer.extendleft(reversed(skipped))
 
@@ -274,6 +274,12 @@ class LogSubscription:
                 self._has_failed(consumer, low, high, undeliverable=outcome is Outcome.MODIFIED_UNDELIVERABLE)
         self._bury_next()
         self.pump()
+
+    def annotate(self, consumer: Consumer, position: int, annotations: bytes) -> None:
+        """Said before `settle`: what the consumer adds to the message it gives back (an encoded map)."""
+        held = self._outstanding.get(consumer)
+        if held is not None and position in held:
+            self._attempts.annotate(position, annotations)
 
     # --- from the dead letters --------------------------------------------------------------------------------
 

@@ -158,7 +158,8 @@ class QueueSubscription(LogSubscription):
         self._take(first, first + count - 1)
         self._outstanding.setdefault(consumer, Ranges()).add(first, first + count - 1)
         self.attempts = self._failed.get(first, 0)
-        consumer.deliver(self, part_of(stored, 0, count))
+        part = part_of(stored, 0, count)
+        consumer.deliver(self, self._attempts.annotated(part) if self._failed else part)
         self.attempts = 0
         return count
 

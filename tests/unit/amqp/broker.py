@@ -35,7 +35,8 @@ class Site:
 
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
-        self.store = MemoryStore(post=self.posted.append, clock=lambda: NOW)
+        self.clock = NOW
+        self.store = MemoryStore(post=self.posted.append, clock=lambda: self.clock)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: CLOCK_NS, flush_soon=lambda: None)
         self.clients: list[Client] = []

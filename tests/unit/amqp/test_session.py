@@ -10,6 +10,7 @@ from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
 from edge.broker.amqp.sections import bare_message
 from edge.broker.amqp.translate import payload_of
+from edge.broker.policy import Ended
 from edge.broker.router import SubscribeOptions
 from edge.broker.store.contract import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
@@ -56,6 +57,32 @@ class TestSendingToAQueue:
         site.turn()
         assert link.credit == 1000
 
+    def test_no_credit_while_the_store_cannot_commit_and_again_when_it_can(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        direct = client.sender("topic/nobody", "direct")
+        site.store.failure = StoreFull("no space left")
+        send(client, link, *["x"] * 900)
+        send(client, direct, *["x"] * 900)
+        site.settle_down()
+        assert {condition and condition.name for _, _, condition in client.outcomes(link)} == {
+            "amqp:resource-limit-exceeded"
+        }
+        assert link.credit == 100
+        assert direct.credit == 1000  # nothing is stored there
+        late = client.sender("queue/b", "late")
+        for _ in range(3):
+            site.router.tick()
+            site.settle_down()
+        assert (link.credit, late.credit) == (100, 0)
+        site.store.failure = None
+        for _ in range(3):
+            site.clock += 1.0
+            site.router.tick()
+            site.settle_down()
+        assert (link.credit, late.credit) == (1000, 1000)
+
     def test_a_full_store_rejects_with_the_reason(self) -> None:
         site = Site()
         client = site.client()
@@ -89,6 +116,22 @@ class TestSendingToAQueue:
         site.settle_down()
         receiver = client.receiver("queue/a")
         assert client.received(receiver) == [header + bare]
+
+
+class TestRevoked:
+    def test_not_a_message_more_however_long_the_close_takes(self) -> None:
+        site = Site()
+        gone, sender = site.client("gone"), site.client("sender")
+        gone.receiver("queue/a")
+        gone.session._revoked(Ended.CHANGED)
+        gone.engine.data_to_send()
+        link = sender.sender("queue/a")
+        send(sender, link, "secret")
+        site.clients.remove(gone)  # it does not answer our close
+        site.settle_down()
+        assert b"secret" not in gone.server.data_to_send()
+        assert not site.router.queues["queue/a"].group
+        assert site.router.queues["queue/a"].outstanding == 0
 
 
 class TestAddresses:
@@ -320,6 +363,18 @@ class TestTopics:
 
 
 class TestAnycast:
+    def test_what_is_answered_counts(self) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        sender = asker.sender("anycast/a")
+        link = worker.receiver("anycast/a", credit=5)
+        send(asker, sender, "one", "two", "three")
+        site.settle_down()
+        worker.engine.settle(link, worker.deliveries(link)[:2])
+        worker.engine.settle(link, worker.deliveries(link)[2:], State.REJECTED)
+        site.settle_down()
+        assert (site.router.figures.acknowledged, site.router.figures.refused) == (2, 1)
+
     def test_credit_follows_the_consumers_and_outcomes_go_end_to_end(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")

@@ -1,0 +1,115 @@
+"""Addresses changed over AMQP: requests to `$management` become changes of the applied resources, as `waypost apply`
+and `waypost delete` make them. They are validated as a whole, on disk before they are answered, and there after a
+restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+from zlib import crc32
+
+from edge.appliance.configuration import schema
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.configuration.resources import (
+    OWN_VERSION,
+    AddressSpec,
+    ConfigurationRejected,
+    Origin,
+    Resource,
+)
+from edge.broker.amqp.services import Answer
+
+log = logging.getLogger(__name__)
+
+_SOURCE: Final = "$management"
+_ADDRESS: Final = "Address"
+_READ_ONLY: Final = ("name", "identity", "messages", "unsettled", "consumers")
+"""Attributes of an address that READ gives and nobody sets."""
+_NAME_CHARACTERS_MAX: Final = 200
+
+
+class AddressAdministration:
+    """`edge.broker.amqp.services.Administration` over the repository of a data directory."""
+
+    def __init__(self, repository: Repository, reload: Callable[[], Awaitable[None]]) -> None:
+        """`reload` makes the gateway follow what is applied."""
+        self._repository = repository
+        self._reload = reload
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def change(self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._change(operation, name, attributes, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _change(
+        self, operation: str, name: str, attributes: Mapping[str, Any], done: Callable[[Answer], None]
+    ) -> None:
+        answer = await asyncio.to_thread(self.changed, operation, name, attributes)
+        if answer.status < 300:
+            try:
+                await self._reload()
+            except (ConfigurationRejected, RepositoryError) as error:
+                log.warning("the configuration stays as it is: %s", error)
+                answer = Answer(500, f"written, but not in force: {error}")
+        done(answer)
+
+    def changed(self, operation: str, name: str, attributes: Mapping[str, Any]) -> Answer:
+        """Change the repository; what to answer. Blocks for the disk."""
+        try:
+            found = self._resource(name)
+            if operation == "CREATE":
+                return self._created(name, attributes, found)
+            if found is None:
+                return Answer(404, f"there is no address {name!r} among the applied resources")
+            if operation == "DELETE":
+                self._repository.delete([found.key])
+                return Answer(204, "No Content", {})
+            return self._applied(found.name, {**found.document["spec"], **_spec(attributes)}, 200)
+        except ConfigurationRejected as rejected:
+            return Answer(400, "; ".join(f"{error.path}: {error.message}" for error in rejected.errors))
+        except RepositoryError as error:
+            return Answer(500, str(error))
+
+    def _created(self, name: str, attributes: Mapping[str, Any], found: Resource | None) -> Answer:
+        if found is not None:
+            return Answer(409, f"there is an address {name!r} already")
+        return self._applied(self._free_name(name), {**_spec(attributes), "address": name}, 201)
+
+    def _applied(self, resource_name: str, spec: Mapping[str, Any], status: int) -> Answer:
+        document = {
+            "apiVersion": OWN_VERSION,
+            "kind": _ADDRESS,
+            "metadata": {"name": resource_name},
+            "spec": {key: value for key, value in spec.items() if value is not None},
+        }
+        resource = schema.build(document, Origin(_SOURCE))
+        if not isinstance(resource, Resource):
+            raise ConfigurationRejected(resource)
+        self._repository.apply([resource])
+        return Answer(status, "Created" if status == 201 else "OK", document["spec"])
+
+    def _resource(self, address: str) -> Resource | None:
+        for resource in self._repository.load().resources:
+            if isinstance(resource.spec, AddressSpec) and resource.spec.address == address:
+                return resource
+        return None
+
+    def _free_name(self, address: str) -> str:
+        """A resource's name made of the address, and told apart where another address makes the same."""
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", address).strip("-._")[:_NAME_CHARACTERS_MAX].rstrip("-._") or "address"
+        if any(resource.key == (_ADDRESS, plain) for resource in self._repository.load().resources):
+            return f"{plain}-{crc32(address.encode('utf-8', 'replace')):08x}"
+        return plain
+
+
+def _spec(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes as fields of a spec: a resource's, and `addressType` for its type. None takes a field away."""
+    spec = {key: value for key, value in attributes.items() if key not in _READ_ONLY}
+    if "addressType" in spec:
+        spec["type"] = spec.pop("addressType")
+    return spec

@@ -1,0 +1,58 @@
+"""Message annotations that change on the way: what a consumer adds with `modified` (AMQP 1.0 section 3.4.5).
+
+Annotations are no part of the bare message; still, those that stay are copied as they are encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bridge.amqp_values import DecodeError, decode
+from bridge.message import AMQP, Run
+from edge.broker.amqp.sections import MESSAGE_ANNOTATIONS, section_at, skip
+
+_MAP8, _MAP32 = 0xC1, 0xD1
+
+
+def merged(body: bytes, annotations: bytes) -> bytes:
+    """An AMQP message without its header, with the pairs of an encoded map added; where a key is there, the new value
+    counts. Raises `DecodeError` when either is none."""
+    ours = list(_pairs(annotations, 0))
+    keys = {key for key, _ in ours}
+    section = section_at(body, 0)
+    kept: list[bytes] = []
+    rest = body
+    if section.code == MESSAGE_ANNOTATIONS:
+        rest = body[section.end :]
+        kept = [pair for key, pair in _pairs(body, section.value) if key not in keys]
+    pairs = [*kept, *(pair for _, pair in ours)]
+    raw = b"".join(pairs)
+    header = b"\x00\x53\x72\xd1" + (len(raw) + 4).to_bytes(4, "big") + (2 * len(pairs)).to_bytes(4, "big")
+    return header + raw + rest
+
+
+def merged_run(run: Run, annotations: bytes) -> Run:
+    """The same for every message of a run; MQTT messages have no annotations; what cannot be read stays as is."""
+    if not run.flags & AMQP:
+        return run
+    try:
+        bodies = [merged(body, annotations) for body in run.bodies]
+    except DecodeError:
+        return run
+    return Run(run.address, run.device, run.flags, run.properties, bodies, run.received_at)
+
+
+def _pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
+    """(key, the pair as encoded) of the map at `offset`."""
+    code = data[offset] if offset < len(data) else 0
+    end = skip(data, offset)
+    if code not in (_MAP8, _MAP32):
+        raise DecodeError(f"no map at byte {offset}")
+    start = offset + (9 if code == _MAP32 else 3)
+    while start < end:
+        key, value = decode(data, start)
+        following = skip(data, value)
+        if following > end or isinstance(key, dict | list):
+            raise DecodeError(f"a pair at byte {start} that does not fit")
+        yield key, data[start:following]
+        start = following

@@ -1,0 +1,69 @@
+"""Annotations a consumer adds with `modified`: merged, bounded, and delivered with the message."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.amqp_values import DecodeError, Symbol, Ubyte, decode, encode
+from bridge.message import AMQP, Run, Stored
+from edge.broker.amqp.annotations import merged, merged_run
+from edge.broker.amqp.sections import sections
+from edge.broker.subscriptions import attempts
+from edge.broker.subscriptions.attempts import Attempts
+
+DATA = b"\x00\x53\x75\xa0\x01x"
+
+
+def annotated(**annotations: object) -> bytes:
+    return b"\x00\x53\x72" + encode({Symbol(key): value for key, value in annotations.items()})
+
+
+def fields(**annotations: object) -> bytes:
+    return annotated(**annotations)[3:]
+
+
+def read(message: bytes) -> dict[object, object]:
+    section = next(sections(message))
+    found, end = decode(message, section.value)
+    assert end == section.end
+    assert message[end:] == DATA
+    assert isinstance(found, dict)
+    return found
+
+
+class TestMerged:
+    def test_added_where_there_are_none(self) -> None:
+        assert read(merged(DATA, fields(a=1))) == {"a": 1}
+
+    def test_the_new_value_counts_and_the_others_stay_as_they_are_encoded(self) -> None:
+        message = merged(annotated(a=Ubyte(1), b="old") + DATA, fields(b="new", c=True))
+        assert read(message) == {"a": 1, "b": "new", "c": True}
+        assert encode(Symbol("a")) + encode(Ubyte(1)) in message
+
+    def test_wide_maps(self) -> None:
+        assert read(merged(annotated(a="x" * 300) + DATA, fields(b="y" * 300))) == {"a": "x" * 300, "b": "y" * 300}
+
+    @pytest.mark.parametrize("annotations", [b"", b"\x40", b"\xc1\x02\x01\x40", fields(a=1)[:-1]])
+    def test_what_is_no_map(self, annotations: bytes) -> None:
+        with pytest.raises(DecodeError):
+            merged(DATA, annotations)
+        run = Run("q", "d", AMQP, b"", [DATA])
+        assert merged_run(run, annotations) is run
+
+    def test_mqtt_messages_have_none(self) -> None:
+        run = Run("q", "d", 1, b"", [b"payload"])
+        assert merged_run(run, fields(a=1)) is run
+
+
+def test_annotations_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "ATTEMPTS_ANNOTATION_BYTES_MAX", 20)
+    table = Attempts()
+    for position in range(3):
+        table.annotate(position, fields(a=position))
+    run = Run("q", "d", AMQP, b"", [DATA])
+    shown = [table.annotated(Stored(position, position, run)).run is run for position in range(3)]
+    assert shown == [False, False, True]
+    table.forget(0, 2)
+    assert table.annotated(Stored(0, 0, run)).run is run
+    table.annotate(2, fields(a=2))
+    assert read(table.annotated(Stored(2, 2, run)).run.bodies[0]) == {"a": 2}
