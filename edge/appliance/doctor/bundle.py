@@ -1,0 +1,142 @@
+"""The support archive: what the doctor saw, what is configured, what the logs say. No message is in it, no secret."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import yaml
+
+from bridge.version import VERSION
+from edge.appliance.doctor.check import Result, Surroundings
+from edge.appliance.doctor.redaction import Redactor, key_files, known_secrets
+from edge.appliance.store.figures import figures_of
+from edge.appliance.store.shared import store_path
+from edge.broker.store.contract import StoreError
+from edge.broker.store.verification import Depth, verify
+
+LOG_BYTES_MAX: Final = 2_000_000
+"""The end of each log file; earlier lines seldom explain what is wrong now."""
+LOG_FILES_MAX: Final = 20
+JOURNAL_LINES: Final = 5000
+JOURNAL_TIMEOUT_S: Final = 20.0
+SYSTEM_FILES: Final = (
+    "proc/meminfo", "proc/cpuinfo", "proc/mounts", "proc/swaps", "proc/loadavg", "proc/uptime", "proc/version",
+    "proc/pressure/io", "proc/pressure/memory", "etc/os-release", "etc/resolv.conf", "etc/fstab",
+)  # fmt: skip
+
+
+def write_bundle(target: Path, around: Surroundings, results: Sequence[Result], logs: Sequence[Path] = ()) -> list[str]:
+    """Write the archive, readable by its owner alone; returns the names in it. Raises OSError."""
+    documents = [resource.document for resource in around.resources]
+    redactor = Redactor(known_secrets(around.configuration, documents), key_files(around.configuration))
+    part = target.with_name(target.name + ".part")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    names: list[str] = []
+    try:
+        with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, text in _contents(around, results, redactor, logs):
+                data = text.encode("utf-8", "replace")
+                entry = tarfile.TarInfo(f"waypost-doctor/{name}")
+                entry.size, entry.mtime, entry.mode = len(data), int(around.now()), 0o600
+                archive.addfile(entry, io.BytesIO(data))
+                names.append(name)
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    return names
+
+
+def _contents(
+    around: Surroundings, results: Sequence[Result], redactor: Redactor, logs: Sequence[Path]
+) -> Iterator[tuple[str, str]]:
+    """(name, text) of every file, free of secrets."""
+    made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(around.now()))
+    yield "about.txt", f"waypost {VERSION}\nmade {made}\nNo message and no secret is in this archive.\n"
+    yield "doctor.json", _json(redactor.document(msgspec.to_builtins(list(results))))
+    yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in around.resources])
+    effective = msgspec.to_builtins(around.configuration, str_keys=True, builtin_types=(bytes,), enc_hook=str)
+    yield "configuration/effective.json", _json(redactor.document(effective))
+    if around.data is not None and store_path(around.data).is_file():
+        yield "store/info.json", redactor.text(_store(around, store_path(around.data)))
+        yield "store/verify.json", redactor.text(_verified(store_path(around.data)))
+    if around.data is not None and around.data.is_dir():
+        yield "data.txt", _listing(around.data)
+    for name in SYSTEM_FILES:
+        text = around.text(*name.split("/"))
+        if text is not None:
+            yield f"system/{name.replace('/', '-')}", redactor.text(text)
+    for path in [*_logs_in(around.data), *logs][:LOG_FILES_MAX]:
+        tail = _tail(path)
+        if tail is not None:
+            yield f"logs/{path.name}", redactor.text(tail)
+    journal = _journal()
+    if journal:
+        yield "logs/journal.txt", redactor.text(journal)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+
+
+def _yaml(documents: Sequence[object]) -> str:
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True)
+
+
+def _store(around: Surroundings, path: Path) -> str:
+    try:
+        return _json(figures_of(path, running=around.running, now=around.now()))
+    except StoreError as error:
+        return _json({"error": str(error)})
+
+
+def _verified(path: Path) -> str:
+    try:
+        return _json(verify(path, Depth.TOUCH))
+    except StoreError as error:
+        return _json({"error": str(error)})
+
+
+def _listing(data: Path) -> str:
+    """Names, modes, owners and sizes in the data directory, as ``ls -l`` shows them."""
+    lines = []
+    for path in sorted(data.rglob("*")):
+        try:
+            found = path.lstat()
+        except OSError:
+            continue
+        lines.append(f"{found.st_mode:06o} {found.st_uid:5} {found.st_size:12} {path.relative_to(data)}")
+    return "\n".join(lines) + "\n"
+
+
+def _logs_in(data: Path | None) -> list[Path]:
+    return [] if data is None else sorted({*data.glob("*.log"), *data.glob("logs/*.log")})
+
+
+def _tail(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES_MAX))
+            return file.read(LOG_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _journal() -> str:
+    """What the system kept of a service called waypost; empty where there is no journal."""
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed command
+            ["journalctl", "--unit=waypost*", f"--lines={JOURNAL_LINES}", "--no-pager", "--quiet"],  # noqa: S607
+            capture_output=True, text=True, errors="replace", timeout=JOURNAL_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

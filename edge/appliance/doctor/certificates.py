@@ -1,0 +1,153 @@
+"""Certificates the gateway shows and trusts: readable, in time, of one chain, with their key; lists of revoked ones."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+
+DAYS_WARN: Final = 30
+"""A certificate that is renewed by itself is renewed before; by hand it needs the time."""
+BEGIN_CRL: Final = b"-----BEGIN X509 CRL-----"
+
+
+class Files(NamedTuple):
+    """What belongs together: who uses it, a certificate with its key, an authority, a list of revoked certificates."""
+
+    user: str
+    certificate: str | None
+    key: str | None
+    authority: str | None
+    revoked: str | None
+
+
+def certificates(around: Surroundings) -> Iterator[Result]:
+    """Of the listeners and of every connector."""
+    for files in _configured(around):
+        yield from check_files(files, datetime.datetime.fromtimestamp(around.now(), datetime.UTC))
+
+
+def _configured(around: Surroundings) -> Iterator[Files]:
+    tls = around.configuration.tls
+    if tls is not None:
+        yield Files("listeners", tls.certificate, tls.key, tls.client_ca, getattr(tls, "client_crl", None))
+    for connector in around.configuration.connectors:
+        own = connector.tls
+        if own is not None and (own.certificate or own.ca):
+            yield Files(f"connector {connector.name}", own.certificate, own.key, own.ca, getattr(own, "crl", None))
+
+
+def check_files(files: Files, now: datetime.datetime) -> Iterator[Result]:
+    """What is wrong with them at a time; one result that says well when nothing is."""
+    name = f"certificate of {files.user}"
+    problems = list(_problems(files, name, now))
+    yield from problems
+    if not problems:
+        yield ok(name, _summary(files, now))
+
+
+def _problems(files: Files, name: str, now: datetime.datetime) -> Iterator[Result]:
+    if files.certificate is not None:
+        chain = _load(files.certificate)
+        if isinstance(chain, str):
+            yield fail(name, chain, "put a PEM certificate (with its chain) there")
+        else:
+            for certificate in chain:
+                yield from _times(certificate, name, now)
+            yield from _chained(chain, name)
+            if files.key is not None:
+                yield from _key(chain[0], files.key, name)
+    if files.authority is not None:
+        trusted = _load(files.authority)
+        if isinstance(trusted, str):
+            yield fail(f"authority of {files.user}", trusted, "put the authority's PEM certificate there")
+        else:
+            for certificate in trusted:
+                yield from _times(certificate, f"authority of {files.user}", now)
+    if files.revoked is not None and not Path(files.revoked).is_file():
+        yield fail(
+            f"revocations of {files.user}", f"{files.revoked} is not there", "fetch the authority's current list"
+        )
+    for place in (files.revoked, files.authority):
+        if place is not None:
+            yield from _revoked(place, files.user, now)
+
+
+def _load(path: str) -> list[x509.Certificate] | str:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    try:
+        return x509.load_pem_x509_certificates(content)
+    except ValueError:
+        return f"{path} holds no certificate in PEM"
+
+
+def _times(certificate: x509.Certificate, name: str, now: datetime.datetime) -> Iterator[Result]:
+    subject = certificate.subject.rfc4514_string() or "(no name)"
+    renew = "renew it; the gateway takes the new file up by itself"
+    if now < certificate.not_valid_before_utc:
+        begins = certificate.not_valid_before_utc.date()
+        yield fail(name, f"{subject} is valid from {begins} on only", "is the clock right? else have it issued again")
+    left = certificate.not_valid_after_utc - now
+    if left.total_seconds() <= 0:
+        yield fail(name, f"{subject} ended on {certificate.not_valid_after_utc.date()}", renew)
+    elif left.days < DAYS_WARN:
+        yield warn(name, f"{subject} ends in {left.days} days", renew)
+
+
+def _chained(chain: Sequence[x509.Certificate], name: str) -> Iterator[Result]:
+    for lower, upper in pairwise(chain):
+        try:
+            lower.verify_directly_issued_by(upper)
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+            seen = f"{upper.subject.rfc4514_string()} did not sign {lower.subject.rfc4514_string()}"
+            yield fail(name, seen, "order the file: own certificate first, then whoever signed it, and so on")
+
+
+def _key(certificate: x509.Certificate, path: str, name: str) -> Iterator[Result]:
+    try:
+        key = load_pem_private_key(Path(path).read_bytes(), None)
+    except OSError as error:
+        yield fail(name, f"key {path}: {error.strerror}", "put the key there, readable by the gateway's user")
+        return
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        yield fail(name, f"key {path} is no PEM key without a passphrase", "store it without one, mode 0600")
+        return
+    form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
+        yield fail(name, f"key {path} does not belong to it", "put the key there that its request was made with")
+
+
+def _revoked(path: str, user: str, now: datetime.datetime) -> Iterator[Result]:
+    try:
+        content = Path(path).read_bytes()
+        if BEGIN_CRL not in content:
+            return
+        revoked = x509.load_pem_x509_crl(content[content.index(BEGIN_CRL) :])
+    except OSError:
+        return  # told of the authority already
+    except ValueError as error:
+        yield fail(f"revocations of {user}", f"{path}: {error}", "fetch the authority's current list")
+        return
+    due = revoked.next_update_utc
+    if due is not None and due < now:
+        seen = f"{path} should have been replaced on {due.date()}"
+        yield fail(f"revocations of {user}", seen, "fetch the authority's current list")
+
+
+def _summary(files: Files, now: datetime.datetime) -> str:
+    found = _load(files.certificate or files.authority or "")
+    if isinstance(found, str):
+        return found
+    first = min(found, key=lambda certificate: certificate.not_valid_after_utc)
+    return f"{found[0].subject.rfc4514_string()}, {(first.not_valid_after_utc - now).days} days left"

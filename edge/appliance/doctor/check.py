@@ -1,0 +1,110 @@
+"""What a check is: a function from the surroundings to results, each with what was seen and the next step."""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from edge.appliance.clock import kernel_synchronized
+from edge.appliance.configuration.effective import effective, notices
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.broker.configuration import BrokerConfiguration
+
+
+class Level(enum.Enum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """Works, and will not for ever, or not as well as it could."""
+    FAIL = "fail"
+    """Does not work, or loses what it promised to keep."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What one check found."""
+
+    name: str
+    level: Level
+    seen: str
+    next_step: str = ""
+    """What to do; empty when nothing is to be done."""
+
+
+def ok(name: str, seen: str) -> Result:
+    """Nothing to do."""
+    return Result(name, Level.OK, seen)
+
+
+def warn(name: str, seen: str, next_step: str) -> Result:
+    """It works, and something should be done."""
+    return Result(name, Level.WARN, seen, next_step)
+
+
+def fail(name: str, seen: str, next_step: str) -> Result:
+    """It does not work, or does not keep its promise."""
+    return Result(name, Level.FAIL, seen, next_step)
+
+
+class Surroundings(msgspec.Struct, kw_only=True):
+    """What checks look at. Tests put others in the place of this machine's clock and its /proc and /sys."""
+
+    data: Path | None = None
+    running: bool = False
+    """A gateway holds the data directory."""
+    configuration: BrokerConfiguration = BrokerConfiguration()
+    resources: list[Resource] = []
+    errors: list[str] = []
+    """Why the applied configuration cannot be used."""
+    notices: list[str] = []
+    root: Path = Path("/")
+    """Where ``proc``, ``sys`` and ``dev`` are."""
+    now: Callable[[], float] = time.time
+    """UTC seconds."""
+    synchronized: Callable[[], bool] = kernel_synchronized
+    environment: dict[str, str] = {}
+    timeout_s: float = 5.0
+    """For each step towards a peer."""
+    uid: int = msgspec.field(default_factory=os.geteuid)
+
+    def text(self, *parts: str) -> str | None:
+        """The content of a file of the system, stripped; None when it is not there or cannot be read."""
+        try:
+            return self.root.joinpath(*parts).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return None
+
+
+Check = Callable[[Surroundings], Iterable[Result]]
+
+
+def surroundings(data: Path | None, *, running: bool, environment: dict[str, str], timeout_s: float) -> Surroundings:
+    """This machine, and the gateway of a data directory with what was applied to it."""
+    found = Surroundings(data=data, running=running, environment=environment, timeout_s=timeout_s)
+    if data is None or not data.is_dir():
+        return found
+    try:
+        applied = Repository(data).load()
+        found.resources = list(applied.resources)
+        found.notices = notices(applied.resources)
+        found.configuration = effective(applied.resources)
+    except ConfigurationRejected as rejected:
+        found.errors = [str(error) for error in rejected.errors]
+    except RepositoryError as error:
+        found.errors = [str(error)]
+    return found
+
+
+def examine(checks: Sequence[tuple[str, Check]], around: Surroundings) -> Iterator[Result]:
+    """Run every check. One that fails itself is a result like others: a doctor does not faint."""
+    for name, check in checks:
+        try:
+            yield from check(around)
+        except Exception as error:  # whatever it is, the other checks still have to be made
+            yield warn(name, f"could not be examined: {type(error).__name__}: {error}", "report this")

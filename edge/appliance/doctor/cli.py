@@ -1,0 +1,130 @@
+"""`waypost doctor`: examine this machine and a gateway's data directory, and say the next step for each finding."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError, Exit
+
+if TYPE_CHECKING:
+    from edge.appliance.doctor.check import Check, Result, Surroundings
+
+
+@click.command()
+@click.option(
+    "--data",
+    envvar="WAYPOST_DATA",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The gateway's data directory (or set WAYPOST_DATA). Without it only the machine is examined.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--bundle",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write a support archive (tar.gz) with findings, configuration and logs, and without secrets.",
+)
+@click.option(
+    "--log",
+    "logs",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A log file for the archive (repeatable), beside *.log in the data directory and the journal of the system.",
+)
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1, 120), default=5.0, show_default=True,
+    help="Seconds for each step towards a peer.",
+)  # fmt: skip
+def doctor(data: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float) -> None:
+    """Say what is wrong with this machine and this gateway, and what to do about it. Exit code 1 when something fails.
+
+    It changes nothing (beside a small file written and removed to time the medium), and may run beside the gateway.
+    """
+    from edge.appliance.doctor.check import Level, examine, surroundings
+    from edge.appliance.store.shared import is_running
+
+    running = data is not None and is_running(data)
+    around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s)
+    results = list(examine(checks(), around))
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(_document(results)), indent=2))
+    else:
+        _print(results)
+    if bundle is not None:
+        _bundle(bundle, around, results, logs, quiet=as_json)
+    if any(result.level is Level.FAIL for result in results):
+        sys.exit(int(Exit.FAILED))
+
+
+def checks() -> Sequence[tuple[str, Check]]:
+    """Every check, in the order a person would look."""
+    from edge.appliance.doctor import certificates, home, machine, medium, network
+
+    return (
+        ("file system", medium.file_system),
+        ("card", medium.card),
+        ("free space", medium.free_space),
+        ("sync latency", medium.sync_latency),
+        ("clock", machine.clock),
+        ("entropy", machine.entropy),
+        ("memory", machine.memory),
+        ("temperature", machine.heat),
+        ("open files", machine.open_files),
+        ("versions", machine.versions),
+        ("data directory", home.directory),
+        ("secrets", home.secrets),
+        ("configuration", home.configuration),
+        ("store", home.store),
+        ("certificates", certificates.certificates),
+        ("ports", network.ports),
+        ("uplinks", network.uplinks),
+    )
+
+
+def _document(results: Sequence[Result]) -> dict[str, object]:
+    counts = {word: sum(result.level.value == word for result in results) for word in ("ok", "warn", "fail")}
+    return {**counts, "results": results}
+
+
+def _print(results: Sequence[Result]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from edge.appliance.store.shared import console
+
+    colours = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", max_width=24)
+    table.add_column(overflow="fold", ratio=1)
+    for result in results:
+        seen = Text(result.seen)
+        if result.next_step:
+            seen.append(f"\n-> {result.next_step}", style="bold")
+        table.add_row(Text(result.level.value, style=colours[result.level.value]), Text(result.name), seen)
+    out = console()
+    out.print(table)
+    counts = _document(results)
+    out.print(f"\n{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
+
+
+def _bundle(
+    target: Path, around: Surroundings, results: Sequence[Result], logs: Sequence[Path], *, quiet: bool
+) -> None:
+    from edge.appliance.doctor.bundle import write_bundle
+
+    try:
+        names = write_bundle(target, around, results, logs)
+    except OSError as error:
+        raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
+    if not quiet:
+        click.echo(f"{target}: {len(names)} files, no message and no secret in them; look before you send it")

@@ -1,0 +1,145 @@
+"""The data directory: whose it is, who may read its secrets, what is configured, and the store in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from edge.appliance.configuration.validate import LISTENERS
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.store.figures import figures_of
+from edge.appliance.store.shared import size, span, store_path
+from edge.broker.store.contract import StoreError
+from edge.broker.store.verification import Depth, Report, verify
+
+WALK_BYTES_MAX: Final = 256_000_000
+"""Up to here the tree of pages is walked: about ten seconds on a card. `store verify` walks any."""
+FULL_FAIL_H: Final = 2.0
+FULL_WARN_H: Final = 48.0
+"""A weekend."""
+SECRET_NAMES: Final = ("credentials.db", "store.sqlite", "store.sqlite-wal", "store.sqlite-shm")
+
+
+def directory(around: Surroundings) -> Iterator[Result]:
+    """There, ours, and nobody else's."""
+    name, data = "data directory", around.data
+    if data is None:
+        return
+    try:
+        found = data.stat()
+    except FileNotFoundError:
+        yield warn(name, f"{data} is not there yet", "it is made by `waypost edge run`; is this the one it was given?")
+        return
+    except OSError as error:
+        yield fail(name, f"{data}: {error.strerror}", "run the doctor as the gateway's user")
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        yield fail(name, f"{data} is no directory", "give --data the directory `waypost edge run` was given")
+        return
+    if not os.access(data, os.W_OK | os.X_OK) or (around.uid and found.st_uid != around.uid):
+        owner = f"owned by user {found.st_uid}, this is user {around.uid}"
+        yield fail(name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {around.uid} {data}, or run as its owner")
+    elif found.st_mode & 0o077:
+        yield warn(name, f"{data}: mode {_mode(found)}: others may look in", f"chmod 700 {data}")
+    else:
+        yield ok(name, f"{data}, mode {_mode(found)}")
+
+
+def secrets(around: Surroundings) -> Iterator[Result]:
+    """Passwords, keys and messages are readable by the gateway's user alone."""
+    checked = 0
+    for path in _secret_files(around):
+        try:
+            found = path.stat()
+        except OSError:
+            continue  # a certificate's files are another check's
+        checked += 1
+        if found.st_mode & 0o077:
+            yield fail("secrets", f"{path}: mode {_mode(found)}: others may read it", f"chmod 600 {path}")
+        elif around.uid and found.st_uid != around.uid:
+            yield fail("secrets", f"{path}: owned by user {found.st_uid}", f"chown {around.uid} {path}")
+    if checked:
+        yield ok("secrets", f"{checked} files looked at")
+
+
+def _secret_files(around: Surroundings) -> Iterator[Path]:
+    if around.data is not None:
+        yield from (around.data / name for name in SECRET_NAMES)
+        folder = around.data / "configuration"
+        if folder.is_dir():
+            yield from sorted(path for path in folder.iterdir() if path.is_file())
+    tls = around.configuration.tls
+    if tls is not None:
+        yield Path(tls.key)
+    yield from (Path(c.tls.key) for c in around.configuration.connectors if c.tls is not None and c.tls.key is not None)
+
+
+def _mode(found: os.stat_result) -> str:
+    return f"{stat.S_IMODE(found.st_mode):04o}"
+
+
+def configuration(around: Surroundings) -> Iterator[Result]:
+    """Can it be used, and does it do all it says?"""
+    name = "configuration"
+    if around.data is None or not around.data.is_dir():
+        return
+    for error in around.errors:
+        yield fail(name, error, "correct the resource and apply it again: waypost apply -f FILE")
+    for notice in around.notices:
+        yield warn(name, notice, "leave it out, or know that it is not acted on")
+    if around.errors:
+        return
+    listening = [listener for listener in LISTENERS if getattr(around.configuration, listener) is not None]
+    if not around.resources:
+        yield warn(name, "nothing is applied", "waypost apply -f FILE; for trying out: waypost edge run --dev")
+    elif not listening:
+        yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
+    else:
+        forwarders, connectors = len(around.configuration.forwarders), len(around.configuration.connectors)
+        seen = f"{len(around.resources)} resources, {', '.join(listening)}"
+        yield ok(name, f"{seen}, {connectors} connectors, {forwarders} forwarders")
+
+
+def store(around: Surroundings) -> Iterator[Result]:
+    """Sound, and with room for how long?"""
+    if around.data is None or not store_path(around.data).is_file():
+        return
+    path = store_path(around.data)
+    walked = path.stat().st_size <= WALK_BYTES_MAX
+    try:
+        report = verify(path, Depth.QUICK if walked else Depth.TOUCH)
+        yield from _verified(report, walked=walked)
+        figures = figures_of(path, running=around.running, now=around.now())
+    except StoreError as error:
+        yield fail("store", str(error), "waypost store verify")
+        return
+    waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
+    backlog = f"{waiting:,} messages wait for {len(figures.cursors)} consumers, {size(figures.bytes)} kept"
+    full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
+    seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
+    step = "find out why the backlog is not taken (waypost store info), or make room"
+    if full is not None and full < FULL_FAIL_H:
+        yield fail("backlog", f"{seen}; full in {span(full * 3600)}", step)
+    elif full is not None and full < FULL_WARN_H:
+        yield warn("backlog", f"{seen}; full in {span(full * 3600)}", step)
+    else:
+        yield ok("backlog", seen)
+    given_up = sum(entry.messages for entry in figures.ledger)
+    if given_up:
+        reasons = ", ".join(f"{entry.messages:,} {entry.reason}" for entry in figures.ledger)
+        yield warn(
+            "losses", f"the ledger has {given_up:,} messages: {reasons}", "sqlite3 store.sqlite 'SELECT * FROM losses'"
+        )
+
+
+def _verified(report: Report, *, walked: bool) -> Iterator[Result]:
+    for finding in report.findings:
+        if finding.damage:
+            step = "stop the gateway, then `waypost store repair` shows what it would do"
+            yield fail("store", f"{finding.where}: {finding.what}", step)
+    if not report.damaged:
+        scope = "" if walked else "; too large to walk here: waypost store verify reads it all"
+        yield ok("store", f"sound as far as looked: {report.logs} logs, {report.cursors} cursors{scope}")

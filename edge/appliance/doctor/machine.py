@@ -1,0 +1,163 @@
+"""The machine: clock, entropy, memory, heat and power, open files, versions."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import resource
+import sqlite3
+import ssl
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from bridge.version import VERSION
+from edge.appliance.clock import EARLIEST
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.store.shared import size
+
+ENTROPY_BITS_MIN: Final = 128
+"""Less cannot make a key of 128 bits; kernels since 5.18 always say 256."""
+MEMORY_WARN: Final = 96 * 1024 * 1024
+MEMORY_FAIL: Final = 32 * 1024 * 1024
+HEAT_WARN_C: Final = 75.0
+HEAT_FAIL_C: Final = 85.0
+"""The Raspberry Pi's own limit; it slows down from 80 degrees on."""
+CLOCKS_APART_S: Final = 2.0
+FILES_BESIDE_CONNECTIONS: Final = 100
+"""Store, logs, listeners, uplinks, console (as `edge run` reckons)."""
+LIBRARIES: Final = ("python-qpid-proton", "uvloop", "msgspec", "zstandard", "starlette", "uvicorn", "cryptography")
+
+_POWER: Final = {0: "under-voltage", 1: "frequency capped", 2: "throttled", 3: "soft temperature limit"}
+"""Bits of the firmware's `get_throttled`; 16 more for "has happened since the start"."""
+
+
+def clock(around: Surroundings) -> Iterator[Result]:
+    """Plausible, synchronized, and kept over a power cut?"""
+    now = around.now()
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds")
+    ntp = "let a time service run (systemd-timesyncd, chrony) and reach its server: timedatectl timesync-status"
+    if now < EARLIEST:
+        yield fail("clock", f"{moment} cannot be: this program is younger", ntp)
+    elif not around.synchronized():
+        yield warn("clock", f"{moment}, nothing keeps it right: messages are stamped as of unknown quality", ntp)
+    else:
+        yield ok("clock", f"{moment}, synchronized")
+    rtc = around.text("sys", "class", "rtc", "rtc0", "since_epoch")
+    if rtc is None:
+        yield ok("clock chip", "none: after a power cut the time is wrong until it is synchronized")
+    elif not rtc.isdigit() or abs(int(rtc) - now) > CLOCKS_APART_S + 1:
+        yield warn(
+            "clock chip", f"does not agree with the clock (it says {rtc} s since 1970)", "run: hwclock --systohc"
+        )
+    else:
+        yield ok("clock chip", "there, and agrees with the clock")
+
+
+def entropy(around: Surroundings) -> Iterator[Result]:
+    """Enough to make keys."""
+    text = around.text("proc", "sys", "kernel", "random", "entropy_avail")
+    if text is None or not text.isdigit():
+        return
+    if int(text) < ENTROPY_BITS_MIN:
+        step = "wait, or install rng-tools-debian to use the chip's generator, before keys are made"
+        yield warn("entropy", f"{text} bits", step)
+    else:
+        yield ok("entropy", f"{text} bits")
+
+
+def memory(around: Surroundings) -> Iterator[Result]:
+    """Free memory, and swap that wears the card."""
+    figures: dict[str, int] = {}
+    for line in (around.text("proc", "meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            figures[name] = int(words[0]) * 1024
+    available, total = figures.get("MemAvailable"), figures.get("MemTotal")
+    if available is not None and total is not None:
+        seen = f"{size(available)} of {size(total)} available"
+        step = "stop what is not needed; lower limits in the Gateway resource"
+        if available < MEMORY_FAIL:
+            yield fail("memory", seen, step)
+        elif available < MEMORY_WARN:
+            yield warn("memory", seen, step)
+        else:
+            yield ok("memory", seen)
+    devices = [line.split()[0] for line in (around.text("proc", "swaps") or "").splitlines()[1:] if line.split()]
+    cards = [device for device in devices if "zram" not in device]
+    if any("mmcblk" in device for device in cards) or (cards and _data_on_card(around)):
+        step = "swapoff and use compressed memory instead (zram): swapping wears the card out"
+        yield warn("swap", ", ".join(cards), step)
+    elif devices:
+        yield ok("swap", ", ".join(devices))
+    else:
+        yield ok("swap", "none")
+
+
+def _data_on_card(around: Surroundings) -> bool:
+    return "mmcblk" in (around.text("proc", "mounts") or "")
+
+
+def heat(around: Surroundings) -> Iterator[Result]:
+    """Temperature, and what the firmware says of power and throttling."""
+    zones = []
+    for path in sorted(around.root.glob("sys/class/thermal/thermal_zone*/temp")):
+        text = around.text(*path.relative_to(around.root).parts)
+        if text is not None and text.lstrip("-").isdigit():
+            zones.append(int(text) / 1000)
+    if zones:
+        hottest = max(zones)
+        step = "give it air, a heat sink or a fan"
+        seen = f"{hottest:.0f} °C"
+        if hottest >= HEAT_FAIL_C:
+            yield fail("temperature", seen, step)
+        elif hottest >= HEAT_WARN_C:
+            yield warn("temperature", seen, step)
+        else:
+            yield ok("temperature", seen)
+    text = around.text("sys", "devices", "platform", "soc", "soc:firmware", "get_throttled")
+    if text is None:
+        return
+    bits = int(text, 16)
+    now = [what for bit, what in _POWER.items() if bits >> bit & 1]
+    before = [what for bit, what in _POWER.items() if bits >> (bit + 16) & 1 and what not in now]
+    step = "use a supply and a cable made for this board (5.1 V, 3 A), and cool it"
+    if "under-voltage" in now:
+        yield fail("power", f"now: {', '.join(now)}", step)
+    elif now or before:
+        yield warn("power", f"now: {', '.join(now) or 'well'}; since the start: {', '.join(before) or 'well'}", step)
+    else:
+        yield ok("power", "never throttled since the start")
+
+
+def open_files(around: Surroundings) -> Iterator[Result]:
+    """May the gateway open as many files as it may have connections?"""
+    wanted = around.configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        step = f"raise it (LimitNOFILE={wanted} in the unit, or ulimit -n), or lower limits.connectionsMax"
+        yield warn("open files", f"{hard:,} allowed, {wanted:,} wanted for all connections", step)
+    else:
+        yield ok("open files", f"{hard:,} allowed, {wanted:,} wanted" if hard >= 0 else "any number allowed")
+
+
+def versions(_: Surroundings) -> Iterator[Result]:
+    """What runs here."""
+    parts = [
+        f"waypost {VERSION}",
+        f"Python {platform.python_version()}",
+        f"SQLite {sqlite3.sqlite_version}",
+        ssl.OPENSSL_VERSION.split(" (")[0],
+    ]
+    missing = []
+    for library in LIBRARIES:
+        try:
+            parts.append(f"{library.removeprefix('python-')} {version(library)}")
+        except PackageNotFoundError:
+            missing.append(library)
+    seen = ", ".join([*parts, f"{platform.machine()} {platform.system()} {platform.release()}"])
+    if missing:
+        yield warn("versions", f"{seen}; not installed: {', '.join(missing)}", "pip install 'waypost[edge]'")
+    else:
+        yield ok("versions", seen)

@@ -1,0 +1,203 @@
+"""The card or disk the store is on: does it keep what it says it has, how full, how worn, how fast."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.store.shared import size
+
+FREE_BYTES_WARN: Final = 500_000_000
+FREE_BYTES_FAIL: Final = 50_000_000
+"""Below it neither a checkpoint of the store nor an update of the system is sure to find room."""
+INODES_WARN: Final = 1000
+SYNCS: Final = 32
+"""Writes timed: a second on a slow card, nothing it would notice of its life."""
+SYNC_BYTES: Final = 4096
+SYNC_WARN_S: Final = 0.1
+"""A device that publishes one message after the other gets ten a second through."""
+SYNC_FAIL_S: Final = 1.0
+SYNC_UNTRUE_S: Final = 20e-6
+"""Faster than any medium without a battery writes: NVMe with power-loss protection takes 20-30 us."""
+
+FORGETS: Final = {"tmpfs", "ramfs"}
+REMOTE: Final = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
+UNJOURNALED: Final = {"vfat", "exfat", "msdos", "ext2"}
+UNSAFE_OPTIONS: Final = {
+    "nobarrier": "the card may reorder writes: a power cut can lose what was synced",
+    "barrier=0": "the card may reorder writes: a power cut can lose what was synced",
+    "data=writeback": "after a power cut files can hold what was never written to them",
+    "async_commit": "the journal commits without waiting for what it describes",
+}
+
+
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo (proc(5))."""
+
+    point: str
+    kind: str
+    source: str
+    options: frozenset[str]
+
+
+def mount_of(path: Path, mountinfo: str) -> Mount | None:
+    """The mount a path is on: of those it is below the longest, and of equal ones the last."""
+    found: Mount | None = None
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) < 6 or len(rest) < 3:
+            continue
+        point = _unescaped(fields[4])
+        if path.is_relative_to(point) and (found is None or len(point) >= len(found.point)):
+            found = Mount(point, rest[0], rest[1], frozenset((fields[5] + "," + rest[2]).split(",")))
+    return found
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), text)
+
+
+def _place(around: Surroundings) -> Path | None:
+    """The data directory, or what will hold it."""
+    if around.data is None:
+        return None
+    path = around.data.resolve()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return path
+
+
+def file_system(around: Surroundings) -> Iterator[Result]:
+    """Does it keep what was synced?"""
+    place, name = _place(around), "file system"
+    if place is None:
+        return
+    mount = mount_of(place, around.text("proc", "self", "mountinfo") or "")
+    if mount is None:
+        yield warn(name, f"{place}: the system does not say what it is on", "run on Linux, with /proc mounted")
+        return
+    seen = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
+    local = "move the data directory to a local ext4 file system"
+    if "ro" in mount.options:
+        yield fail(name, f"{seen}, read-only", f"look for errors in dmesg, then: mount -o remount,rw {mount.point}")
+    elif mount.kind in FORGETS:
+        yield fail(name, f"{seen}: memory, which a power cut empties", local)
+    elif mount.kind in REMOTE:
+        yield fail(name, f"{seen}: the store's write-ahead log does not work over a network", local)
+    elif mount.kind in UNJOURNALED:
+        yield warn(name, f"{seen}: without a journal a power cut can damage it", local)
+    elif mount.kind == "overlay":
+        yield warn(name, f"{seen}: what is written may be gone with the container", "mount a volume for the data")
+    else:
+        yield ok(name, seen)
+    for option, why in UNSAFE_OPTIONS.items():
+        if option in mount.options:
+            yield fail("mount options", f"{option}: {why}", f"take {option} out of /etc/fstab and remount")
+
+
+def card(around: Surroundings) -> Iterator[Result]:
+    """What the medium says of its wear (JEDEC eMMC 5.0 EXT_CSD, as the kernel shows it)."""
+    place = _place(around)
+    mount = mount_of(place, around.text("proc", "self", "mountinfo") or "") if place is not None else None
+    found = re.match(r"/dev/(mmcblk\d+|nvme\d+n\d+|[hsv]d[a-z]+)", mount.source) if mount is not None else None
+    if found is None:
+        return
+    name, device = "card", found[1]
+    kind = around.text("sys", "block", device, "device", "type") or ""
+    model = around.text("sys", "block", device, "device", "name") or around.text(
+        "sys", "block", device, "device", "model"
+    )
+    seen = " ".join(part for part in (device, kind, model, _made(around, device)) if part)
+    end_of_life = _number(around.text("sys", "block", device, "device", "pre_eol_info"))
+    lives = [_number(part) or 0 for part in (around.text("sys", "block", device, "device", "life_time") or "").split()]
+    used = max(lives, default=0) * 10
+    if used:
+        seen += f", {min(used, 100)} % of its life used"
+    replace = "copy the data directory to a new card: waypost store export, or dd while the gateway is stopped"
+    if (end_of_life or 0) >= 3 or used > 100:
+        yield fail(name, f"{seen}: at the end of its life", replace)
+    elif end_of_life == 2 or used >= 80:
+        yield warn(name, f"{seen}: most of its spare blocks are used up", replace)
+    elif kind == "SD" and not lives:
+        yield ok(name, f"{seen}: an SD card does not tell its wear")
+    else:
+        yield ok(name, seen)
+
+
+def _made(around: Surroundings, device: str) -> str:
+    date = around.text("sys", "block", device, "device", "date")
+    return f"of {date}" if date else ""
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return int(text, 0) if text else None
+    except ValueError:
+        return None
+
+
+def free_space(around: Surroundings) -> Iterator[Result]:
+    """Bytes and inodes."""
+    place = _place(around)
+    if place is None:
+        return
+    stat = os.statvfs(place)
+    free, total = stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize
+    seen = f"{size(free)} of {size(total)} free"
+    step = "remove what is not needed, or move the data directory to a larger medium"
+    if free < FREE_BYTES_FAIL:
+        yield fail("free space", seen, step)
+    elif free < FREE_BYTES_WARN:
+        yield warn("free space", seen, step)
+    else:
+        yield ok("free space", seen)
+    if stat.f_files and stat.f_favail < INODES_WARN:
+        yield warn("inodes", f"{stat.f_favail:,} of {stat.f_files:,} free", "remove directories with many small files")
+
+
+def sync_latency(around: Surroundings) -> Iterator[Result]:
+    """How long an acknowledgement waits for the medium: the time of small synced writes beside the store."""
+    if around.data is None or not around.data.is_dir():
+        return
+    name = "sync latency"
+    try:
+        times = sorted(_sync_times(around.data))
+    except OSError as error:
+        yield fail(name, f"{around.data} cannot be written: {error.strerror}", "check mount, owner and free space")
+        return
+    middle, slowest = statistics.median(times), times[-1]
+    yield judged(middle, slowest)
+
+
+def judged(middle_s: float, slowest_s: float) -> Result:
+    """What the times of synced writes mean."""
+    name = "sync latency"
+    seen = f"median {middle_s * 1000:.2f} ms, slowest of {SYNCS} {slowest_s * 1000:.1f} ms"
+    if middle_s < SYNC_UNTRUE_S:
+        step = "use a medium that writes when it is told to: behind this one the promise does not hold"
+        return warn(name, f"{seen}: too fast to have written", step)
+    if middle_s > SYNC_FAIL_S:
+        return fail(name, f"{seen}: devices will time out", "replace the card; look for errors in dmesg")
+    if middle_s > SYNC_WARN_S or slowest_s > SYNC_FAIL_S:
+        return warn(name, seen, "use a faster card (application class A1 or A2), or find what else writes to it")
+    return ok(name, seen)
+
+
+def _sync_times(data: Path) -> Iterator[float]:
+    """Seconds of each write. Raises OSError."""
+    with tempfile.NamedTemporaryFile(prefix=".doctor-", dir=data) as file:
+        block = os.urandom(SYNC_BYTES)
+        for _ in range(SYNCS):
+            began = time.perf_counter()
+            file.write(block)
+            file.flush()
+            os.fdatasync(file.fileno())
+            yield time.perf_counter() - began

@@ -1,0 +1,198 @@
+"""Ports the gateway listens on, and every peer it dials: name, TCP, TLS, AMQP, one step after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+
+from bridge.engine import Closed, Engine, Opened
+from edge.appliance.configuration.validate import LISTENERS
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.broker.configuration import Connector, Endpoint
+from edge.broker.peer_tls import PeerTlsError, peer_context
+from edge.broker.uplinks import credentials_of
+
+READ_BYTES: Final = 65_536
+PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+
+
+def ports(around: Surroundings) -> Iterator[Result]:
+    """Free, or held by this gateway itself."""
+    for name in LISTENERS:
+        endpoint: Endpoint | None = getattr(around.configuration, name)
+        if endpoint is not None:
+            yield _port(around, f"port {name}", endpoint)
+
+
+def _port(around: Surroundings, name: str, endpoint: Endpoint) -> Result:
+    if endpoint.port == 0:
+        return ok(name, f"{endpoint}: the system chooses one at the start")
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((endpoint.host, endpoint.port))
+        except socket.gaierror as error:
+            return fail(name, f"{endpoint}: {error.strerror}", "listen on an address of this machine, or 0.0.0.0")
+        except OSError as error:
+            return _taken(around, name, endpoint, error)
+    if around.running:
+        return warn(name, f"{endpoint} is free although the gateway runs", "was it started with other options?")
+    return ok(name, f"{endpoint} is free")
+
+
+def _taken(around: Surroundings, name: str, endpoint: Endpoint, error: OSError) -> Result:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return fail(name, f"{endpoint.host} is no address of this machine", "listen on one that is, or on 0.0.0.0")
+    if error.errno == errno.EACCES:
+        step = "choose a port above 1023, or allow it: sysctl net.ipv4.ip_unprivileged_port_start"
+        return fail(name, f"{endpoint}: this user may not listen there", step)
+    if error.errno != errno.EADDRINUSE:
+        return fail(name, f"{endpoint}: {error.strerror}", "listen elsewhere")
+    return _held(around, name, endpoint)
+
+
+def _held(around: Surroundings, name: str, endpoint: Endpoint) -> Result:
+    holder = _holder(endpoint.port)
+    if holder is None:
+        if around.running:
+            return ok(name, f"{endpoint} is taken, and the gateway runs")
+        step = f"find it as root: ss -ltnp 'sport = :{endpoint.port}'"
+        return fail(name, f"{endpoint} is taken by another user's process", step)
+    pid, command = holder
+    if around.running and pid == _gateway(around):
+        return ok(name, f"{endpoint} is held by the gateway (process {pid})")
+    return fail(name, f"{endpoint} is taken by {command} (process {pid})", "stop it, or listen on another port")
+
+
+def _holder(port: int) -> tuple[int, str] | None:
+    """(process, its name) of whoever listens on a port, where we may know."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:
+                return connection.pid, psutil.Process(connection.pid).name()
+    except (psutil.Error, OSError):
+        return None
+    return None
+
+
+def _gateway(around: Surroundings) -> int | None:
+    """The process that holds the data directory, as it has written into its lock."""
+    try:
+        return int((around.data / "store.lock").read_text()) if around.data is not None else None
+    except (OSError, ValueError):
+        return None
+
+
+def uplinks(around: Surroundings) -> Iterator[Result]:
+    """Each endpoint of each connector."""
+    connectors = around.configuration.connectors
+    proxies = sorted({name for name in PROXIES if around.environment.get(name)})
+    if proxies and connectors:
+        seen = f"{', '.join(proxies)} is set: uplinks do not use a proxy"
+        yield warn("proxy", seen, "let the gateway reach its peers directly")
+    for connector in connectors:
+        for endpoint in connector.endpoints:
+            yield asyncio.run(_reach(around, connector, endpoint))
+
+
+async def _reach(around: Surroundings, connector: Connector, endpoint: Endpoint) -> Result:
+    name = f"uplink {connector.name}"
+    limit = around.timeout_s
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(limit):
+            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError) as error:
+        step = "check the name, /etc/resolv.conf, and that the network is up"
+        return fail(name, f"{endpoint.host} cannot be resolved: {_why(error, limit)}", step)
+    place = f"{endpoint} ({found[0][4][0]})"
+    context: ssl.SSLContext | None = None
+    if connector.tls is not None:
+        try:
+            context = peer_context(connector.tls)
+        except PeerTlsError as error:
+            return fail(name, str(error), "see the certificates above")
+    try:
+        async with asyncio.timeout(limit):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+    except (OSError, TimeoutError) as error:
+        step = "is the peer up, the port right, and no firewall in between?"
+        return fail(name, f"{place} cannot be reached: {_why(error, limit)}", step)
+    try:
+        if context is not None:
+            try:
+                async with asyncio.timeout(limit):
+                    await writer.start_tls(context, server_hostname=endpoint.host)
+            except (OSError, TimeoutError) as error:
+                step = "do the certificates fit: authority, name, end, and this machine's clock?"
+                return fail(name, f"{place}: TLS failed: {_why(error, limit)}", step)
+        return await _open(name, place, connector, endpoint, around, reader, writer)
+    finally:
+        writer.close()
+        try:
+            async with asyncio.timeout(limit):
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass  # the peer's end of it is not what was asked
+
+
+async def _open(
+    name: str,
+    place: str,
+    connector: Connector,
+    endpoint: Endpoint,
+    around: Surroundings,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+) -> Result:
+    """Open an AMQP connection as the uplink does, under a name of its own, and close it again."""
+    container = f"{connector.container or around.configuration.gateway or 'waypost'}-doctor"
+    engine = Engine(container_id=container, server=False, hostname=endpoint.host, sasl=credentials_of(connector))
+    engine.open()
+    loop = asyncio.get_running_loop()
+    peer = None
+    began = loop.time()
+    try:
+        async with asyncio.timeout(around.timeout_s):
+            while True:
+                writer.write(engine.data_to_send())
+                await writer.drain()
+                data = await reader.read(READ_BYTES)
+                events = engine.receive_data(data, loop.time()) if data else engine.receive_eof(loop.time())
+                for event in events:
+                    if isinstance(event, Opened):
+                        peer = event.container_id
+                        engine.close()
+                    elif isinstance(event, Closed):
+                        return _ended(name, place, peer, event, loop.time() - began)
+                if not data:
+                    return fail(name, f"{place}: the peer closed the connection", "look into the peer's log")
+    except (OSError, TimeoutError) as error:
+        if peer is not None:
+            return ok(name, f"{place} opens AMQP as {peer}")
+        step = "does AMQP 1.0 listen there, with or without TLS as configured?"
+        return fail(name, f"{place}: no AMQP connection: {_why(error, around.timeout_s)}", step)
+
+
+def _ended(name: str, place: str, peer: str | None, event: Closed, seconds: float) -> Result:
+    if peer is not None and event.condition is None:
+        return ok(name, f"{place} opens AMQP as {peer} in {seconds * 1000:.0f} ms")
+    condition = event.condition
+    said = "no reason given" if condition is None else condition.description or condition.name
+    step = "check user, password or certificate, and what the peer lets this gateway do"
+    return fail(name, f"{place}: AMQP refused: {said}", step)
+
+
+def _why(error: BaseException, limit_s: float) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer in {limit_s:g} s"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,130 @@
+"""What must not leave the gateway in a support archive, and how text is freed of it.
+
+Two nets, one behind the other: every value that is known to be a secret (of the configuration, of key files) is
+replaced wherever it stands, in its own form and in base64; and what looks like a secret is replaced, known or not.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from edge.broker.configuration import BrokerConfiguration
+
+REDACTED: Final = "[redacted]"
+SECRET_CHARACTERS_MIN: Final = 3
+"""A shorter secret would take half of the words with it."""
+
+SECRET_NAME: Final = re.compile(
+    r"pass(word|wd|phrase|code)?$|secret|token|private|credential|api_?key|client_?key$|authorization|cookie|argon2|"
+    r"salt|stored_?key|server_?key|assertion|sas(key)?$|connection_?string",
+    re.IGNORECASE,
+)
+"""Names of keys whose values are not shown. Paths of key files are: they help, and open nothing."""
+
+_PATTERNS: Final = (
+    # a key, in PEM, also cut short at the end of a log
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), REDACTED),
+    # user:password@ in a URL; what is bounded is so that a long line costs no more than its length
+    (re.compile(r"([A-Za-z][\w+.-]{0,20}://[^\s/:@]{0,200}:)[^\s/@]+@"), rf"\1{REDACTED}@"),
+    # JSON web tokens, and whatever comes as a bearer
+    (re.compile(r"\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*"), REDACTED),
+    (re.compile(r"\b(bearer|basic|negotiate)\s+[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1 {REDACTED}"),
+    # hashes of passwords
+    (re.compile(r"\$(argon2\w*|scrypt|2[aby]|pbkdf2[\w-]*)\$[^\s\"']+"), REDACTED),
+    # name: value, name=value, "name": "value"
+    (
+        re.compile(
+            r"""(?P<name>(?:password|passwd|passphrase|secret|token|api[_-]?key|private[_-]?key|authorization|"""
+            r"""sharedaccesskey|\bsig)["']?\s{0,9}[:=]\s{0,9})(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&}\])]+)""",
+            re.IGNORECASE,
+        ),
+        rf"\g<name>{REDACTED}",
+    ),
+)  # fmt: skip
+
+
+def known_secrets(configuration: BrokerConfiguration, documents: Iterable[Mapping[str, Any]] = ()) -> set[str]:
+    """Every secret value a configuration holds, or a resource as it was written."""
+    found = {user.password for user in configuration.users if user.password}
+    found |= {c.credentials.password for c in configuration.connectors if c.credentials is not None}
+    for document in documents:
+        found |= set(_secret_values(document))
+    return {secret for secret in found if secret}
+
+
+def key_files(configuration: BrokerConfiguration) -> set[str]:
+    """Paths of private keys."""
+    paths = {connector.tls.key for connector in configuration.connectors if connector.tls is not None}
+    if configuration.tls is not None:
+        paths.add(configuration.tls.key)
+    return {path for path in paths if path}
+
+
+def _secret_values(document: Any) -> Iterable[str]:
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            if isinstance(value, str) and SECRET_NAME.search(str(key)):
+                yield value
+            else:
+                yield from _secret_values(value)
+    elif isinstance(document, list):
+        for item in document:
+            yield from _secret_values(item)
+
+
+class Redactor:
+    """Frees text and documents of secrets."""
+
+    def __init__(self, secrets: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
+        """`keys`: files every line of which is a secret; those that cannot be read have none to betray."""
+        forms: set[str] = set()
+        for secret in secrets:
+            forms |= _forms(secret)
+        for path in keys:
+            try:
+                lines = Path(path).read_text(encoding="ascii", errors="replace").splitlines()
+            except OSError:
+                continue
+            forms |= {line.strip() for line in lines if line and not line.startswith("-----")}
+        wanted = sorted((form for form in forms if len(form) >= SECRET_CHARACTERS_MIN), key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, wanted))) if wanted else None
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        if self._known is not None:
+            text = self._known.sub(REDACTED, text)
+        for pattern, replacement in _PATTERNS:
+            text = pattern.sub(replacement, text)
+        return text
+
+    def document(self, value: Any) -> Any:
+        """A document (of maps, lists and scalars) without secrets."""
+        if isinstance(value, Mapping):
+            return {
+                str(key): REDACTED if _hides(str(key), inner) else self.document(inner) for key, inner in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.document(item) for item in value]
+        return self.text(value) if isinstance(value, str) else value
+
+
+def _hides(key: str, value: Any) -> bool:
+    return bool(SECRET_NAME.search(key)) and not isinstance(value, Mapping | list | tuple) and value is not None
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it may stand in a text: plain, in base64 with or without padding, quoted for a URL or for JSON."""
+    data = secret.encode("utf-8", "surrogatepass")
+    encoded = base64.b64encode(data).decode()
+    forms = {secret, encoded, encoded.rstrip("="), base64.urlsafe_b64encode(data).decode(), quote(secret, safe="")}
+    forms.add(secret.encode("unicode_escape").decode())
+    try:
+        decoded = base64.b64decode(secret, validate=True).decode()  # resources carry passwords in base64
+    except ValueError:
+        return forms
+    return forms | {decoded} if len(decoded) >= SECRET_CHARACTERS_MIN else forms

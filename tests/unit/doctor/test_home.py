@@ -1,0 +1,113 @@
+"""Checks of the data directory: whose it is, who may read it, what is configured, the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.doctor import home
+from edge.appliance.doctor.check import Level, surroundings
+from tests.support.stores import Made, change, make
+from tests.unit.doctor.around import bad, found, levels, machine
+
+GATEWAY = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: north}
+spec: {listeners: {mqtt: "127.0.0.1:0"}}
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    (tmp_path / "data").mkdir(mode=0o700)
+    return make(tmp_path / "data")
+
+
+class TestDirectory:
+    def test_modes(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o700)
+        assert levels(home.directory(machine(tmp_path / "root", data=tmp_path))) == [("data directory", "ok")]
+        tmp_path.chmod(0o755)
+        [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path)))
+        assert (result.level, result.next_step) == (Level.WARN, f"chmod 700 {tmp_path}")
+
+    def test_somebody_elses(self, tmp_path: Path) -> None:
+        [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path, uid=4242)))
+        assert result.level is Level.FAIL
+        assert "chown" in result.next_step
+
+    def test_none_and_no_directory(self, tmp_path: Path) -> None:
+        [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path / "new")))
+        assert result.level is Level.WARN
+        (tmp_path / "file").write_text("")
+        [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path / "file")))
+        assert result.level is Level.FAIL
+
+
+class TestSecrets:
+    def test_what_others_may_read(self, made: Made) -> None:
+        around = machine(made.path.parent / "root", data=made.path.parent)
+        assert bad(home.secrets(around)) == []
+        (made.path.parent / "credentials.db").write_bytes(b"")
+        (made.path.parent / "credentials.db").chmod(0o640)
+        made.path.chmod(0o604)
+        results = bad(home.secrets(around))
+        assert {result.next_step for result in results} == {
+            f"chmod 600 {made.path.parent / 'credentials.db'}", f"chmod 600 {made.path}"
+        }  # fmt: skip
+        assert all(result.level is Level.FAIL for result in results)
+
+
+class TestConfiguration:
+    def test_nothing_applied(self, tmp_path: Path) -> None:
+        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        assert [result.level for result in bad(home.configuration(around))] == [Level.WARN]
+
+    def test_applied(self, tmp_path: Path) -> None:
+        Repository(tmp_path).apply(parse(GATEWAY, "x"))
+        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        assert bad(home.configuration(around)) == []
+        assert around.configuration.gateway == "north"
+
+    def test_damaged(self, tmp_path: Path) -> None:
+        repository = Repository(tmp_path)
+        repository.apply(parse(GATEWAY, "x"))
+        repository.path.write_bytes(b"{")
+        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
+        [result] = bad(home.configuration(around))
+        assert result.level is Level.FAIL
+        assert "damaged" in result.seen
+
+
+class TestStore:
+    def test_sound(self, made: Made) -> None:
+        results = found(home.store, machine(made.path.parent / "root", data=made.path.parent))
+        assert results["store"].level is Level.OK
+        assert "354 messages wait for 2 consumers" in results["backlog"].seen
+
+    def test_damaged(self, made: Made) -> None:
+        change(made.path, "UPDATE cursor SET position = 900 WHERE name = 'queue'")
+        results = bad(home.store(machine(made.path.parent / "root", data=made.path.parent)))
+        assert results[0].level is Level.FAIL
+        assert "store repair" in results[0].next_step
+
+    def test_not_a_store(self, tmp_path: Path) -> None:
+        (tmp_path / "store.sqlite").write_bytes(b"x" * 10_000)
+        assert any(r.level is Level.FAIL for r in bad(home.store(machine(tmp_path / "root", data=tmp_path))))
+
+    def test_too_large_to_walk(self, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(home, "WALK_BYTES_MAX", 1000)
+        result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["store"]
+        assert "too large to walk here" in result.seen
+
+    @pytest.mark.parametrize(("hours", "level"), [(1.0, "fail"), (40.0, "warn"), (1000.0, "ok")])
+    def test_soon_full(self, made: Made, monkeypatch: pytest.MonkeyPatch, hours: float, level: str) -> None:
+        figures = home.figures_of(made.path)
+        figures.room.hours_to_full = hours
+        monkeypatch.setattr(home, "figures_of", lambda *_args, **_kw: figures)
+        result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["backlog"]
+        assert result.level.value == level
