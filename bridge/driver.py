@@ -95,6 +95,7 @@ class Driver(asyncio.Protocol):
         self._dispatch(self.connection.receive_eof(self._loop.time()))
         if self._gone is not None:
             self._gone(self)
+        self._owner = None  # it holds us too: without this both would wait for the garbage collector
 
     def pause_writing(self) -> None:
         self.congested = True

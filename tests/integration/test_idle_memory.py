@@ -37,3 +37,14 @@ def test_a_connection(tmp_path: Path) -> None:
 
 def test_a_device_with_a_keep_alive_that_waits_for_commands(tmp_path: Path) -> None:
     assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 5
+
+
+def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:
+    raise_file_limit(COUNT + SPARE_FILES)
+    with edge(tmp_path, "gateway") as gateway:
+        rounds = []
+        for _ in range(4):
+            with ExitStack() as stack:
+                connect(stack, gateway.port("mqtt"), COUNT)
+                rounds.append(resident_mib(gateway.pid))
+        assert rounds[-1] - rounds[0] < 2.5, rounds
