@@ -15,7 +15,7 @@ from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.console.door import Door
 from edge.appliance.console.history import History
-from edge.appliance.console.status import Status, Uplink
+from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.credentials import CredentialsError
@@ -148,7 +148,7 @@ class Gateway:
 
     def status(self) -> Status:
         """What the console shows."""
-        broker, info = self.broker, self._store_info()
+        broker, info, commits = self.broker, self._store_info(), self.store.commits
         polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
         topics = [
@@ -180,7 +180,12 @@ class Gateway:
                 "acknowledged": router.figures.acknowledged,
             },
             "addresses": [*topics, *queues],  # type: ignore[list-item]  # built to the shape of AddressStatus
-            "store": {"messages": info.messages, "bytes": info.bytes, "file_bytes": info.file_bytes},
+            "store": {
+                "messages": info.messages,
+                "bytes": info.bytes,
+                "file_bytes": info.file_bytes,
+                "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
+            },
             "uplink": self._uplink_status(),
             "problems": self._problems(),
         }

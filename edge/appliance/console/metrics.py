@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -58,6 +64,11 @@ def _gateway(status: Status) -> Iterable[Metric]:
     yield GaugeMetricFamily("waypost_store_messages", "Messages in the store.", value=store.get("messages", 0))
     yield GaugeMetricFamily("waypost_store_bytes", "Bytes of message bodies stored.", value=store.get("bytes", 0))
     yield GaugeMetricFamily("waypost_store_file_bytes", "Size of the store on disk.", value=store.get("file_bytes", 0))
+    commits = store.get("commits")
+    if commits is not None:
+        ends = [*((f"{end:.6g}", count) for end, count in commits["buckets"]), ("+Inf", commits["total"])]
+        name, about = "waypost_store_commit_seconds", "How long commits took."
+        yield HistogramMetricFamily(name, about, buckets=ends, sum_value=commits["seconds"])
     received = CounterMetricFamily("waypost_address_received", "Messages received by address.", labels=["address"])
     for address in status.get("addresses", ()):
         received.add_metric([address.get("address", "")], address.get("received", 0))

@@ -36,10 +36,19 @@ class AddressStatus(TypedDict, total=False):
     subscribers: int
 
 
+class Commits(TypedDict):
+    """How long the store's commits took since the start; `buckets`: (at most so many seconds, how many), cumulative."""
+
+    total: int
+    seconds: float
+    buckets: Sequence[tuple[float, int]]
+
+
 class StoreStatus(TypedDict, total=False):
     messages: int
     bytes: int
     file_bytes: int
+    commits: Commits
 
 
 class Uplink(TypedDict, total=False):

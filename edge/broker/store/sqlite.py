@@ -18,6 +18,7 @@ import msgspec
 from bridge.message import Stored
 from edge.broker.store import schema, segment, wal
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.durations import Histogram
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
@@ -99,6 +100,11 @@ class SqliteStore(GroupingStore):
         self._reader: Reader
         self._boot = 0
         self._boot_row: tuple[int, str, int] | None = None
+
+    @property
+    def commits(self) -> Histogram:
+        """How long the commits of this process took."""
+        return self._writer.durations.histogram()
 
     # --- reading ----------------------------------------------------------------------------------------------
 

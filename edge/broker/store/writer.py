@@ -12,12 +12,14 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import CursorRow, Group, LogRow, Outcome, Reclaim, Reclaimed
@@ -69,6 +71,8 @@ class Writer:
         self._limits = limits
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._logged_bytes = 0
+        self.durations = Durations()
+        """Of every commit, failed ones too: from taking the job to the medium's answer."""
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -83,7 +87,9 @@ class Writer:
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
+            began = time.perf_counter()
             job.group.outcome = self._commit(job)
+            self.durations.add(time.perf_counter() - began)
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)

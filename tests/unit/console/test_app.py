@@ -20,7 +20,12 @@ STATUS: dict[str, object] = {
     "clients": {"mqtt": 2, "amqp": 1, "http": 0},
     "messages": {"received": 100, "acknowledged": 99, "delivered": 80},
     "addresses": [{"address": 'plant/"7"/temp', "type": "topic", "received": 100}],
-    "store": {"messages": 20, "bytes": 2_000, "file_bytes": 40_960},
+    "store": {
+        "messages": 20,
+        "bytes": 2_000,
+        "file_bytes": 40_960,
+        "commits": {"total": 5, "seconds": 0.25, "buckets": [[0.001, 3], [0.1, 4]]},
+    },
     "uplink": {"state": "connecting", "endpoint": "amqp://hub", "backlog_messages": 20, "backlog_bytes": 2_000},
 }
 
@@ -88,6 +93,9 @@ def test_metrics_name_what_the_status_says() -> None:
     assert 'waypost_uplink_state{state="connecting"} 1.0' in text
     assert 'waypost_uplink_state{state="connected"} 0.0' in text
     assert "waypost_uplink_backlog_messages 20.0" in text
+    assert 'waypost_store_commit_seconds_bucket{le="0.1"} 4.0' in text
+    assert 'waypost_store_commit_seconds_bucket{le="+Inf"} 5.0' in text
+    assert "waypost_store_commit_seconds_sum 0.25" in text
     assert 'waypost_address_received_total{address="plant/\\"7\\"/temp"} 100.0' in text
 
 
