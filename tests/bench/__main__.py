@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -13,10 +14,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.brokers import BrokerMissing, say
-from tests.bench.cases import CASES, ROUNDS, Case, Result, run
+from tests.bench.cases import CASES
+from tests.bench.comparison import ROUNDS, Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.packages import BrokerMissing, say
 from tests.bench.plot import svg
+from tests.bench.result import Result, figure
 
 WIDTH = 80
 """Columns of the table."""
@@ -24,14 +27,16 @@ WIDTH = 80
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME…]")
-@click.option("--rounds", default=ROUNDS, show_default=True, help="Counted rounds of each, after those to warm up.")
+@click.option("--rounds", type=click.IntRange(1), default=ROUNDS, show_default=True, help="Counted rounds of each.")
+@click.option("--full", is_flag=True, help="Backlogs of 20 million messages instead of 2 million.")
 @click.option("--json", "as_json", is_flag=True, help="The figures as JSON.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a picture (SVG).")
 @click.option("--list", "listing", is_flag=True, help="Name the benchmarks and stop.")
-def bench(names: tuple[str, ...], rounds: int, as_json: bool, plot: Path | None, listing: bool) -> None:
+def bench(names: tuple[str, ...], rounds: int, full: bool, as_json: bool, plot: Path | None, listing: bool) -> None:
     """Run the benchmarks named, or all of them.
 
-    Exits 1 when a goal is missed, 3 when a peer of a benchmark that was named is not installed.
+    Exits 1 when a goal is missed or a load does not come through, 2 when there is no benchmark of that name, 3 when a
+    peer of a benchmark that was named is not installed. A peer that is missing is passed over when nothing was named.
     """
     if listing:
         for case in CASES.values():
@@ -41,9 +46,11 @@ def bench(names: tuple[str, ...], rounds: int, as_json: bool, plot: Path | None,
     if unknown:
         raise click.UsageError(f"no benchmark called {', '.join(unknown)}; there are {', '.join(CASES)}")
     Path("build").mkdir(exist_ok=True)
-    results, failed = measure([CASES[name] for name in names or CASES], rounds, named=bool(names))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that no broker is left behind
+    chosen = [CASES[name] for name in dict.fromkeys(names or CASES)]
+    results, failed = measure(chosen, Settings(rounds, full), named=bool(names))
     if as_json:
-        click.echo(json.dumps([result._asdict() for result in results], indent=2))
+        click.echo(json.dumps([document(result) for result in results], indent=2))
     else:
         show(results)
     if plot is not None:
@@ -51,9 +58,9 @@ def bench(names: tuple[str, ...], rounds: int, as_json: bool, plot: Path | None,
     sys.exit(1 if failed or any(result.met is False for result in results) else 0)
 
 
-def measure(cases: list[Case], rounds: int, *, named: bool) -> tuple[list[Result], bool]:
+def measure(cases: list[Benchmark], settings: Settings, *, named: bool) -> tuple[list[Result], bool]:
     """The results, and whether a load did not come through. A peer that is missing is passed over unless `named`."""
-    minutes = sum(case.seconds for case in cases) * (rounds + 1) / (ROUNDS + 1) / 60
+    minutes = sum(case.seconds for case in cases) * (settings.rounds + 1) / (ROUNDS + 1) / 60
     say(f"{len(cases)} benchmarks, about {max(1, round(minutes))} min; keep the machine quiet meanwhile")
     results: list[Result] = []
     failed = False
@@ -63,7 +70,7 @@ def measure(cases: list[Case], rounds: int, *, named: bool) -> tuple[list[Result
         for number, case in enumerate(cases, start=1):
             say(f"[{number}/{len(cases)}, {time.monotonic() - begin:.0f} s] {case.name}: {case.about}")
             try:
-                results.append(run(case, load, rounds))
+                results += case.run(load, settings)
             except BrokerMissing as missing:
                 if named:
                     say(f"error: {missing}")
@@ -73,6 +80,12 @@ def measure(cases: list[Case], rounds: int, *, named: bool) -> tuple[list[Result
                 say(f"error: {case.name}: {error}")
                 failed = True
     return results, failed
+
+
+def document(result: Result) -> dict[str, object]:
+    """A result for JSON."""
+    goal = None if result.goal is None else result.goal._asdict()
+    return {**result._asdict(), "goal": goal, "met": result.met}
 
 
 def show(results: list[Result]) -> None:
@@ -88,14 +101,14 @@ def show(results: list[Result]) -> None:
         table.add_column(heading, justify="left" if left else "right", no_wrap=True)
     words = {True: "[green]met[/]", False: "[red]missed[/]", None: ""}
     for result in results:
-        peer_memory = "" if result.peer_resident_mib is None else f"\n{result.peer_resident_mib:,.0f}"
+        memories = [memory for memory in (result.resident_mib, result.peer_resident_mib) if memory is not None]
         table.add_row(
             f"{result.name}\n[dim]{result.unit}[/]",
-            f"{result.value:,.0f}",
-            "-" if result.peer_value is None else f"{result.peer_value:,.0f}\n[dim]{result.peer}[/]",
+            figure(result.value),
+            "-" if result.peer_value is None else f"{figure(result.peer_value)}\n[dim]{result.peer}[/]",
             "-" if result.ratio is None else f"{result.ratio:.2f}",
-            result.goal.replace(", ", "\n"),
-            f"{result.resident_mib:.0f}{peer_memory}",
+            "report" if result.goal is None else result.goal.words.replace(", ", "\n"),
+            "\n".join(f"{memory:,.0f}" for memory in memories),
             words[result.met],
         )
     Console(width=WIDTH).print(table)

@@ -5,15 +5,16 @@ Those with a runtime of their own (RabbitMQ, ActiveMQ Artemis) are in `peers`.
 
 from __future__ import annotations
 
-import shutil
+import getpass
+import os
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from tests.bench.packages import program
 from tests.support.processes import Waypost, edge, free_port, resident_mib, wait_until
 
 
@@ -34,12 +35,12 @@ class Broker(Protocol):
         """AMQP address of a durable queue; another number, another queue."""
         ...
 
+    def stop(self) -> None:
+        """End it as its own manual says; what it keeps is on the medium then."""
+        ...
+
     @property
     def resident_mib(self) -> float: ...
-
-
-class BrokerMissing(Exception):
-    """The peer is not installed; the message says what to install."""
 
 
 def listens(port: int) -> bool:
@@ -53,17 +54,30 @@ class WaypostBroker:
 
     name = "waypost"
 
-    def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
-        self._process: Waypost = edge(Path(self._folder.name), "gateway")
+    def __init__(self, folder: Path | None = None, *arguments: str) -> None:
+        """Its data is in `folder` and stays there; without one, in a folder that goes with the gateway."""
+        self._own = None if folder else tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._process: Waypost = edge(folder or Path(self._own.name if self._own else ""), "gateway", *arguments)
 
     def __enter__(self) -> Self:
-        self._process.start()
+        self.start()
         return self
+
+    def start(self) -> None:
+        self._process.start()
+
+    def kill(self) -> None:
+        """SIGKILL; `start` brings it back."""
+        self._process.kill()
+
+    def stop(self) -> None:
+        """SIGTERM, and its end."""
+        self._process.stop()
 
     def __exit__(self, *_: object) -> None:
         self._process.__exit__()
-        self._folder.cleanup()
+        if self._own is not None:
+            self._own.cleanup()
 
     def port(self, protocol: str) -> int:
         return self._process.port(protocol)
@@ -75,6 +89,39 @@ class WaypostBroker:
     def resident_mib(self) -> float:
         return resident_mib(self._process.pid)
 
+    @property
+    def resident_mib_max(self) -> float:
+        """The most it had since its start."""
+        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise ProcessLookupError(self._process.pid)
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time it took since its start."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class WaypostWaiting(WaypostBroker):
+    """A gateway whose commits wait 100 ms for company: `durability: batch:100` on every address."""
+
+    name = "waypost-batch"
+    _resources = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
+  {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.all},
+  spec: {address: "#", type: topic, durability: "batch:100"}}
+"""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "gateway.yaml").write_text(self._resources)
+        super().__init__(folder, "--config", str(folder / "gateway.yaml"))
+
 
 class Mosquitto:
     """Debian's Mosquitto, everything in memory, no bound on its queues."""
@@ -82,18 +129,17 @@ class Mosquitto:
     name = "mosquitto"
     _settings = "max_queued_messages 0\nmax_inflight_messages 0\n"
 
-    def __init__(self) -> None:
-        program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
-        if program is None:
-            raise BrokerMissing("mosquitto is not installed: apt-get install mosquitto")
+    def __init__(self, parent: Path | None = None) -> None:
+        """Its data is in a folder of its own in `parent`."""
+        self._program = program("mosquitto", "mosquitto")
         self._port = free_port()
-        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=parent or Path.cwd() / "build")
         self._configuration = Path(self._folder.name) / "mosquitto.conf"
         self._configuration.write_text(
             f"listener {self._port} 127.0.0.1\nallow_anonymous true\n{self._settings}"
+            f"user {getpass.getuser()}\n"  # started by root it would become somebody who may not write here
             f"persistence_location {self._folder.name}/\n"
         )
-        self._program = program
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -104,10 +150,14 @@ class Mosquitto:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def stop(self) -> None:
+        """SIGTERM, and its end: it writes what it keeps."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(30)
-        self._folder.cleanup()
 
     def port(self, protocol: str) -> int:
         return self._port
@@ -132,6 +182,15 @@ class MosquittoPersistent(Mosquitto):
     )
 
 
-def say(text: str) -> None:
-    """Progress goes to stderr; stdout is for the result."""
-    print(text, file=sys.stderr, flush=True)
+class MosquittoSaving(Mosquitto):
+    """The same with Debian's persistence: its whole state written when half an hour is over, and at its end."""
+
+    name = "mosquitto-1800s"
+    _settings = f"{Mosquitto._settings}persistence true\n"
+
+
+class MosquittoEach(Mosquitto):
+    """The same, its whole state written after each change: the least it can lose."""
+
+    name = "mosquitto-each"
+    _settings = f"{Mosquitto._settings}persistence true\nautosave_on_changes true\nautosave_interval 1\n"

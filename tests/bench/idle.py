@@ -7,8 +7,9 @@ import socket
 import time
 from contextlib import ExitStack
 
-from tests.bench.brokers import Broker, say
+from tests.bench.brokers import Broker
 from tests.bench.load import LoadFailed
+from tests.bench.packages import say
 
 _CONNACK = b"\x20\x02\x00\x00"
 _SUBACK = b"\x90\x03\x00\x01\x01"

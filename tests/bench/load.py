@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
-from tests.bench.brokers import BrokerMissing
+from tests.bench.packages import BrokerMissing, install, program
 
 TOOLS = Path(__file__).parent / "tools"
-LIBRARIES = {"mqttload": [], "amqpload": ["-lqpid-proton", "-l:libqpid-proton-proactor.so.1"]}
-NEEDS = {"mqttload": "gcc", "amqpload": "gcc libqpid-proton11-dev"}
+LIBRARIES: dict[str, list[str]] = {"mqttload": [], "amqpload": ["-lqpid-proton", "-l:libqpid-proton-proactor.so.1"]}
+NEEDS = {"mqttload": ["gcc", "libc6-dev"], "amqpload": ["gcc", "libc6-dev", "libqpid-proton11-dev"]}
 
 
 class LoadFailed(Exception):
@@ -32,15 +31,19 @@ class LoadGenerators:
             raise LoadFailed(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return {key: float(value) for key, _, value in (pair.partition("=") for pair in done.stdout.split())}
 
+    @staticmethod
+    def _compile(command: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
     def _program(self, name: str) -> Path:
         if name not in self._programs:
-            compiler = shutil.which("cc")
-            if compiler is None:
-                raise BrokerMissing(f"no C compiler: apt-get install {NEEDS[name]}")
-            program = self._folder / name
-            command = [compiler, "-O2", "-o", str(program), str(TOOLS / f"{name}.c"), *LIBRARIES[name]]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            made = self._folder / name
+            command = [str(program("cc", *NEEDS[name])), "-O2", "-o", str(made), str(TOOLS / f"{name}.c")]
+            done = self._compile(command + LIBRARIES[name])
+            if done.returncode:  # a header is missing
+                install(name, *NEEDS[name])
+                done = self._compile(command + LIBRARIES[name])
             if done.returncode:
-                raise BrokerMissing(f"{name} does not compile (apt-get install {NEEDS[name]}):\n{done.stderr[:400]}")
-            self._programs[name] = program
+                raise BrokerMissing(f"{name} does not compile:\n{done.stderr[:400]}")
+            self._programs[name] = made
         return self._programs[name]

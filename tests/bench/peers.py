@@ -1,4 +1,5 @@
-"""Brokers with a runtime of their own: RabbitMQ from Debian, ActiveMQ Artemis from Maven Central.
+"""Peers that are more than one program and its file: RabbitMQ from Debian, ActiveMQ Artemis from Maven Central,
+skupper-router from wherever it was built.
 
 Both run as private nodes: their folder, their ports, their process group; nothing of an installed service is touched.
 """
@@ -14,15 +15,17 @@ import tempfile
 from pathlib import Path
 from typing import Final, Self
 
-from tests.bench.brokers import BrokerMissing, listens
+from tests.bench.brokers import listens
+from tests.bench.packages import BrokerMissing, program
 from tests.support.processes import free_port, resident_mib, wait_until
 
 START_S: Final = 90.0
 """A JVM or an Erlang machine on a busy small computer."""
 QUEUES: Final = 16
 """Queues made before the first round, one a round; more rounds use them in turn."""
+_RABBITMQ: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+"""The server itself: Debian's wrapper in /usr/sbin runs it as a user who may not write to our folder."""
 ARTEMIS: Final = "org.apache.activemq:apache-artemis:2.44.0:tar.gz:bin"
-_RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 class _Node:
@@ -30,9 +33,10 @@ class _Node:
 
     name = ""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: Path | None = None) -> None:
+        """Its data is in a folder of its own in `parent`."""
         self._folder = tempfile.TemporaryDirectory(
-            prefix="waypost-bench-", dir=Path.cwd() / "build", ignore_cleanup_errors=True
+            prefix="waypost-bench-", dir=parent or Path.cwd() / "build", ignore_cleanup_errors=True
         )
         self.folder = Path(self._folder.name)
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -53,7 +57,7 @@ class _Node:
             )
 
     def wait_for(self, *ports: int) -> None:
-        """Until it listens. AssertionError with its log when it does not."""
+        """Until it listens. BrokerMissing with its log when it does not; nothing of it runs then."""
 
         def ready() -> bool:
             process = self._processes[-1]
@@ -61,9 +65,18 @@ class _Node:
             assert process.poll() is None, f"{self.name} ended with {process.returncode}:\n{said}"
             return all(listens(port) for port in ports)
 
-        wait_until(ready, timeout_s=START_S, what=f"{self.name} listens", every_s=0.2)
+        try:
+            wait_until(ready, timeout_s=START_S, what=f"{self.name} listens", every_s=0.2)
+        except AssertionError as error:
+            self.stop()
+            raise BrokerMissing(str(error)) from error
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._folder.cleanup()
+
+    def stop(self) -> None:
+        """SIGTERM to each group, the last one first, and their end."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGTERM)
@@ -72,7 +85,6 @@ class _Node:
                 except subprocess.TimeoutExpired:
                     os.killpg(process.pid, signal.SIGKILL)
                     process.wait(30)
-        self._folder.cleanup()
 
     @property
     def resident_mib(self) -> float:
@@ -93,10 +105,10 @@ class RabbitMQ(_Node):
 
     name = "rabbitmq"
 
-    def __init__(self) -> None:
-        if not _RABBITMQ.exists() or shutil.which("epmd") is None:
-            raise BrokerMissing("rabbitmq is not installed: apt-get install --no-install-recommends rabbitmq-server")
-        super().__init__()
+    def __init__(self, parent: Path | None = None) -> None:
+        program("rabbitmq-server", "rabbitmq-server")
+        self._epmd_program = program("epmd", "erlang-base")
+        super().__init__(parent)
         self._amqp, self._mqtt, self._epmd, self._distribution = (free_port() for _ in range(4))
         (self.folder / "rabbitmq.conf").write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self._amqp}\nmqtt.listeners.tcp.1 = 127.0.0.1:{self._mqtt}\n"
@@ -119,7 +131,7 @@ class RabbitMQ(_Node):
             "RABBITMQ_PID_FILE": f"{folder}/pid",
             "RABBITMQ_DIST_PORT": str(self._distribution),
         }
-        self.spawn([shutil.which("epmd") or "epmd", "-port", str(self._epmd)], environment)
+        self.spawn([str(self._epmd_program), "-port", str(self._epmd)], environment)
         self.wait_for(self._epmd)
         self.spawn([str(_RABBITMQ)], environment)
         self.wait_for(self._amqp, self._mqtt)
@@ -166,6 +178,41 @@ class Artemis(_Node):
         return f"bench{number % QUEUES}"
 
 
+class SkupperRouter(_Node):
+    """skupper-router with its usual worker threads; what is sent to anycast/# goes to one of the receivers."""
+
+    name = "skrouterd"
+
+    def __init__(self) -> None:
+        program = os.environ.get("SKROUTERD") or shutil.which("skrouterd", path=f"{os.environ['PATH']}:/usr/sbin")
+        if program is None or not Path(program).exists():
+            raise BrokerMissing(
+                "skrouterd is not installed, and no Debian release has it: build it from the source of its project "
+                "(github.com/skupperproject/skupper-router) and put it on PATH, or name the program in SKROUTERD"
+            )
+        super().__init__()
+        self._program = program
+        self._port = free_port()
+        (self.folder / "skrouterd.conf").write_text(
+            "router {\n mode: standalone\n id: bench\n}\n"
+            f"listener {{\n host: 127.0.0.1\n port: {self._port}\n"
+            " authenticatePeer: no\n saslMechanisms: ANONYMOUS\n}\n"
+            "address {\n prefix: anycast\n distribution: balanced\n}\n"
+            "log {\n module: DEFAULT\n enable: warn+\n}\n"
+        )
+
+    def __enter__(self) -> Self:
+        self.spawn([self._program, "-c", str(self.folder / "skrouterd.conf")], {})
+        self.wait_for(self._port)
+        return self
+
+    def port(self, protocol: str) -> int:
+        return self._port
+
+    def queue(self, number: int) -> str:
+        raise LookupError("skupper-router keeps no messages")
+
+
 def _artemis_home() -> Path:
     """The unpacked distribution, under ``build``; fetched with Maven when it is not there. Raises BrokerMissing."""
     named = os.environ.get("ARTEMIS_HOME")
@@ -175,11 +222,8 @@ def _artemis_home() -> Path:
     homes = sorted(folder.glob("apache-artemis-*/bin/artemis"))
     if homes:
         return homes[-1].parents[1]
-    if shutil.which("mvn") is None or shutil.which("java") is None:
-        raise BrokerMissing(
-            "artemis is not there: apt-get install maven (it is fetched with it), or name its folder in ARTEMIS_HOME"
-        )
-    command = ["mvn", "-q", "-B", "dependency:copy", f"-Dartifact={ARTEMIS}", f"-DoutputDirectory={folder}"]
+    maven = program("mvn", "maven")  # brings a Java
+    command = [str(maven), "-q", "-B", "dependency:copy", f"-Dartifact={ARTEMIS}", f"-DoutputDirectory={folder}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     archives = sorted(folder.glob("apache-artemis-*.tar.gz"))
     if done.returncode or not archives:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Final
 
-from tests.bench.cases import Result
+from tests.bench.result import Result, figure
 
 WIDTH: Final = 900
 ROW: Final = 46
@@ -13,17 +13,6 @@ LEFT: Final = 220
 RIGHT: Final = 240
 SHOWN_MAX: Final = 3.0
 """Times the goal where bars end; longer ones carry their figure."""
-
-
-def of_goal(result: Result) -> float | None:
-    """How far the goal is exceeded: 1 is met exactly; None where nothing is asked for."""
-    words = result.goal.replace(",", " ").split()
-    if result.met is None or len(words) < 2:
-        return None
-    if result.ratio is not None:
-        return result.ratio / float(words[1])
-    number = float("".join(words[1:]))
-    return number / result.value if words[0] == "<=" else result.value / number
 
 
 def svg(results: list[Result]) -> str:
@@ -45,15 +34,17 @@ def svg(results: list[Result]) -> str:
 
 
 def _row(result: Result, y: int, scale: float) -> str:
-    share = of_goal(result)
-    peer = "" if result.peer_value is None else f" | {result.peer} {result.peer_value:,.0f}"
-    figure = f"{result.value:,.0f} {result.unit}{peer}"
+    peer = "" if result.peer_value is None else f" | {result.peer} {figure(result.peer_value)}"
+    words = f"{figure(result.value)} {result.unit}{peer}"
     bar = ""
-    if share is not None:
-        colour = "#2a7f62" if result.met else "#b3432b"
-        width = min(share, SHOWN_MAX) * scale
+    if result.goal is not None:
+        colour = "#2a7f62" if result.goal.met else "#b3432b"
+        width = min(result.goal.share, SHOWN_MAX) * scale
         bar = f'<rect x="{LEFT}" y="{y}" width="{width:.0f}" height="18" rx="3" fill="{colour}"/>\n'
+        if result.goal.share > SHOWN_MAX:
+            inside = f"{result.goal.share:.1f} x the goal"
+            bar += f'<text x="{LEFT + width - 8:.0f}" y="{y + 14}" text-anchor="end" fill="#fff">{inside}</text>\n'
     return (
         f'<g><title>{escape(result.about)}</title>\n<text x="16" y="{y + 14}">{escape(result.name)}</text>\n{bar}'
-        f'<text x="{WIDTH - RIGHT + 12}" y="{y + 14}" fill="#333">{escape(figure)}</text></g>\n'
+        f'<text x="{WIDTH - RIGHT + 12}" y="{y + 14}" fill="#333">{escape(words)}</text></g>\n'
     )

@@ -1,0 +1,131 @@
+"""Bytes that reach the medium for each byte of payload: what wears a card.
+
+Each broker has a file system and a block device of its own (`medium`). Counted is everything from the first publish to
+the broker's end, so that nothing that was put off is left out; one durable subscriber takes what is published.
+With `--full` also without it: all is kept, as during an outage of the uplink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tests.bench.brokers import Broker, MosquittoEach, MosquittoSaving, WaypostBroker, WaypostWaiting
+from tests.bench.comparison import Benchmark, Settings
+from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.medium import Medium
+from tests.bench.packages import BrokerMissing, say
+from tests.bench.peers import RabbitMQ
+from tests.bench.result import Result, at_most
+from tests.bench.sessions import absent_session
+from tests.support.processes import wait_until
+
+PAYLOAD: Final = 100
+
+
+class Rate(NamedTuple):
+    per_s: int
+    seconds: int
+    connections: int
+
+
+RATES: Final = (Rate(10, 15, 10), Rate(1_000, 15, 50), Rate(50_000, 5, 50))
+PEERS: Final[tuple[Callable[[Path], Broker], ...]] = (MosquittoSaving, MosquittoEach, RabbitMQ)
+
+
+WARM_USUAL: Final = 200_000
+"""Messages before the counting, so that files have the size they keep: a gateway runs for months."""
+WARM: Final = {"rabbitmq": 20_000, "mosquitto-each": 2_000}
+"""Fewer for those that would take minutes."""
+SETTLED_S: Final = 1.0
+GOAL: Final = 2.5
+"""Most bytes a byte where commits may wait 100 ms, at GOAL_PER_S messages a second."""
+GOAL_PER_S: Final = 1_000
+
+
+class Written(NamedTuple):
+    amplification: float
+    """Bytes to the medium per byte of payload."""
+    carried_per_s: float
+    """Messages a second that were acknowledged."""
+
+
+def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *, kept: bool) -> Written:
+    """One broker under one rate. Raises BrokerMissing, LoadFailed."""
+    messages = rate.per_s * rate.seconds
+    subscriber = () if kept else ("-S", "1", "-C", "-f", "load/#")
+    with Medium() as medium, make(medium.folder) as broker:
+        if kept:
+            absent_session(broker)
+        publish = ("-c", str(rate.connections), "-s", str(PAYLOAD), *subscriber)
+        load.run("mqttload", broker.port("mqtt"), *publish, "-n", str(WARM.get(broker.name, WARM_USUAL)))
+        before = _settled(medium)
+        figures = load.run("mqttload", broker.port("mqtt"), *publish, "-n", str(messages), "-r", str(rate.per_s))
+        broker.stop()
+        written = medium.written() - before
+    found = Written(written / (messages * PAYLOAD), figures["pub_per_s"])
+    say(
+        f"  {rate.per_s:,}/s {'kept' if kept else 'through'}: {broker.name} writes {found.amplification:.2f} bytes "
+        f"a byte, carried {found.carried_per_s:,.0f}/s"
+    )
+    return found
+
+
+def _settled(medium: Medium) -> int:
+    """Bytes written once nothing more comes by itself."""
+    found: list[int] = []
+
+    def same() -> bool:
+        found.append(medium.written())
+        return len(found) > 1 and found[-1] == found[-2]
+
+    wait_until(same, timeout_s=60, what="the medium is quiet", every_s=SETTLED_S)
+    return found[-1]
+
+
+def run(load: LoadGenerators, settings: Settings) -> list[Result]:
+    results: list[Result] = []
+    for kept in (False, True) if settings.full else (False,):
+        for rate in RATES:
+            ours = measure(load, WaypostBroker, rate, kept=kept)
+            waiting = measure(load, WaypostWaiting, rate, kept=kept)
+            results.append(_waiting(waiting, rate, kept=kept))
+            for peer in PEERS:
+                results += _beside(load, ours, peer, rate, kept=kept)
+    return results
+
+
+def _waiting(found: Written, rate: Rate, *, kept: bool) -> Result:
+    goal = at_most(GOAL, found.amplification) if rate.per_s == GOAL_PER_S else None
+    return Result(
+        f"{_name(rate, kept=kept)}-batch", f"the same, commits waiting 100 ms for company ({rate.per_s} msg/s)",
+        "bytes/byte", found.amplification, goal, details={"waypost_carried_per_s": found.carried_per_s},
+    )  # fmt: skip
+
+
+def _name(rate: Rate, *, kept: bool) -> str:
+    return f"writes-{rate.per_s}{'-kept' if kept else ''}"
+
+
+def _beside(
+    load: LoadGenerators, ours: Written, peer: Callable[[Path], Broker], rate: Rate, *, kept: bool
+) -> list[Result]:
+    try:
+        theirs = measure(load, peer, rate, kept=kept)
+    except (BrokerMissing, LoadFailed) as error:
+        say(f"  skipped: {error}")
+        return []
+    return [
+        Result(
+            _name(rate, kept=kept),
+            f"bytes to the medium per byte of payload at {rate.per_s} msg/s of {PAYLOAD} B, all of it "
+            + ("kept" if kept else "taken by a durable subscriber"),
+            "bytes/byte", ours.amplification, None, getattr(peer, "name", ""), theirs.amplification,
+            ours.amplification / theirs.amplification if theirs.amplification else None,
+            details={"waypost_carried_per_s": ours.carried_per_s, "peer_carried_per_s": theirs.carried_per_s},
+        )
+    ]  # fmt: skip
+
+
+BENCHMARK = Benchmark("store-writes", "bytes written to the medium per byte of payload, by rate", 300, run)
