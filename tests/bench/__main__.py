@@ -92,7 +92,9 @@ def show(results: list[Result]) -> None:
     """A table that fits a terminal of 80 columns."""
     table = Table(
         box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
+        show_edge=False,
+        pad_edge=False,
         title="medians of the rounds; ratios are medians of each round's own",
         title_justify="left",
     )

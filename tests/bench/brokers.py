@@ -185,7 +185,7 @@ class MosquittoPersistent(Mosquitto):
 class MosquittoSaving(Mosquitto):
     """The same with Debian's persistence: its whole state written when half an hour is over, and at its end."""
 
-    name = "mosquitto-1800s"
+    name = "mosquitto-30m"
     _settings = f"{Mosquitto._settings}persistence true\n"
 
 

@@ -101,5 +101,5 @@ class Comparison(NamedTuple):
         goal = at_least(self.goal, ratio, " x")
         if self.memory_share is None:
             return goal
-        memory = at_most(self.memory_share, memory_share, " x")
+        memory = at_most(self.memory_share, memory_share)
         return Goal(f"{goal.words}, RAM {memory.words}", min(goal.share, memory.share), goal.met and memory.met)

@@ -59,9 +59,12 @@ def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *,
         if kept:
             absent_session(broker)
         publish = ("-c", str(rate.connections), "-s", str(PAYLOAD), *subscriber)
-        load.run("mqttload", broker.port("mqtt"), *publish, "-n", str(WARM.get(broker.name, WARM_USUAL)))
+        warm = ("-n", str(WARM.get(broker.name, WARM_USUAL)), "-w", "2000", "-T", "300")
+        load.run("mqttload", broker.port("mqtt"), *publish, *warm)
         before = _settled(medium)
-        figures = load.run("mqttload", broker.port("mqtt"), *publish, "-n", str(messages), "-r", str(rate.per_s))
+        figures = load.run(
+            "mqttload", broker.port("mqtt"), *publish, "-n", str(messages), "-r", str(rate.per_s), "-T", "300"
+        )
         broker.stop()
         written = medium.written() - before
     found = Written(written / (messages * PAYLOAD), figures["pub_per_s"])

@@ -1,0 +1,168 @@
+"""`waypost bench` but for the benchmarks themselves: names, goals, table, picture, what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+
+from tests.bench import __main__ as program
+from tests.bench import cases, packages
+from tests.bench.comparison import Benchmark, Settings
+from tests.bench.latency import CommitTimes
+from tests.bench.load import LoadFailed, LoadGenerators
+from tests.bench.plot import SHOWN_MAX, svg
+from tests.bench.result import Result, at_least, at_most, figure
+
+RESULTS = [
+    Result(
+        "amqp-through-rabbitmq", "about <it>", "msg/s", 123_456.0, at_least(5, 7.5, " x"), "rabbitmq", 16_461.0, 7.5,
+        60, 1_180,
+    ),
+    Result("mqtt-latency", "p99 & more", "us, p99", 1_234.5, None, "mosquitto-each", 2_000_000.0, 0.6, 50, 170),
+    Result("writes-1000-kept-batch", "bytes", "bytes/byte", 3.125, at_most(2.5, 3.125)),
+    Result("amqp-in-artemis", "both", "msg/s", 1.0, at_least(0.8, 90.0, " x")._replace(words=">= 0.8 x, RAM <= 0.1")),
+]  # fmt: skip
+
+
+def test_goals_are_met_at_the_bound_and_missed_beyond() -> None:
+    assert at_least(2.0, 2.0).met
+    assert not at_least(2.0, 1.99).met
+    assert at_most(2.0, 2.0).met
+    assert not at_most(2.0, 2.01).met
+    assert (at_least(2.0, 3.0).share, at_most(3.0, 2.0).share) == (1.5, 1.5)
+
+
+def test_figures_have_three_digits_that_count() -> None:
+    assert [figure(value) for value in (123_456.7, 99.44, 3.125, 0.0)] == ["123,457", "99.4", "3.12", "0.00"]
+
+
+class TestCommitTimes:
+    """Percentiles out of two scrapes of a histogram."""
+
+    before = CommitTimes({0.001: 5.0, 0.002: 5.0, float("inf"): 5.0})
+    after = CommitTimes({0.001: 55.0, 0.002: 105.0, float("inf"): 105.0})
+
+    def test_only_the_commits_in_between_count(self) -> None:
+        assert self.after.percentile_us(0.5, since=self.before) == pytest.approx(1_000)
+
+    def test_linear_within_a_bucket(self) -> None:
+        assert self.after.percentile_us(0.75, since=self.before) == pytest.approx(1_500)
+        assert self.after.percentile_us(0.25, since=self.before) == pytest.approx(500)
+
+    def test_nothing_committed(self) -> None:
+        assert self.after.percentile_us(0.99, since=self.after) == 0
+
+
+class TestOutput:
+    """What a person and a program get."""
+
+    def test_the_table_fits_80_columns(self, capsys: pytest.CaptureFixture[str]) -> None:
+        program.show(RESULTS)
+        table = capsys.readouterr().out
+        assert max(map(len, table.splitlines())) <= 80
+        for word in (
+            "amqp-through-rabbitmq",
+            "123,456",
+            "16,461",
+            "7.50",
+            ">= 5 x",
+            "met",
+            "missed",
+            "report",
+            "1,180",
+            "0.1",
+        ):
+            assert word in table, word
+        assert "…" not in table
+
+    def test_the_picture_is_xml_with_a_bar_for_each_goal(self) -> None:
+        root = ET.fromstring(svg(RESULTS))
+        space = "{http://www.w3.org/2000/svg}"
+        bars = [bar for bar in root.iter(f"{space}rect") if bar.get("rx")]
+        assert len(bars) == 3
+        titles = [title.text for title in root.iter(f"{space}title")]
+        assert titles == [result.about for result in RESULTS]
+        goal = next(root.iter(f"{space}line"))
+        widest = max(float(bar.get("width") or 0) for bar in bars)
+        at_goal = float(goal.get("x1") or 0) - float(bars[0].get("x") or 0)
+        assert widest == pytest.approx(at_goal * SHOWN_MAX, abs=1)
+
+    def test_json_carries_the_goal_and_the_details(self) -> None:
+        told = json.loads(json.dumps(program.document(RESULTS[2])))
+        assert told["goal"] == {"words": "<= 2.5", "share": 0.8, "met": False}
+        assert (told["met"], told["details"]) == (False, {})
+
+
+class TestCommand:
+    """Exit codes and names."""
+
+    def made(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *results: Result | Exception) -> None:
+        """Benchmarks b0, b1, … with these outcomes instead of the real ones."""
+
+        def benchmark(number: int, outcome: Result | Exception) -> Benchmark:
+            def run(_load: LoadGenerators, _settings: Settings) -> list[Result]:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return [outcome]
+
+            return Benchmark(f"b{number}", "about", 1, run)
+
+        made = [benchmark(number, outcome) for number, outcome in enumerate(results)]
+        monkeypatch.setattr(program, "CASES", {each.name: each for each in made})
+        monkeypatch.chdir(tmp_path)
+
+    def test_an_unknown_name_is_wrong_usage_and_the_names_are_told(self) -> None:
+        told = CliRunner().invoke(program.bench, ["mqtt-inn"])
+        assert told.exit_code == 2
+        assert "no benchmark called mqtt-inn" in told.output
+        assert "mqtt-through" in told.output
+
+    def test_no_rounds_are_wrong_usage(self) -> None:
+        assert CliRunner().invoke(program.bench, ["--rounds", "0"]).exit_code == 2
+
+    def test_the_list_names_every_benchmark(self) -> None:
+        told = CliRunner().invoke(program.bench, ["--list"])
+        assert told.exit_code == 0
+        assert [line.split()[0] for line in told.output.splitlines()] == list(cases.CASES)
+
+    def test_met_is_0_and_missed_is_1(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.made(monkeypatch, tmp_path, RESULTS[0], RESULTS[2])
+        assert CliRunner().invoke(program.bench, ["b0"]).exit_code == 0
+        told = CliRunner().invoke(program.bench, ["--json", "--plot", "out.svg"])
+        assert told.exit_code == 1
+        assert [each["name"] for each in json.loads(told.stdout)] == ["amqp-through-rabbitmq", "writes-1000-kept-batch"]
+        assert (tmp_path / "out.svg").read_text().startswith("<svg")
+
+    def test_a_missing_peer_is_passed_over_unless_named(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.made(monkeypatch, tmp_path, RESULTS[0], packages.BrokerMissing("it is not there: apt-get install it"))
+        told = CliRunner().invoke(program.bench, [])
+        assert told.exit_code == 0
+        assert "skipped: it is not there: apt-get install it" in told.stderr
+        told = CliRunner().invoke(program.bench, ["b1"])
+        assert told.exit_code == 3
+        assert "apt-get install it" in told.stderr
+
+    def test_a_load_that_does_not_come_through_fails_and_the_rest_is_told(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        self.made(monkeypatch, tmp_path, LoadFailed("closed by peer"), RESULTS[0])
+        told = CliRunner().invoke(program.bench, [])
+        assert told.exit_code == 1
+        assert "b0: closed by peer" in told.stderr
+        assert "123,456" in told.stdout
+
+
+class TestPackages:
+    """Programs that are not there."""
+
+    def test_what_is_there_is_not_installed(self) -> None:
+        assert packages.program("sh", "no-such-package").name == "sh"
+
+    def test_never_means_never(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WAYPOST_APT", "never")
+        with pytest.raises(packages.BrokerMissing, match="apt-get install --no-install-recommends one two"):
+            packages.program("no-such-program", "one", "two")
