@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.reason_codes import ReasonCode as R
-from tests.support.hostile import Raw
+from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost
 
 RESOURCES = f"""
@@ -97,3 +99,16 @@ def test_words_for_who_wants_them(gateway: Waypost) -> None:
                 assert "QoS 3" in (words[2] or "")
             else:
                 assert words == [None, None, None]
+
+
+@pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
+def test_mosquitto_lives_with_a_refused_subscription(gateway: Waypost, version: str) -> None:
+    """One filter of two is refused, as its version has it (MQTT 3.1 reads QoS 0): the other works."""
+    with joe(gateway, "retainer") as client:
+        client.send(packets.Publish("plant/works", b"heard", 1, retain=True, packet_id=1))
+        assert client.receive() == packets.PubAck(1)
+    address = ("-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-u", "joe", "-P", "secret", "-V", version)
+    command = ["mosquitto_sub", *address, "-t", "elsewhere", "-t", "plant/works", "-q", "1", "-C", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr

@@ -1,0 +1,80 @@
+"""MQTT 3.1 with a client of its time: Mosquitto's, told to speak it (`-V mqttv31`)."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
+from tests.support.hostile import WAIT_S, Raw
+from tests.support.processes import Waypost, edge
+
+pytestmark = pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
+
+LONG_ID = "a-client-identifier-of-more-than-23-bytes"
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("legacy"), "gw") as running:
+        yield running
+
+
+def mosquitto(gateway: Waypost, tool: str, *arguments: str) -> list[str]:
+    return [tool, "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-V", "mqttv31", *arguments]
+
+
+def publish(gateway: Waypost, topic: str, body: str, *arguments: str) -> None:
+    command = mosquitto(gateway, "mosquitto_pub", "-i", "legacy-pub", "-t", topic, "-m", body, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("qos", ["0", "1", "2"])
+def test_retained_messages_and_every_qos(gateway: Waypost, qos: str) -> None:
+    publish(gateway, f"legacy/{qos}", "kept", "-q", qos, "-r")
+    command = mosquitto(gateway, "mosquitto_sub", "-i", "legacy-sub", "-t", f"legacy/{qos}", "-q", qos, "-C", "1", "-v")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, f"legacy/{qos} kept\n"), done.stderr
+
+
+def test_a_long_client_identifier_and_a_kept_session(gateway: Waypost) -> None:
+    """MQTT 3.1 section 3.1 allows 23 characters; nobody kept to it, so it is not enforced."""
+    arguments = ("-i", LONG_ID, "-c", "-t", "legacy/session", "-q", "1")
+    command = mosquitto(gateway, "mosquitto_sub", *arguments, "-E")  # until SUBACK
+    assert subprocess.run(command, timeout=WAIT_S, check=False).returncode == 0
+    publish(gateway, "legacy/session", "while away", "-q", "1")
+    command = mosquitto(gateway, "mosquitto_sub", *arguments, "-C", "1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "while away\n")
+
+
+def test_the_codes_of_a_refusal(gateway: Waypost) -> None:
+    """A thousand subscriptions are what a session may have; what is beyond is QoS 0 for MQTT 3.1, 0x80 for 3.1.1."""
+    for version, code in ((3, 0), (4, 0x80)):
+        with Raw(gateway, version).connect(f"many-{version}") as client:
+            for start in range(0, 1_000, 100):
+                assert client.subscribe(*(f"many/{i}" for i in range(start, start + 100)), qos=1) == [1] * 100
+            assert client.subscribe("many/beyond", qos=1) == [code]
+            client.send(packets.Publish("many/beyond", b"x"), packets.Publish("many/5", b"y", 1, packet_id=3))
+            found = [client.receive(), client.receive()]
+            assert [each.payload for each in found if isinstance(each, packets.Publish)] == [b"y"]
+
+
+def test_an_ill_formed_filter_ends_the_connection(gateway: Waypost) -> None:
+    with Raw(gateway, 3).connect("deep") as client:
+        client.send(packets.Subscribe(1, (packets.SubscriptionRequest("/".join("a" * (TOPIC_LEVELS_MAX + 1)), 0),)))
+        assert client.receive() is None
+
+
+def test_a_will_of_an_older_client(gateway: Waypost) -> None:
+    with Raw(gateway, 3).connect("watcher") as watcher:
+        watcher.subscribe("legacy/will", qos=1)
+        Raw(gateway, 3).connect("legacy-dies", will=packets.WillMessage("legacy/will", b"gone", 1)).close()
+        packet = watcher.receive()
+        assert isinstance(packet, packets.Publish)
+        assert (packet.payload, packet.qos) == (b"gone", 1)
