@@ -23,7 +23,7 @@ from tests.support.processes import Waypost, edge, resident_mib
 ROUND_TRIP_S_MAX = 5.0
 RESIDENT_MIB_MAX = 100.0
 """A gateway is at 35 MiB."""
-RESIDENT_AFTER_ALL_MIB_MAX = 260.0
+RESIDENT_AFTER_ALL_MIB_MAX = 200.0
 """Of one gateway after everything in this module: no attack may add to what the largest of them needed (three packets
 of 16 MiB at once, 100 000 retained topics); the allocator keeps much of that."""
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
