@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.version import VERSION
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
-from edge.appliance.console.door import Door
+from edge.appliance.console.door import Door, Opening
 from edge.appliance.console.history import History
 from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
@@ -78,8 +78,7 @@ class Gateway:
             await self.users.start(self.configuration.users)
             await self._follow_issuer(self.configuration.issuer)
             bound = await self.broker.start()
-            if self.configuration.http is not None:
-                bound["http"] = self._start_console(self.configuration.http)
+            bound.update(self._start_console())
         except (ListenError, CredentialsError):
             await self.stop()
             raise
@@ -232,19 +231,24 @@ class Gateway:
                 uplink.reports.status(document)
             await asyncio.sleep(STATUS_REPORT_S)
 
-    def _start_console(self, endpoint: Endpoint) -> tuple[str, int]:
-        family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def _start_console(self) -> dict[str, tuple[str, int]]:
+        """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""
+        openings: dict[str, Opening] = {}
         try:
-            sock.bind((endpoint.host, endpoint.port))
-        except OSError as error:
-            sock.close()
-            raise ListenError(f"http: cannot listen on {endpoint}: {error.strerror}") from error
-        self._door = Door(sock, self._make_app, ("edge.appliance.console.app", "edge.broker.http.api"))
-        self._sampling = asyncio.create_task(self._history.run())
-        bound = sock.getsockname()
-        return str(bound[0]), int(bound[1])
+            for name in ("http", "https"):
+                endpoint: Endpoint | None = getattr(self.configuration, name)
+                if endpoint is not None:
+                    certificates = self.broker.read_certificates(name) if name == "https" else None
+                    openings[name] = Opening(_bound_socket(name, endpoint), certificates)
+        except ListenError:
+            for opening in openings.values():
+                opening.sock.close()
+            raise
+        if openings:
+            modules = ("edge.appliance.console.app", "edge.broker.http.api")
+            self._door = Door(list(openings.values()), self._make_app, modules)
+            self._sampling = asyncio.create_task(self._history.run())
+        return {name: opening.sock.getsockname()[:2] for name, opening in openings.items()}
 
     def _make_app(self) -> ASGIApp:
         """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
@@ -259,6 +263,18 @@ class Gateway:
 
             self._devices = HonoApi(hono, limits, gate)
         return make_app(self._history, self, self._devices.routes)
+
+
+def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((endpoint.host, endpoint.port))
+    except OSError as error:
+        sock.close()
+        raise ListenError(f"{name}: cannot listen on {endpoint}: {error.strerror}") from error
+    return sock
 
 
 def _tenant(configuration: BrokerConfiguration) -> str | None:

@@ -244,6 +244,7 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     mqtt: Endpoint | None = None
     amqp: Endpoint | None = None
     http: Endpoint | None = None
+    https: Endpoint | None = None
     mqtts: Endpoint | None = None
     amqps: Endpoint | None = None
     mqtt_ws: Endpoint | None = None
@@ -251,7 +252,7 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     mqtt_wss: Endpoint | None = None
     amqp_wss: Endpoint | None = None
     tls: TlsListener | None = None
-    """Of the listeners whose name ends with s."""
+    """Of the listeners whose name ends with s (https, mqtts, amqps, mqtt_wss, amqp_wss)."""
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()

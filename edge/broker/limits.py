@@ -160,6 +160,18 @@ HTTP_BODY_S_MAX: Final = 30.0
 HTTP_ANSWER_S_MAX: Final = 30.0
 """How long a request waits for its answer: of the disk, or of the consumer of an anycast address."""
 
+HTTP_CONNECTIONS_MAX: Final = 2_000
+"""Connections over HTTP and HTTPS: `HTTP_POLLS_MAX` and `HTTP_REQUESTS_MAX`, and room for those between two."""
+
+HTTP_HEAD_BYTES_MAX: Final = 16 * KIB
+"""Request line and header fields: a bearer token of 7 KiB and twice as much again."""
+
+HTTP_HEAD_S_MAX: Final = 10.0
+"""From a connection's or a request's first byte to the end of its header fields: a poor link's few round trips."""
+
+HTTP_WRITE_S_MAX: Final = 30.0
+"""How long a client may leave an answer unread that does not fit the socket's buffers."""
+
 HTTP_WAIT_S_MAX: Final = 300.0
 """Longest wait a device may ask for: below what proxies and cellular NATs cut."""
 

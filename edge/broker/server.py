@@ -109,7 +109,7 @@ class Broker:
             if endpoint is not None:
                 if "-ws" in listener.name:
                     importlib.import_module("bridge.websocket")  # now rather than while devices are served
-                certificates = self._read_certificates(listener.name) if listener.name in SECURE else None
+                certificates = self.read_certificates(listener.name) if listener.name in SECURE else None
                 bound[listener.name] = await listener.start(
                     endpoint.host, endpoint.port, certificates, handshake_s=self.configuration.limits.handshake_s
                 )
@@ -215,7 +215,7 @@ class Broker:
 
     # --- connections ------------------------------------------------------------------------------------------
 
-    def _read_certificates(self, name: str) -> Certificates:
+    def read_certificates(self, name: str) -> Certificates:
         """The files of the listeners with TLS, read once for all of them. Raises ListenError."""
         if self.configuration.tls is None:
             raise ListenError(f"{name}: no certificate is configured")

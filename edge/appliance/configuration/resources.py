@@ -270,12 +270,13 @@ class ListenerTlsPart(Part, frozen=True, kw_only=True):
 class Listeners(Part, frozen=True, kw_only=True):
     """Where the gateway listens. What is not named is not served.
 
-    `mqtts`, `amqps` are TLS; `mqttWs`, `amqpWs` WebSocket; `mqttWss`, `amqpWss` WebSocket over TLS.
+    `https`, `mqtts`, `amqps` are TLS; `mqttWs`, `amqpWs` WebSocket; `mqttWss`, `amqpWss` WebSocket over TLS.
     """
 
     mqtt: HostPort | None = None
     amqp: HostPort | None = None
     http: HostPort | None = None
+    https: HostPort | None = None
     mqtts: HostPort | None = None
     amqps: HostPort | None = None
     mqtt_ws: HostPort | None = None

@@ -54,7 +54,7 @@ IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 """Hosts a password may go to without TLS: it does not leave this machine."""
 
-SECURE: Final = ("mqtts", "amqps", "mqtt_wss", "amqp_wss")
+SECURE: Final = ("https", "mqtts", "amqps", "mqtt_wss", "amqp_wss")
 """Listeners with TLS, by the field of `Listeners`."""
 LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
 _CAMEL: Final = {field.name: key for key, field in schema.field_names(Listeners).items()}

@@ -11,7 +11,9 @@ import importlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from edge.broker.listeners.tls import Certificates
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -26,34 +28,50 @@ BACKLOG: Final = 128
 SERVER: Final = "edge.appliance.console.server"
 
 
-class Door:
-    """One listening socket that becomes a `WebServer` with the first connection."""
+class Opening(NamedTuple):
+    """A bound socket, and what it presents where it is for TLS."""
 
-    def __init__(self, sock: socket.socket, make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
-        """Takes ownership of `sock`, which is bound, and listens. `make_app` is called in the loop when somebody
+    sock: socket.socket
+    certificates: Certificates | None = None
+
+
+class Door:
+    """Listening sockets that become a `WebServer` with the first connection."""
+
+    def __init__(self, openings: Sequence[Opening], make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
+        """Takes ownership of the sockets, which are bound, and listens. `make_app` is called in the loop when somebody
         comes, after `modules`, which it needs, have been imported. Made inside a running loop."""
-        self._socket = sock
+        self._openings = openings
         self._make_app = make_app
         self._modules = modules
         self._web: WebServer | None = None
         self._opening: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        sock.setblocking(False)
-        sock.listen(BACKLOG)
-        self._loop.add_reader(sock, self._knocked)
+        for sock, _ in openings:
+            sock.setblocking(False)
+            sock.listen(BACKLOG)
+            self._loop.add_reader(sock, self._knocked)
 
     async def stop(self) -> None:
         """Let open requests end, then close the socket. Idempotent."""
         if self._opening is None:
-            self._loop.remove_reader(self._socket)
+            self._deaf()
         else:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._web is not None:
             await self._web.stop()
-        self._socket.close()
+        self._close()
+
+    def _deaf(self) -> None:
+        for sock, _ in self._openings:
+            self._loop.remove_reader(sock)
+
+    def _close(self) -> None:
+        for sock, _ in self._openings:
+            sock.close()
 
     def _knocked(self) -> None:
-        self._loop.remove_reader(self._socket)
+        self._deaf()
         self._opening = self._loop.create_task(self._open(), name="console opens")
 
     async def _open(self) -> None:
@@ -62,8 +80,8 @@ class Door:
                 await asyncio.to_thread(importlib.import_module, name)
             from edge.appliance.console.server import WebServer  # noqa: PLC0415 - see above
 
-            self._web = WebServer(self._make_app(), self._socket)
+            self._web = WebServer(self._make_app(), self._openings)
             await self._web.start()
         except Exception:  # the task ends here: the gateway goes on without its console
             log.exception("the console cannot be served")
-            self._socket.close()
+            self._close()

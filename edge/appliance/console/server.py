@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
+
+from edge.appliance.console.connection import HttpConnection
+from edge.appliance.console.door import Opening
+from edge.broker.limits import HTTP_HEAD_BYTES_MAX
+from edge.broker.listeners.secure import SecureAcceptor
+from edge.broker.listeners.tcp import HANDSHAKE_S
 
 STARTUP_S_MAX = 10.0
 SHUTDOWN_S_MAX = 2
@@ -28,12 +33,14 @@ class _Server(uvicorn.Server):
 
 
 class WebServer:
-    """One application on one socket: ``await start()``, later ``await stop()``."""
+    """One application on some sockets: ``await start()``, later ``await stop()``."""
 
-    def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
-        """Takes ownership of `sock`, which is bound; listening is started here."""
-        config = uvicorn.Config(
+    def __init__(self, app: ASGIApp, openings: Sequence[Opening]) -> None:
+        """Takes ownership of the sockets, which are bound; listening is started here."""
+        self._config = uvicorn.Config(
             app,
+            http=HttpConnection,
+            h11_max_incomplete_event_size=HTTP_HEAD_BYTES_MAX,
             loop="none",
             lifespan="on",
             ws="none",  # the gateway's WebSocket listeners are its own
@@ -42,8 +49,9 @@ class WebServer:
             server_header=False,
             timeout_graceful_shutdown=SHUTDOWN_S_MAX,
         )
-        self._server = _Server(config)
-        self._socket = sock
+        self._server = _Server(self._config)
+        self._openings = openings
+        self._acceptors: list[SecureAcceptor] = []
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -59,17 +67,32 @@ class WebServer:
         if not self._server.started:
             await self.stop()
             raise ServeError("the console's application did not start")
+        for opening in self._openings:
+            if opening.certificates is not None:
+                acceptor = SecureAcceptor(
+                    "https", opening.sock, opening.certificates, self._admit, handshake_s=HANDSHAKE_S
+                )
+                self._acceptors.append(acceptor)
+
+    def _admit(self, identity: str | None) -> asyncio.Protocol:
+        """A connection whose TLS handshake is done; the name in its certificate is for the application."""
+        state = {**self._server.lifespan.state, "identity": identity}
+        return HttpConnection(config=self._config, server_state=self._server.server_state, app_state=state)
 
     async def _serve(self) -> None:
         try:
-            await self._server.serve(sockets=[self._socket])
+            await self._server.serve(sockets=[sock for sock, certificates in self._openings if certificates is None])
         except SystemExit as failed:  # uvicorn's way of saying that the application's start failed; not ours to die of
             raise ServeError("the console's application did not start") from failed
 
     async def stop(self) -> None:
         """Let open requests end, then close the socket. Idempotent."""
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            await acceptor.stop()
         serving, self._serving = self._serving, None
         if serving is not None:
             self._server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-        self._socket.close()
+        for opening in self._openings:
+            opening.sock.close()

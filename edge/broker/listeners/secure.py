@@ -12,7 +12,6 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from bridge.driver import Driver
 from edge.broker.limits import TLS_HANDSHAKES_MAX, TLS_SHUTDOWN_S
 from edge.broker.listeners.tls import Certificates, subject_name
 
@@ -30,13 +29,13 @@ class SecureAcceptor:
         name: str,
         listening: socket.socket,
         certificates: Certificates,
-        admit: Callable[[str | None], Driver | None],
+        admit: Callable[[str | None], asyncio.Protocol | None],
         *,
         handshake_s: float,
     ) -> None:
         """Takes ownership of the socket, which is non-blocking. `admit` gets the name in the verified client
-        certificate, if any, and makes the driver; None when there is no room. `handshake_s`: from accept to the end of
-        the handshake."""
+        certificate, if any, and makes who gets the connection; None when there is no room. `handshake_s`: from accept
+        to the end of the handshake."""
         self.handshakes: set[asyncio.Task[None]] = set()
         """Under way."""
         self._name = name
@@ -91,19 +90,19 @@ class SecureAcceptor:
 
 
 class _Arriving(asyncio.Protocol):
-    """What a connection belongs to during its handshake; then it belongs to a driver."""
+    """What a connection belongs to during its handshake; then it belongs to whom `admit` makes."""
 
-    def __init__(self, admit: Callable[[str | None], Driver | None]) -> None:
+    def __init__(self, admit: Callable[[str | None], asyncio.Protocol | None]) -> None:
         self._admit = admit
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         secure = cast(asyncio.Transport, transport)
-        driver = self._admit(subject_name(secure.get_extra_info("peercert")))
-        if driver is None:
+        owner = self._admit(subject_name(secure.get_extra_info("peercert")))
+        if owner is None:
             secure.close()
             return
-        secure.set_protocol(driver)
-        driver.connection_made(secure)
+        secure.set_protocol(owner)
+        owner.connection_made(secure)
 
 
 async def listening_socket(host: str, port: int, backlog: int) -> socket.socket:

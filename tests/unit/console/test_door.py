@@ -12,7 +12,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.door import SERVER, Door
+from edge.appliance.console.door import SERVER, Door, Opening
 from edge.appliance.console.history import History
 from tests.unit.console.test_server import bound, get
 
@@ -46,7 +46,7 @@ def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> No
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door(sock, app, ("edge.appliance.console.app",))
+        door = Door([Opening(sock)], app, ("edge.appliance.console.app",))
         answers = await asyncio.gather(*(get(port, "/api/v1/status") for _ in range(20)))
         assert all(b'"gateway":"gw1"' in answer for answer in answers)
         await door.stop()
@@ -62,7 +62,7 @@ def test_nobody_came() -> None:
         sock = bound()
         port = sock.getsockname()[1]
         broken = Broken()
-        door = Door(sock, broken, ())
+        door = Door([Opening(sock)], broken, ())
         await door.stop()
         with pytest.raises(ConnectionRefusedError):
             await get(port, "/")
@@ -75,7 +75,7 @@ def test_stopped_while_it_opens() -> None:
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door(sock, app, ())
+        door = Door([Opening(sock)], app, ())
         with socket.create_connection(("127.0.0.1", port)):
             await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the door begins to open
             await door.stop()
@@ -92,7 +92,7 @@ def test_what_cannot_be_served_is_logged_and_ends_nothing(
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door(sock, Broken(), modules)
+        door = Door([Opening(sock)], Broken(), modules)
         async with asyncio.timeout(10):
             await refused(port)
         await door.stop()

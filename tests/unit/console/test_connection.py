@@ -1,0 +1,183 @@
+"""HTTP connections of clients that are slow, many, or greedy; and HTTPS with certificates that change."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from edge.appliance.console import connection as module
+from edge.appliance.console.door import Opening
+from edge.appliance.console.server import WebServer
+from edge.broker.configuration import TlsListener
+from edge.broker.limits import HTTP_HEAD_BYTES_MAX
+from edge.broker.listeners.tls import Certificates
+from tests.support.certificates import Authority
+from tests.unit.console.test_server import bound
+
+PATIENCE_S = 20.0
+LARGE_PARTS = 1_000
+"""More than the buffers of two sockets hold."""
+
+
+async def hello(request: Request) -> Response:
+    return JSONResponse({"identity": getattr(request.state, "identity", None)})
+
+
+async def large(request: Request) -> Response:
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(LARGE_PARTS):
+            yield bytes(65_536)
+
+    return StreamingResponse(parts())
+
+
+APP = Starlette(routes=[Route("/", hello, methods=["GET", "POST"]), Route("/large", large)])
+
+
+def serving(play: Callable[[int], Awaitable[None]], certificates: Certificates | None = None) -> None:
+    async def main() -> None:
+        sock = bound()
+        server = WebServer(APP, [Opening(sock, certificates)])
+        if certificates is not None:
+            sock.setblocking(False)
+            sock.listen()
+        await server.start()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await play(sock.getsockname()[1])
+        finally:
+            await server.stop()
+
+    asyncio.run(main())
+
+
+async def told(port: int, *data: bytes) -> bytes:
+    """What the server says until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for part in data:
+        writer.write(part)
+        await writer.drain()
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+HEAD = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize("data", [(), (b"GET / HT",), (HEAD, b"A: b\r\n")], ids=["idle", "line", "fields"])
+def test_slow_heads(data: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HTTP_HEAD_S_MAX", 0.2)
+
+    async def play(port: int) -> None:
+        assert (await told(port, *data)).startswith(b"HTTP/1.1 408 ")
+
+    serving(play)
+
+
+def test_a_slow_head_behind_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HTTP_HEAD_S_MAX", 0.2)
+
+    async def play(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(HEAD + b"\r\n")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"GET / HT")
+        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+        writer.close()
+        await writer.wait_closed()
+
+    serving(play)
+
+
+def test_a_body_nobody_reads_and_nobody_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BODY_S", 0.2)
+
+    async def play(port: int) -> None:
+        answer = await told(port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nx")
+        assert answer.startswith(b"HTTP/1.1 200")  # and it was closed
+
+    serving(play)
+
+
+def test_large_heads() -> None:
+    async def play(port: int) -> None:
+        assert (await told(port, HEAD + b"A: " + bytes(b"a" * HTTP_HEAD_BYTES_MAX))).startswith(b"HTTP/1.1 400")
+        fits = HEAD + b"Connection: close\r\nA: " + b"a" * (HTTP_HEAD_BYTES_MAX - 200) + b"\r\n\r\n"
+        assert (await told(port, fits)).startswith(b"HTTP/1.1 200")
+
+    serving(play)
+
+
+def test_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 2)
+
+    async def play(port: int) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        await asyncio.sleep(0)
+        while not (answer := await told(port, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 503"):
+            assert answer.startswith(b"HTTP/1.1 200")  # those that are held have not been accepted yet
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        while not (await told(port, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200"):
+            await asyncio.sleep(0.01)
+
+    serving(play)
+
+
+def test_answers_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HTTP_WRITE_S_MAX", 0.2)
+
+    async def play(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(1.0)  # what is tested is the server's clock
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        read = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(65_536):  # what the buffers held, and no more
+                read += len(data)
+        assert read < LARGE_PARTS * 65_536
+        writer.close()
+
+    serving(play)
+
+
+def test_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second, device = authority.issue("first"), authority.issue("second"), authority.issue("device-1")
+    files = TlsListener(certificate=first.certificate, key=first.key, client_ca=authority.certificate)
+    certificates = Certificates(files)
+
+    async def ask(port: int, context: ssl.SSLContext) -> tuple[bytes, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        presented = dict(pair[0] for pair in writer.get_extra_info("peercert")["subject"])["commonName"]
+        writer.write(HEAD + b"Connection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer.partition(b"\r\n\r\n")[2], presented
+
+    async def play(port: int) -> None:
+        assert await ask(port, authority.context()) == (b'{"identity":null}', "first")
+        assert await ask(port, authority.context(device)) == (b'{"identity":"device-1"}', "first")
+        shutil.copy(second.certificate, first.certificate)
+        shutil.copy(second.key, first.key)
+        assert certificates.check()
+        assert (await ask(port, authority.context()))[1] == "second"
+        assert b"HTTP/1.1" not in await told(port, HEAD + b"\r\n")  # no answer in the clear
+
+    serving(play, certificates)
