@@ -52,6 +52,7 @@ from edge.broker.configuration import (
     TlsFiles,
     TlsListener,
     TokenIssuer,
+    WhenFull,
 )
 from edge.broker.policy import EVERYTHING, Operation, Rule
 
@@ -148,19 +149,12 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
         yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec):
-        fields = {
-            "messageTtl": spec.message_ttl is not None,
-            "messageRedelivery": spec.message_redelivery is not None,
-            "deadletter": spec.deadletter is not None,
-            "expiry": spec.expiry is not None,
-            "durability": spec.durability.mode is not DurabilityMode.FSYNC,
-            "maxConsumers": spec.max_consumers is not None,
-            "type subscription": spec.type is AddressType.SUBSCRIPTION,
-            "forwarders with direction in": any(part.direction is Direction.IN for part in spec.forwarders),
-        }
-        asked = [name for name, given in fields.items() if given]
-        if asked:
-            yield f"{', '.join(asked)}: kept, not acted on yet"
+        if spec.when_full is WhenFull.THIN:
+            yield "whenFull thin: the oldest messages are dropped, none are thinned yet"
+        if spec.durability.mode is DurabilityMode.MEMORY:
+            yield "durability memory: kept, messages are written to disk as with fsync"
+        if any(part.direction is Direction.IN for part in spec.forwarders):
+            yield "forwarders with direction in: kept, not acted on yet"
 
 
 def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:

@@ -40,6 +40,7 @@ spec:
   address: load/#
   type: topic
   messageTtl: {maximum: 7d}
+  durability: memory
   forwarders: [{name: up, remoteAddress: hub}]
 """
 
@@ -71,7 +72,7 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
         "configuration version 1",
     ]
     assert err.splitlines() == [
-        "note: Address load: messageTtl: kept, not acted on yet",
+        "note: Address load: durability memory: kept, messages are written to disk as with fsync",
         "note: MessagingUser default.alice: nobody is asked who he is, authenticationService is none",
     ]
     assert run([*arguments, "--json"]) == 0
@@ -132,7 +133,7 @@ def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys
     assert "********" in out
     assert run(["describe", "addr", "load", "--json", "--data", str(data)]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert described["notes"] == ["Address load: messageTtl: kept, not acted on yet"]
+    assert described["notes"] == ["Address load: durability memory: kept, messages are written to disk as with fsync"]
 
 
 def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
