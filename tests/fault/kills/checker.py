@@ -1,0 +1,111 @@
+"""What a gateway owes through any number of kills: a pure checker over what producers and consumers wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+GRACE_S = 0.5
+"""An acknowledgement of a consumer is lazy: written within 50 ms of its arrival, and a commit on a busy machine. One
+sent this long before a kill is durable."""
+
+
+class Kill(NamedTuple):
+    """When the gateway was killed and when it served again, monotonic seconds."""
+
+    at: float
+    over: float
+
+
+@dataclass
+class Produced:
+    """What a producer sent: bodies ``name:0``, ``name:1`` and so on, each once."""
+
+    name: str
+    acked: Sequence[bytes]
+    sent: int
+
+
+@dataclass
+class Consumed:
+    """What a consumer was given, in order, and when its acknowledgement was sent (monotonic seconds)."""
+
+    name: str
+    exactly_once: bool = False
+    got: list[tuple[float, bytes]] = field(default_factory=list)
+    acked: dict[bytes, float] = field(default_factory=dict)
+    """First acknowledgement of each body."""
+
+
+@dataclass
+class Verdict:
+    """`problems` is empty when every promise was kept."""
+
+    acked: int = 0
+    got: int = 0
+    again: int = 0
+    """Messages given to a consumer a second time: all of them within its un-acked window, or `problems` says so."""
+    unanswered: int = 0
+    """Messages whose acknowledgement the kill took, found all the same."""
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acked} acked, {self.got} deliveries, {self.again} given again unacknowledged, "
+            f"{self.unanswered} kept though not acked; {len(self.problems)} contradictions"
+        )
+
+
+def judge(producers: Sequence[Produced], consumers: Sequence[Consumed], kills: Sequence[Kill]) -> Verdict:
+    """Every consumer should have all of every producer."""
+    verdict = Verdict(acked=sum(len(producer.acked) for producer in producers))
+    for consumer in consumers:
+        verdict.got += len(consumer.got)
+        _no_loss(producers, consumer, verdict)
+        verdict.problems += _unexplained_repeats(consumer, kills, verdict)
+        verdict.problems += _disorder(consumer)
+    return verdict
+
+
+def _no_loss(producers: Sequence[Produced], consumer: Consumed, verdict: Verdict) -> None:
+    there = {body for _, body in consumer.got}
+    known: set[bytes] = set()
+    for producer in producers:
+        missing = [body for body in producer.acked if body not in there]
+        if missing:
+            verdict.problems.append(f"{consumer.name}: {len(missing)} acked of {producer.name} missing: {missing[:3]}")
+        sent = {b"%s:%d" % (producer.name.encode(), number) for number in range(producer.sent)}
+        verdict.unanswered += len((there & sent) - set(producer.acked))
+        known |= sent
+    if there - known:
+        verdict.problems.append(f"{consumer.name}: nobody sent {sorted(there - known)[:3]}")
+
+
+def _unexplained_repeats(consumer: Consumed, kills: Sequence[Kill], verdict: Verdict) -> Iterator[str]:
+    first: dict[bytes, float] = {}
+    for at, body in consumer.got:
+        if body not in first:
+            first[body] = at
+            continue
+        verdict.again += 1
+        acked = consumer.acked.get(body, float("inf"))
+        # A kill came between the first time and now, and took the acknowledgement or met none. The first time may be
+        # after the kill: what the gateway had sent was still on its way.
+        explained = any(kill.at <= at and first[body] < kill.over and acked > kill.at - GRACE_S for kill in kills)
+        if consumer.exactly_once or not explained:
+            after, ack = at - first[body], acked - first[body]
+            yield f"{consumer.name}: {body!r} given again after {after:.3f} s, acked after {ack:.3f} s"
+
+
+def _disorder(consumer: Consumed) -> Iterator[str]:
+    """Each producer's messages come in its order, the first time."""
+    last: dict[bytes, int] = {}
+    seen: set[bytes] = set()
+    for _, body in consumer.got:
+        if body not in seen:
+            seen.add(body)
+            name, _, number = body.partition(b":")
+            if int(number) < last.get(name, -1):
+                yield f"{consumer.name}: {body!r} after {last[name]}"
+            last[name] = int(number)

@@ -1,0 +1,273 @@
+"""Producers and consumers that live through kills of their gateway and write down what they know."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from abc import abstractmethod
+from typing import Any
+
+from proton import Message, ProtonException
+from proton.handlers import MessagingHandler
+from proton.reactor import Container, DurableSubscription
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.wire import read_fixed_header
+from tests.fault.kills.checker import Consumed, Produced
+
+VERSION = 4
+WAIT_S = 10.0
+RETRY_S = 0.03
+TICK_S = 0.1
+AMQP_WINDOW = 5
+PACE_S = 0.002
+"""Between two messages of a producer: the machine is to be busy with the gateway."""
+
+
+class Client(threading.Thread):
+    """Connects again and again until told to end; `failure` is what it did not expect."""
+
+    def __init__(self, name: str, port: int) -> None:
+        super().__init__(name=name, daemon=True)
+        self.port = port
+        self.ready = threading.Event()
+        """Subscribed, or connected once."""
+        self.ended = threading.Event()
+        self._failure: BaseException | None = None
+
+    @abstractmethod
+    def connection(self) -> None:
+        """One connection's life; returns when `ended`."""
+
+    def run(self) -> None:
+        while not self.ended.is_set():
+            try:
+                self.connection()
+            except (OSError, ProtonException):
+                self.ended.wait(RETRY_S)
+            except BaseException as failure:  # told in `end`
+                self._failure = failure
+                return
+
+    def end(self) -> None:
+        self.ended.set()
+        self.join(WAIT_S * 3)
+        assert not self.is_alive(), self.name
+        if self._failure is not None:
+            raise self._failure
+
+
+class Wire:
+    """An MQTT connection of a kept session, packet by packet."""
+
+    def __init__(self, port: int, client_id: str) -> None:
+        self._data = b""
+        self._socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        try:
+            self.send(p.Connect(client_id, VERSION, clean_start=False))
+            connack = self.next(WAIT_S)
+            assert isinstance(connack, p.ConnAck)
+            self.session_present = connack.session_present
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, *packets: p.Packet) -> None:
+        self._socket.sendall(b"".join(packet.encode(VERSION) for packet in packets))
+
+    def next(self, timeout_s: float) -> p.Packet:
+        """The next packet; TimeoutError, which is an OSError, when there is none in time."""
+        self._socket.settimeout(timeout_s)
+        while True:
+            header = read_fixed_header(self._data, 0)
+            if header is not None and header[0] + header[1] <= len(self._data):
+                stop = header[0] + header[1]
+                first, body, self._data = self._data[0], self._data[header[0] : stop], self._data[stop:]
+                return p.decode(first, body, VERSION)
+            more = self._socket.recv(65_536)
+            if not more:
+                raise ConnectionResetError
+            self._data += more
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+class Qos2Publisher(Client):
+    """One message at a time, exactly once: after a break it takes up where the session stands."""
+
+    def __init__(self, name: str, port: int, topic: str) -> None:
+        super().__init__(name, port)
+        self._topic = topic
+        self._number = 0
+        self._released = True
+        """The last one was answered with PUBREC."""
+        self.acked: list[bytes] = []
+
+    def produced(self) -> Produced:
+        return Produced(self.name, self.acked, self._number)
+
+    def connection(self) -> None:
+        with Wire(self.port, self.name) as wire:
+            self.ready.set()
+            if self._number:
+                self._finish(wire, again=True)
+            while not self.ended.wait(PACE_S):
+                self._number += 1
+                self._released = False
+                self._finish(wire, again=False)
+
+    def _finish(self, wire: Wire, *, again: bool) -> None:
+        body, packet_id = b"%s:%d" % (self.name.encode(), self._number - 1), (self._number - 1) % 65_535 + 1
+        if not self._released:
+            wire.send(p.Publish(self._topic, body, 2, dup=again, packet_id=packet_id))
+            assert isinstance(wire.next(WAIT_S), p.PubRec)
+            self._released = True
+            self.acked.append(body)
+        wire.send(p.PubRel(packet_id))
+        assert isinstance(wire.next(WAIT_S), p.PubComp)
+
+
+class MqttConsumer(Client):
+    """A kept session's subscription, QoS 1 and 2 as the messages were sent."""
+
+    def __init__(self, name: str, port: int, pattern: str, qos: int) -> None:
+        super().__init__(name, port)
+        self.consumed = Consumed(name, exactly_once=qos == 2)
+        self._pattern = pattern
+        self._qos = qos
+        self._seen: set[int] = set()
+        self._lost: list[str] = []
+
+    def connection(self) -> None:
+        with Wire(self.port, self.name) as wire:
+            if not self.ready.is_set():
+                wire.send(p.Subscribe(1, (SubscriptionRequest(self._pattern, self._qos),)))
+                assert isinstance(wire.next(WAIT_S), p.SubAck)
+                self.ready.set()
+            else:
+                assert wire.session_present, "the session was forgotten"
+            while not self.ended.is_set():
+                try:
+                    packet = wire.next(0.2)
+                except TimeoutError:
+                    continue
+                self._take(wire, packet)
+
+    def _take(self, wire: Wire, packet: p.Packet) -> None:
+        if isinstance(packet, p.PubRel):
+            self._seen.discard(packet.packet_id)
+            wire.send(p.PubComp(packet.packet_id))
+            return
+        assert isinstance(packet, p.Publish)
+        if packet.qos == 1 or packet.packet_id not in self._seen:
+            self.consumed.got.append((time.monotonic(), packet.payload))
+        if packet.qos == 2:
+            self._seen.add(packet.packet_id)
+        wire.send(p.PubRec(packet.packet_id) if packet.qos == 2 else p.PubAck(packet.packet_id))
+        self.consumed.acked.setdefault(packet.payload, time.monotonic())
+
+
+class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has no types
+    """A connection of Proton's own client, a container each."""
+
+    def __init__(self, name: str, port: int, address: str, **options: Any) -> None:
+        Client.__init__(self, name, port)
+        MessagingHandler.__init__(self, auto_accept=False, auto_settle=True, **options)
+        self._address = address
+        self._connection: Any = None
+
+    def connection(self) -> None:
+        container = Container(self)
+        container.container_id = self.name
+        container.run()
+        self.ended.wait(RETRY_S)
+
+    def on_start(self, event: Any) -> None:
+        self._connection = event.container.connect(f"127.0.0.1:{self.port}", reconnect=False)
+        event.container.schedule(TICK_S, self)
+
+    def on_timer_task(self, event: Any) -> None:
+        if not self.ended.is_set():
+            event.container.schedule(TICK_S, self)
+        elif self.idle():
+            self._connection.close()
+            event.container.stop()
+        else:
+            event.container.schedule(TICK_S, self)
+
+    def idle(self) -> bool:
+        """Nothing is under way, so the connection may end."""
+        return True
+
+    def on_transport_error(self, event: Any) -> None:
+        event.container.stop()
+
+    def on_disconnected(self, event: Any) -> None:
+        event.container.stop()
+
+
+class AmqpProducer(AmqpClient):
+    """Sends as credit and a small window allow; acked is what was accepted."""
+
+    def __init__(self, name: str, port: int, address: str) -> None:
+        super().__init__(name, port, address)
+        self._number = 0
+        self._waiting: dict[Any, bytes] = {}
+        self.acked: list[bytes] = []
+
+    def produced(self) -> Produced:
+        return Produced(self.name, self.acked, self._number)
+
+    def on_connection_opened(self, event: Any) -> None:
+        self._waiting.clear()
+        event.container.create_sender(event.connection, self._address)
+        self.ready.set()
+
+    def on_sendable(self, event: Any) -> None:
+        self._send(event.sender)
+
+    def on_accepted(self, event: Any) -> None:
+        self.acked.append(self._waiting.pop(event.delivery.tag))
+        self._send(event.link)
+
+    def on_rejected(self, event: Any) -> None:
+        raise AssertionError(f"{self.name}: rejected: {event.delivery.remote.condition}")
+
+    def idle(self) -> bool:
+        return not self._waiting
+
+    def _send(self, sender: Any) -> None:
+        while sender.credit and len(self._waiting) < AMQP_WINDOW and not self.ended.is_set():
+            body = b"%s:%d" % (self.name.encode(), self._number)
+            self._number += 1
+            self._waiting[sender.send(Message(body=body, durable=True)).tag] = body
+            time.sleep(PACE_S)
+
+
+class AmqpConsumer(AmqpClient):
+    """Takes from a queue, or from a durable subscription of its own."""
+
+    def __init__(self, name: str, port: int, address: str, *, durable: bool = False) -> None:
+        super().__init__(name, port, address, prefetch=20)
+        self.consumed = Consumed(name)
+        self._options: Any = DurableSubscription() if durable else None
+
+    def on_connection_opened(self, event: Any) -> None:
+        event.container.create_receiver(
+            event.connection, self._address, name=f"{self.name}-link", options=self._options
+        )
+
+    def on_link_opened(self, event: Any) -> None:
+        self.ready.set()
+
+    def on_message(self, event: Any) -> None:
+        body = bytes(event.message.body)
+        self.consumed.got.append((time.monotonic(), body))
+        self.accept(event.delivery)
+        self.consumed.acked.setdefault(body, time.monotonic())
