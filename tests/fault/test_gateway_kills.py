@@ -17,6 +17,7 @@ import pytest
 
 from tests.fault.kills.checker import Consumed, Kill, Produced, Verdict, judge
 from tests.fault.kills.clients import AmqpConsumer, AmqpProducer, Client, MqttConsumer, Qos2Publisher
+from tests.fault.kills.nursery import Nursery
 from tests.support.processes import Waypost, edge, free_port, wait_until
 from tests.support.publisher import Publisher
 
@@ -27,13 +28,15 @@ class Load:
     """Two addresses, each with producers of every kind and consumers that should get all of it."""
 
     def __init__(self, mqtt: int, amqp: int) -> None:
-        self._publishers = [Publisher(f"{kind}1", mqtt, f"{kind}/kill", window=5) for kind in ("topic", "queue")]
-        self._producers = [
+        self._publishers: list[Publisher] = [
+            Publisher(f"{kind}1", mqtt, f"{kind}/kill", window=5) for kind in ("topic", "queue")
+        ]
+        self._producers: list[Qos2Publisher | AmqpProducer] = [
             Qos2Publisher("topic2", mqtt, "topic/kill"), Qos2Publisher("queue2", mqtt, "queue/kill"),
             AmqpProducer("topicA", amqp, "topic/kill"), AmqpProducer("queueA", amqp, "queue/kill"),
             Qos2Publisher("once", mqtt, "topic/once"),
         ]  # fmt: skip
-        self._consumers = [
+        self._consumers: list[MqttConsumer | AmqpConsumer] = [
             MqttConsumer("sub1", mqtt, "topic/kill", 1), AmqpConsumer("subA", amqp, "topic/kill", durable=True),
             AmqpConsumer("taker", amqp, "queue/kill"), MqttConsumer("sub2", mqtt, "topic/once", 2),
         ]  # fmt: skip
@@ -48,7 +51,9 @@ class Load:
 
     def end(self) -> None:
         """Producers stop; consumers take what is left, and stop."""
-        for producer in (*self._publishers, *self._producers):
+        for publisher in self._publishers:
+            publisher.end()
+        for producer in self._producers:
             producer.end()
         wait_until(self._drained, timeout_s=DRAINED_S, what="consumers have all that was acked", every_s=0.2)
         for consumer in self._consumers:
@@ -93,8 +98,8 @@ def campaign(folder: Path, count: int) -> dict[str, Verdict]:
     seed = int(os.environ.get("WAYPOST_SEED", random.randrange(1 << 32)))
     print(f"WAYPOST_SEED={seed}")
     mqtt, amqp = free_port(), free_port()
-    gateway = edge(folder, "gw", f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
-    with gateway:
+    arguments = edge(folder, "gw", f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}").arguments
+    with Nursery(folder / "gw.log", *arguments[3:]) as gateway:
         load = Load(mqtt, amqp)
         load.start()
         kills = kill(gateway, count, random.Random(seed))

@@ -46,12 +46,16 @@ class Waypost:
         self.arguments = [sys.executable, "-m", "edge.appliance.main", *arguments]
         self.log = log
         self.endpoints: dict[str, tuple[str, int]] = {}
+        self.environment: dict[str, str] | None = None
+        """Of the process; None: ours."""
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
         """Start and wait for `ready`; AssertionError with the log when it ends before."""
         with self.log.open("a") as stderr:
-            self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            self.process = subprocess.Popen(
+                self.arguments, stdout=subprocess.PIPE, stderr=stderr, text=True, env=self.environment
+            )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("ready"), f"{self.arguments}: {line!r}\n{self.log.read_text()}"

@@ -19,7 +19,7 @@ from tests.fault.kills.checker import Consumed, Produced
 
 VERSION = 4
 WAIT_S = 10.0
-RETRY_S = 0.03
+RETRY_S = 0.1
 TICK_S = 0.1
 AMQP_WINDOW = 5
 PACE_S = 0.002

@@ -106,8 +106,8 @@ class Model:
             then.cursors[name, log] = position
         for append in group.appends:
             then._append(append)
-        for key in group.dropped:
-            then.cursors.pop(tuple(key), None)
+        for cursor, log in group.dropped:
+            then.cursors.pop((cursor, log), None)
         for key in group.deletes:
             then.state.pop(key, None)
         return then

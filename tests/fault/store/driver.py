@@ -1,0 +1,143 @@
+"""A store in a process of its own, on a medium that fails, driven line by line: ``driver DIR``, JSON in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from bridge.message import Run
+from edge.broker.store.contract import StoreError
+from tests.contract.store.rig import Rig
+from tests.fault.store.history import Observed
+from tests.fault.store.observe import observe, open_store
+
+
+class Answer(msgspec.Struct):
+    """What a command led to."""
+
+    error: str = ""
+    """Class of the StoreError, or nothing."""
+    text: str = ""
+    observed: Observed | None = None
+    bodies: list[str] = []
+
+
+class Command(msgspec.Struct):
+    do: str
+    bodies: list[str] = []
+    upto: int = 0
+    received_at: int = 1
+
+
+class Driven:
+    """The other side: commands to the process. A context manager."""
+
+    def __init__(self, directory: Path, environment: dict[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fault.store.driver", str(directory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+            )
+        self.opened = self._answer()
+
+    def commit(self, *bodies: str, received_at: int = 1) -> str:
+        """Append to the queue and commit; the error's class, or nothing."""
+        return self._ask("commit", bodies=list(bodies), received_at=received_at).error
+
+    def acknowledge(self, upto: int) -> str:
+        """All positions up to this one, and a commit for it."""
+        return self._ask("acknowledge", upto=upto).error
+
+    def observe(self) -> Observed:
+        observed = self._ask("observe").observed
+        assert observed is not None
+        return observed
+
+    def bodies(self) -> list[str]:
+        """What a consumer that begins at the front is given; nothing where reading fails."""
+        return self._ask("read").bodies
+
+    def close(self) -> str:
+        return self._ask("close").error
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def _ask(self, do: str, **arguments: Any) -> Answer:
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(Command(do, **arguments)) + b"\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Answer:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._log.read_text()
+        return msgspec.json.decode(line, type=Answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate(timeout=20)
+
+
+class _Driver:
+    def __init__(self, directory: Path) -> None:
+        self._rig: Rig = open_store(directory)
+        self._log = self._rig.store.log("queue jobs")
+        self._cursor = self._rig.store.open_cursor("consumer", self._log, 0)
+
+    def do(self, command: Command) -> Answer:
+        match command.do:
+            case "commit":
+                bodies = [body.encode() for body in command.bodies]
+                self._rig.store.append(self._log, Run("jobs", "device", 1, b"", bodies, command.received_at))
+                return self._commit()
+            case "acknowledge":
+                self._rig.store.acknowledge(self._cursor, 0, command.upto)
+                return self._commit()
+            case "read":
+                return Answer(bodies=[body.decode() for *_, body in self._rig.read_all(self._log)])
+            case "close":
+                self._rig.store.close()
+                return Answer()
+        return Answer(observed=observe(self._rig))
+
+    def _commit(self) -> Answer:
+        error = self._rig.commit().error
+        return Answer() if error is None else Answer(type(error).__name__, str(error))
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO)
+    answers = os.dup(1)
+
+    def answer(what: Answer) -> None:
+        os.write(answers, msgspec.json.encode(what) + b"\n")
+
+    try:
+        driver = _Driver(Path(sys.argv[1]))
+    except StoreError as error:
+        answer(Answer(type(error).__name__, str(error)))
+        return
+    answer(Answer())
+    for line in sys.stdin.buffer:
+        answer(driver.do(msgspec.json.decode(line, type=Command)))
+
+
+if __name__ == "__main__":
+    main()

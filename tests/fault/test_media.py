@@ -1,0 +1,256 @@
+"""The medium fails in every way a card does; each outcome is a row of the table in ``edge/broker/store/README.md``."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fault.store.driver import Driven
+from tests.fault.store.history import Observed
+from tests.support.medium import Files, Medium
+
+NAME = "queue jobs"
+TEN_YEARS_NS = 10 * 365 * 86_400 * 1_000_000_000
+
+
+@pytest.fixture
+def medium(tmp_path: Path) -> Iterator[Medium]:
+    (tmp_path / "disk").mkdir()
+    with Medium(tmp_path / "disk", folder=tmp_path) as medium:
+        yield medium
+
+
+@pytest.fixture
+def start(medium: Medium, tmp_path: Path) -> Callable[[], Driven]:
+    return lambda: Driven(tmp_path / "disk" / "data", medium.environment, tmp_path / "driver.log")
+
+
+def bodies(prefix: str, count: int, size: int = 200) -> list[str]:
+    return [f"{prefix}{number}".ljust(size, "-") for number in range(count)]
+
+
+def shows(observed: Observed, expected: list[str]) -> None:
+    """Exactly these messages, in dense positions and sequences, and figures that say so."""
+    first, end = observed.bounds[NAME]
+    assert [body for *_, body in observed.messages[NAME]] == expected[first:]
+    assert [position for position, *_ in observed.messages[NAME]] == list(range(first, end))
+    assert [sequence for _, _, sequence, _ in observed.messages[NAME]] == list(range(first, end))
+    assert end == len(expected)
+    assert observed.figures == (end - first, sum(len(body) for body in expected[first:])), "the accounting is exact"
+
+
+class TestFull:
+    """ENOSPC at the last byte, and space again."""
+
+    @pytest.mark.parametrize("room", [0, 1, 100_000, 300_001])
+    def test_refused_until_there_is_space(self, medium: Medium, start: Callable[[], Driven], room: int) -> None:
+        with start() as store:
+            kept = bodies("before", 3)
+            assert store.commit(*kept) == ""
+            medium.limit(room)
+            for number in range(200):
+                more = bodies(f"{number}:", 5, 3_000)
+                error = store.commit(*more)
+                if error:
+                    break
+                kept += more
+            assert error == "StoreFull"
+            for _ in range(10):
+                assert store.commit(*bodies("refused", 2, 3_000)) == "StoreFull"
+            shows(store.observe(), kept)
+            medium.limit(1 << 30)
+            after = bodies("after", 4)
+            assert store.commit(*after) == ""
+            shows(store.observe(), kept + after)
+            assert store.acknowledge(3) == ""
+            assert "commits succeed again" in store.log()
+            last = store.observe()
+        with start() as store:
+            assert store.opened.error == ""
+            shows(store.observe(), kept + after)
+            assert store.observe().bounds[NAME][0] >= last.bounds[NAME][0]
+
+    def test_a_full_medium_opens_and_is_read(self, medium: Medium, start: Callable[[], Driven]) -> None:
+        with start() as store:
+            assert store.commit("kept") == ""
+        medium.limit(0)
+        with start() as store:
+            # The log's index is not counted: it is memory of SQLite's, on any file system with a page left.
+            assert store.opened.error == ""
+            assert store.commit("x" * 9_000) == "StoreFull"
+            assert store.bodies() == ["kept"]
+
+
+class TestFailing:
+    """EIO and a file system that became read-only."""
+
+    @pytest.mark.parametrize("files", [Files.LOG, Files.ALL])
+    @pytest.mark.parametrize(("call", "code"), [("write", errno.EIO), ("sync", errno.EIO), ("write", errno.EROFS)])
+    def test_writing(self, medium: Medium, start: Callable[[], Driven], files: Files, call: str, code: int) -> None:
+        with start() as store:
+            kept = bodies("before", 3)
+            assert store.commit(*kept) == ""
+            medium.fail(files, **{call: code})  # type: ignore[arg-type]
+            for _ in range(5):
+                assert store.commit("refused" * 100) == "StoreError"
+                shows(store.observe(), kept)
+            medium.heal()
+            kept += bodies("after", 3)
+            assert store.commit(*kept[3:]) == ""
+            shows(store.observe(), kept)
+        with start() as store:
+            shows(store.observe(), kept)
+
+    @pytest.mark.parametrize(("call", "code"), [("write", errno.EIO), ("sync", errno.EIO)])
+    def test_moving_the_log_into_the_file(
+        self, medium: Medium, start: Callable[[], Driven], call: str, code: int
+    ) -> None:
+        """The checkpoint fails; commits need the log only and go on, and a later checkpoint does all of it."""
+        with start() as store:
+            medium.fail(Files.DATABASE, **{call: code})  # type: ignore[arg-type]
+            kept: list[str] = []
+            for number in range(20):
+                kept += bodies(f"{number}:", 4, 4_000)
+                assert store.commit(*kept[-4:]) == ""
+            assert "checkpoint: disk I/O error" in store.log()
+            shows(store.observe(), kept)
+            medium.heal()
+            for number in range(20):
+                kept += bodies(f"more {number}:", 4, 4_000)
+                assert store.commit(*kept[-4:]) == ""
+            shows(store.observe(), kept)
+        with start() as store:
+            shows(store.observe(), kept)
+
+    def test_reading(self, medium: Medium, start: Callable[[], Driven]) -> None:
+        with start() as store:
+            kept = bodies("kept", 40, 5_000)
+            assert store.commit(*kept) == ""
+        with start() as store:
+            medium.fail(Files.ALL, read=errno.EIO)
+            assert store.bodies() == []
+            assert "read of log" in store.log()
+            medium.heal()
+            shows(store.observe(), kept)
+
+    def test_opening_on_a_read_only_medium(self, medium: Medium, start: Callable[[], Driven]) -> None:
+        with start() as store:
+            assert store.commit("kept") == ""
+        medium.fail(Files.ALL, write=errno.EROFS, opening=errno.EROFS)
+        with start() as store:
+            assert store.opened.error == "StoreInaccessible"
+            assert "mounted read-write" in store.opened.text
+        medium.heal()
+        with start() as store:
+            assert store.bodies() == ["kept"]
+
+    def test_opening_on_a_medium_that_does_not_sync(self, medium: Medium, start: Callable[[], Driven]) -> None:
+        with start() as store:
+            assert store.commit("kept") == ""
+        medium.fail(Files.ALL, sync=errno.EIO)
+        with start() as store:
+            assert store.opened.error == "StoreError"
+            assert "the medium failed" in store.opened.text
+        medium.heal()
+        with start() as store:
+            assert store.bodies() == ["kept"]
+
+
+class TestDamaged:
+    """Bytes that changed, files that went."""
+
+    @pytest.fixture
+    def closed(self, start: Callable[[], Driven], tmp_path: Path) -> Path:
+        """A store of 40 messages in 20 commits, closed."""
+        with start() as store:
+            for number in range(20):
+                assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
+            assert store.close() == ""
+        return tmp_path / "disk" / "data"
+
+    @staticmethod
+    def all_bodies() -> list[str]:
+        return [body for number in range(20) for body in bodies(f"{number}:", 2, 2_500)]
+
+    def test_a_torn_page_of_bodies(self, closed: Path, start: Callable[[], Driven]) -> None:
+        """The segment is skipped and reported; the others are delivered, and the log goes on."""
+        path = closed / "store.sqlite"
+        data = bytearray(path.read_bytes())
+        at = data.index(b"7:1---") + 600
+        data[at : at + 512] = bytes(512)
+        path.write_bytes(data)
+        with start() as store:
+            expected = [body for body in self.all_bodies() if not body.startswith("7:")]
+            assert store.bodies() == expected
+            assert "2 messages is damaged and skipped" in store.log()
+            assert store.commit("more") == ""
+            assert store.bodies() == [*expected, "more"]
+
+    def test_a_torn_page_of_the_tree(self, closed: Path, start: Callable[[], Driven]) -> None:
+        """The first page of the file says what the file is: opening is refused, nothing is written."""
+        path = closed / "store.sqlite"
+        data = bytearray(path.read_bytes())
+        data[:512] = bytes(512)
+        path.write_bytes(data)
+        with start() as store:
+            assert store.opened.error == "StoreDamaged"
+        assert path.read_bytes() == data
+
+    @pytest.mark.parametrize("keep", [0, 20, 32, 5_000, 60_000])
+    def test_a_truncated_log(self, start: Callable[[], Driven], tmp_path: Path, keep: int) -> None:
+        """What the medium kept is there up to a whole commit, and the store goes on."""
+        with start() as store:
+            for number in range(20):
+                assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
+        log = tmp_path / "disk" / "data" / "store.sqlite-wal"
+        assert log.stat().st_size > 60_000
+        os.truncate(log, keep)
+        with start() as store:
+            assert store.opened.error == ""
+            kept = store.observe().messages.get(NAME, [])
+            assert len(kept) % 2 == 0
+            assert [body for *_, body in kept] == self.all_bodies()[: len(kept)]
+            assert store.commit("more") == ""
+            assert store.bodies()[-1] == "more"
+
+    @pytest.mark.parametrize("running", [False, True])
+    def test_a_deleted_index_of_the_log(self, start: Callable[[], Driven], tmp_path: Path, running: bool) -> None:
+        index = tmp_path / "disk" / "data" / "store.sqlite-shm"
+        with start() as store:
+            for number in range(10):
+                assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
+            if running:
+                index.unlink()
+            for number in range(10, 20):
+                assert store.commit(*bodies(f"{number}:", 2, 2_500)) == ""
+            shows(store.observe(), self.all_bodies())
+        index.unlink(missing_ok=True)
+        with start() as store:
+            shows(store.observe(), self.all_bodies())
+
+    def test_two_processes(self, start: Callable[[], Driven]) -> None:
+        with start() as store:
+            assert store.commit("kept") == ""
+            with start() as second:
+                assert second.opened.error == "StoreBusy"
+            assert store.commit("more") == ""
+            assert store.bodies() == ["kept", "more"]
+
+
+@pytest.mark.parametrize("jump", [TEN_YEARS_NS, -TEN_YEARS_NS])
+def test_the_clock_jumps(start: Callable[[], Driven], jump: int) -> None:
+    """Order, names and cursors come from counters: what time a message says it is changes none of them."""
+    now = 1_790_000_000_000_000_000
+    with start() as store:
+        assert store.commit("a", received_at=now) == ""
+        assert store.commit("b", received_at=now + jump) == ""
+        assert store.commit("c", received_at=now + 1) == ""
+        assert store.acknowledge(0) == ""
+        assert store.close() == ""
+    with start() as store:
+        shows(store.observe(), ["a", "b", "c"])
+        assert store.observe().cursors[0][2:] == (1, [])
