@@ -49,6 +49,10 @@ class Load:
         for publisher in self._publishers:
             publisher.start()
 
+    def acked(self) -> int:
+        """Messages acked so far, of all producers."""
+        return sum(len(producer.acked) for producer in (*self._publishers, *self._producers))
+
     def end(self) -> None:
         """Producers stop; consumers take what is left, and stop."""
         for publisher in self._publishers:
@@ -80,10 +84,13 @@ class Load:
         return True
 
 
-def kill(gateway: Waypost, count: int, chance: random.Random) -> list[Kill]:
-    """`count` kills at random moments, each as soon as the gateway has served for a while; monotonic seconds."""
+def kill(gateway: Waypost, load: Load, count: int, chance: random.Random) -> list[Kill]:
+    """`count` kills at random moments: most after something was acked since the start, some within the start."""
     kills: list[Kill] = []
     for number in range(count):
+        acked = load.acked()
+        if chance.random() < 0.8:
+            wait_until(lambda acked=acked: load.acked() > acked, timeout_s=30, what="it serves", every_s=0.01)
         time.sleep(chance.uniform(0.02, 0.4))  # the random moment
         at = time.monotonic()
         gateway.kill()
@@ -102,7 +109,7 @@ def campaign(folder: Path, count: int) -> dict[str, Verdict]:
     with Nursery(folder / "gw.log", *arguments[3:]) as gateway:
         load = Load(mqtt, amqp)
         load.start()
-        kills = kill(gateway, count, random.Random(seed))
+        kills = kill(gateway, load, count, random.Random(seed))
         load.end()
         assert gateway.stop() == 0
     verdicts = load.verdicts(kills)
@@ -114,7 +121,7 @@ def campaign(folder: Path, count: int) -> dict[str, Verdict]:
 def hold(verdicts: dict[str, Verdict], kills: int) -> None:
     for address, verdict in verdicts.items():
         assert not verdict.problems, f"{address}: " + "\n".join(verdict.problems[:5])
-        assert verdict.acked > 5 * kills, "there was load"
+        assert verdict.acked > kills, "there was load"
     assert verdicts["topic/once"].again == 0
 
 
