@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from deltalake import DeltaTable
 
@@ -22,10 +23,18 @@ RESOURCES = """
 """
 
 
+def landed(telemetry: list[dict[str, Any]]) -> set[int]:
+    return {row["sequence"] for row in telemetry}
+
+
+def given_up(ledger: list[dict[str, Any]]) -> list[int]:
+    return [n for entry in ledger for n in range(entry["first_sequence"], entry["last_sequence"] + 1)]
+
+
 def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
 
-    def rows(table: str) -> list[dict[str, object]]:
+    def rows(table: str) -> list[dict[str, Any]]:
         found = lake / table
         return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
 
@@ -37,23 +46,18 @@ def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
         for number in range(sent):
             client.publish("plant/7", b"%0100d" % number, 1)
     gateway.kill()
-    with gateway, hub(tmp_path, f"--amqp=127.0.0.1:{port}"), Client(gateway, "d") as client:
+    with gateway, Client(gateway, "d") as client:
         client.publish("plant/7", b"newest", 1)
-
-        def sequences() -> set[object]:
-            return {row["sequence"] for row in rows("telemetry")}
-
-        wait_until(lambda: sent in sequences(), timeout_s=60, what="the newest message is in the lake")
-        wait_until(lambda: bool(rows("ledger")), timeout_s=30, what="the ledger is in the lake")
-        landed = sequences()
-        ledger = rows("ledger")
-    given_up = {
-        n for entry in ledger for n in range(int(str(entry["first_sequence"])), int(str(entry["last_sequence"])) + 1)
-    }
-    assert landed | given_up == set(range(sent + 1))
-    assert not landed & given_up
-    assert 40 <= len(landed) <= 51
+        with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+            wait_until(
+                lambda: landed(rows("telemetry")) | set(given_up(rows("ledger"))) == set(range(sent + 1)),
+                timeout_s=60,
+                what="every sequence is in the lake or explained",
+            )
+    assert not landed(rows("telemetry")) & set(given_up(rows("ledger")))
+    assert 40 <= len(landed(rows("telemetry"))) <= 51
+    ledger = rows("ledger")
     assert {(entry["gateway"], entry["address"], entry["reason"]) for entry in ledger} == {
         ("gw1", "plant/7", "evicted")
     }
-    assert sum(int(str(entry["bytes"])) for entry in ledger) == 100 * len(given_up)
+    assert sum(entry["bytes"] for entry in ledger) == 100 * len(given_up(ledger))
