@@ -176,7 +176,8 @@ class Quotas:
         if there < missing:
             return False
         ahead = min((quota or there) // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX)
-        self._store.evict(log, min(there, missing + ahead))
+        give_way = self._store.thin if account.policy.when_full is WhenFull.THIN else self._store.evict
+        give_way(log, min(there, missing + ahead))
         return True
 
     def _allow(self) -> None:

@@ -19,6 +19,7 @@ from bridge.connection import Connection
 from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
+from edge.broker import summaries
 from edge.broker.addresses import AddressTable
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
@@ -40,7 +41,7 @@ from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.session import MqttSession
 from edge.broker.router import Router
-from edge.broker.store.contract import Committed, Store
+from edge.broker.store.contract import Committed, Store, Summary
 from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Broker:
             policies=configuration.policies,
             monotonic_s=self._loop.time,
         )
+        store.summary = Summary(summaries.kind, summaries.summarise)
         self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
         self.router.quotas.space_bytes = configuration.quota_bytes
         self.router.quotas.tick()

@@ -82,6 +82,21 @@ class Loss(NamedTuple):
     """UTC nanoseconds."""
 
 
+Summarise = Callable[[Sequence[tuple[Run, bytes]]], Run | None]
+"""What several messages of one device and address, oldest first, amount to: a run of one, or None when they cannot be
+summed up. ``Run.received_at`` is that of the last."""
+
+Kind = Callable[[Run, bytes], str | None]
+"""Messages of the same kind can be summed up together; None: this one stays as it is."""
+
+
+class Summary(NamedTuple):
+    """How messages are told apart and summed up; called on the writer's thread."""
+
+    kind: Kind
+    summarise: Summarise
+
+
 class LedgerEntry(NamedTuple):
     """A row of the loss ledger: a `Loss` with its number, which ascends in the order of the decisions."""
 
@@ -148,6 +163,8 @@ class Store(Protocol):
     epoch: str
     """32 hex digits, random, made with the store."""
     on_commit: Callable[[Committed], None]
+    summary: Summary | None
+    """How messages are thinned; None: not at all."""
 
     @property
     def pending_bytes(self) -> int:
@@ -251,6 +268,15 @@ class Store(Protocol):
         What some cursor had not acknowledged (and `narrow` says it wanted) becomes ledger entries of that commit, with
         reason ``evicted``. Asking again before the commit adds up. Less is evicted when the log holds less, or more
         than one commit may delete.
+        """
+        ...
+
+    def thin(self, log: int, size: int) -> None:
+        """Free `size` bytes of bodies of a log or a little more by summing up its oldest messages (`summary` says how),
+        and by evicting the oldest where that is not enough. Otherwise as `evict`; the reason is ``thinned``.
+
+        Positions go missing: what was summed up is not there any more for any cursor, and nothing is summed up that a
+        cursor has acknowledged.
         """
         ...
 

@@ -29,6 +29,8 @@ class LogState:
     doomed: int = 0
     """Everything below may be gone once the running commit is done."""
     cursors: set[int] = field(default_factory=set)
+    thinned_to: tuple[int, int] = (0, 0)
+    """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,35 @@ class Evicted(NamedTuple):
     losses: Sequence[Loss] = ()
 
 
+class Thinning(NamedTuple):
+    """Free `bytes` of bodies of a log, going on at pass `level` and `position`; `limit` is the first position that must
+    stay as it is, `read_bytes_max` the most that may be read for it."""
+
+    log: int
+    level: int
+    position: int
+    first: int
+    limit: int
+    bytes: int
+    read_bytes_max: int
+    holders: Sequence[Holder]
+    now_ns: int
+
+
+@dataclass(slots=True)
+class Thinned:
+    """What a `Thinning` did, and where it is to go on; `level` is the number of passes when none is left."""
+
+    log: int
+    level: int
+    position: int
+    ended: bool = False
+    """Everything was thinned by every interval."""
+    freed: int = 0
+    read: int = 0
+    losses: list[Loss] = field(default_factory=list)
+
+
 class GivenUp(NamedTuple):
     """Positions a cursor is done with; `if_kept`: only with what the group appends."""
 
@@ -128,6 +159,7 @@ class Outcome(NamedTuple):
     error: StoreError | None
     reclaimed: Sequence[Reclaimed] = ()
     evicted: Sequence[Evicted] = ()
+    thinned: Sequence[Thinned] = ()
     entries: Entries = Entries()
 
 
@@ -162,6 +194,9 @@ class Group:
     evicting: dict[int, int] = field(default_factory=dict)
     """Bytes asked to be evicted, by log."""
     evictions: list[Eviction] = field(default_factory=list)
+    thinning: dict[int, int] = field(default_factory=dict)
+    """Bytes asked to be freed by thinning, by log."""
+    thinnings: list[Thinning] = field(default_factory=list)
     reclaim_bytes_max: int = 0
     outcome: Outcome | None = None
     done: threading.Event = field(default_factory=threading.Event)

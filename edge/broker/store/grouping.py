@@ -22,6 +22,7 @@ from edge.broker.store.contract import (
     LogInfo,
     StoreError,
     StoreInfo,
+    Summary,
 )
 from edge.broker.store.group import (
     Group,
@@ -50,6 +51,7 @@ class GroupingStore(Places, ABC):
         super().__init__(limits)
         self.epoch = epoch
         self.on_commit: Callable[[Committed], None] = _ignore
+        self.summary: Summary | None = None
         self._post = post
         self._clock = clock
         self._closed = False
@@ -172,10 +174,11 @@ class GroupingStore(Places, ABC):
         return len(self._runs)
 
     def log_bytes(self, log: int) -> int:
-        size = self._logs[log].bytes + self._sizes.get(log, 0) - self._evicting.get(log, 0)
+        size = self._logs[log].bytes + self._sizes.get(log, 0)
+        size -= self._evicting.get(log, 0) + self._thinning.get(log, 0)
         sealed = self._sealed
         if sealed is not None:
-            size += sealed.sizes.get(log, 0) - sealed.evicting.get(log, 0)
+            size += sealed.sizes.get(log, 0) - sealed.evicting.get(log, 0) - sealed.thinning.get(log, 0)
         return max(0, size)
 
     def flush(self) -> bool:
@@ -248,6 +251,7 @@ class GroupingStore(Places, ABC):
         self._batch_due = None
         group.given_up, self._given_up = self._given_up, []
         group.evicting, self._evicting = self._evicting, {}
+        group.thinning, self._thinning = self._thinning, {}
         group.losses = self._ledger.take()
         self._sealed = group
         group.monotonic_ns = int(now * 1e9)
@@ -303,7 +307,7 @@ class GroupingStore(Places, ABC):
         limits = self._limits
         group.counting = (
             last
-            or bool(group.evicting)
+            or bool(group.evicting or group.thinning)
             or self._uncounted_commits + 1 >= limits.counted_commits_max
             or self._uncounted_bytes + group.size >= limits.counted_bytes_max
             or len(self._uncounted) + len(group.sequences) >= limits.counted_addresses_max
@@ -368,6 +372,8 @@ class GroupingStore(Places, ABC):
             self._uncounted_bytes += group.size
         for evicted in outcome.evicted:
             self._evicted(evicted)
+        for thinned in outcome.thinned:
+            self._thinned(thinned)
         for reclaimed in outcome.reclaimed:
             self._reclaimed(reclaimed)
 

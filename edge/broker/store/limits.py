@@ -63,6 +63,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Logs one commit deletes from; the others take their turn in the next."""
     evict_bytes_max: int = 8 * MIB
     """Bytes of bodies one commit may evict: they are read to name what is lost, about 30 ms on a Pi."""
+    thin_bytes_max: int = 8 * MIB
+    """Bytes of bodies one commit may read to thin them: about 80 000 readings, 0.3 s on the writer's thread of a PC."""
     ledger_entries_max: int = 10_000
     """Entries of the loss ledger, about 150 bytes each. Beyond it ranges grow over what lies between them; at twice as
     many the oldest go."""

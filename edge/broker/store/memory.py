@@ -12,11 +12,23 @@ from itertools import chain
 from bridge.message import Stored
 from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError
 from edge.broker.store.eviction import EVICTED, losses_of
-from edge.broker.store.group import Evicted, Eviction, Group, LogState, Outcome, Reclaim, Reclaimed
+from edge.broker.store.group import (
+    Evicted,
+    Eviction,
+    Group,
+    Holder,
+    LogState,
+    Outcome,
+    Reclaim,
+    Reclaimed,
+    Thinned,
+    Thinning,
+)
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.ledger import Entries
 from edge.broker.store.limits import Limits
 from edge.broker.store.progress import unpack
+from edge.broker.store.thinning import INTERVALS_S, THINNED, summed_up
 
 
 class MemoryStore(GroupingStore):
@@ -101,8 +113,31 @@ class MemoryStore(GroupingStore):
                 values[key] = value
         evicted = [self._evict(eviction) for eviction in group.evictions]
         losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))
-        entries = self._enter(list(chain(losses, *(part.losses for part in evicted))))
-        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, entries)
+        thinned = [self._thin(thinning, evicted) for thinning in group.thinnings]
+        losses += chain.from_iterable(part.losses for part in evicted)
+        losses += chain.from_iterable(part.losses for part in thinned)
+        entries = self._enter(losses)
+        return Outcome(None, [self._drop(reclaim) for reclaim in group.reclaims], evicted, thinned, entries)
+
+    def _thin(self, job: Thinning, evicted: list[Evicted]) -> Thinned:
+        done = Thinned(job.log, 0, 0, ended=True)
+        runs = self._kept.get(job.log, [])
+        old = [stored for stored in runs if stored.position + len(stored.run.bodies) <= job.limit]
+        open_ = [stored for stored in old if not _acknowledged(stored, job.holders)]
+        for interval_s in INTERVALS_S if self.summary is not None else ():
+            if done.freed >= job.bytes or self.summary is None:
+                break
+            before = sum(len(body) for stored in open_ for body in stored.run.bodies)
+            open_, gone = summed_up(open_, interval_s, self.summary)
+            done.freed += before - sum(len(body) for stored in open_ for body in stored.run.bodies)
+            done.losses += losses_of(job.holders, gone, THINNED, job.now_ns)
+        rest = [stored for stored in runs if stored not in old]
+        acknowledged = [stored for stored in old if _acknowledged(stored, job.holders)]
+        self._kept[job.log] = sorted([*acknowledged, *open_, *rest], key=_position)
+        if done.freed < job.bytes:
+            missing = job.bytes - done.freed
+            evicted.append(self._evict(Eviction(job.log, job.first, job.limit, missing, job.holders, job.now_ns)))
+        return done
 
     def _enter(self, losses: Sequence[Loss]) -> Entries:
         entries = self._ledger.entries(losses)
@@ -127,6 +162,12 @@ class MemoryStore(GroupingStore):
         del runs[:stop]
         first = gone[-1].position + len(gone[-1].run.bodies) if gone else reclaim.first
         return Reclaimed(reclaim.log, first, sum(len(body) for stored in gone for body in stored.run.bodies), True)
+
+
+def _acknowledged(stored: Stored, holders: Sequence[Holder]) -> bool:
+    """Some cursor is done with some of it."""
+    last = stored.position + len(stored.run.bodies) - 1
+    return any(holder.progress.within(stored.position, last) for holder in holders)
 
 
 def _position(stored: Stored) -> int:

@@ -21,6 +21,8 @@ from edge.broker.store.group import (
     LogState,
     Reclaim,
     Reclaimed,
+    Thinned,
+    Thinning,
 )
 from edge.broker.store.ledger import OpenLedger
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX, Limits
@@ -45,6 +47,7 @@ class Places:
         self._dropped: set[int] = set()
         self._given_up: list[GivenUp] = []
         self._evicting: dict[int, int] = {}
+        self._thinning: dict[int, int] = {}
         self._ledger = OpenLedger(limits)
         self._urgent = False
         self._batch_due: float | None = None
@@ -133,6 +136,10 @@ class Places:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def thin(self, log: int, size: int) -> None:
+        self._thinning[log] = self._thinning.get(log, 0) + size
+        self._urgent = True
+
     def _pass(self, state: CursorState, first: int, last: int) -> bool:
         """The cursor is done with these positions; False when it was before. Raises ValueError."""
         log = self._logs[state.log]
@@ -173,10 +180,19 @@ class Places:
         left, now_ns = self._limits.evict_bytes_max, time.time_ns()
         for log, size in group.evicting.items():
             state = self._logs[log]
-            cursors = (self._cursors[cursor] for cursor in sorted(state.cursors))
-            holders = [Holder(cursor.name, cursor.progress.copy(), cursor.wants) for cursor in cursors]
+            holders = self._holders(state)
             group.evictions.append(Eviction(log, state.first, state.next, min(size, left), holders, now_ns))
             left = max(0, left - size)
+        for log, size in group.thinning.items():
+            state = self._logs[log]
+            span = (*state.thinned_to, state.first, state.next)
+            group.thinnings.append(
+                Thinning(log, *span, size, self._limits.thin_bytes_max, self._holders(state), now_ns)
+            )
+
+    def _holders(self, state: LogState) -> list[Holder]:
+        cursors = (self._cursors[cursor] for cursor in sorted(state.cursors))
+        return [Holder(cursor.name, cursor.progress.copy(), cursor.wants) for cursor in cursors]
 
     def _choose_reclaims(self, group: Group) -> None:
         """Pick logs to delete from: never what is not counted, and on a busy store only when counting anyway."""
@@ -215,6 +231,11 @@ class Places:
         return rows
 
     # --- after its commit -------------------------------------------------------------------------------------
+
+    def _thinned(self, thinned: Thinned) -> None:
+        state = self._logs[thinned.log]
+        state.bytes -= thinned.freed
+        state.thinned_to = (0, 0) if thinned.ended else (thinned.level, thinned.position)
 
     def _evicted(self, evicted: Evicted) -> None:
         state = self._logs[evicted.log]

@@ -50,6 +50,7 @@ class Reader:
         self._post = post
         self._damaged = damaged
         self._limits = limits
+        self._outdated = False
         self._partly_read: OrderedDict[int, list[Stored]] = OrderedDict()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
@@ -57,6 +58,10 @@ class Reader:
 
     def submit(self, request: Request) -> None:
         self._requests.put(request)
+
+    def forget(self) -> None:
+        """Segments were rewritten: what was kept of them is not what they are any more."""
+        self._outdated = True
 
     def stop(self) -> None:
         """End the thread and close the connection; requests under way are not answered. Blocks."""
@@ -77,6 +82,9 @@ class Reader:
     def read(self, request: Request) -> list[Stored]:
         """What `request` asks for. Raises sqlite3.Error."""
         taken: list[Stored] = []
+        if self._outdated:
+            self._outdated = False
+            self._partly_read.clear()
         if request.position >= request.end:
             return taken
         size = 0

@@ -59,10 +59,14 @@ CREATE VIEW losses AS
     FROM ledger GROUP BY subscription, address, reason;
 """
 
-MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER)
+_THINNED: Final = """
+CREATE TABLE thinned (key INTEGER PRIMARY KEY, level INTEGER NOT NULL) STRICT;
+"""
+
+MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED)
 """``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
 
-COMPATIBLE_FROM: Final = 1
+COMPATIBLE_FROM: Final = 3
 """The oldest program version that can work with what the newest migration leaves: a gateway that went back to its
 previous image opens the store its successor migrated. Kept in ``meta`` as ``<version>:<compatible from>``, so that it
 counts for the version it was written with and no other."""

@@ -9,6 +9,9 @@ Layout, little-endian, lengths in bytes::
     messages x body length                       unsigned, `width` bytes each (1, 2 or 4)
     bodies
 
+Version 2, of thinned messages, has positions missing: its runs have ``| offset u32`` more, the place of the run's first
+message after the position in the key, and `Row.messages` is the span of positions, which no other segment uses.
+
 Lengths stand together so that packing and unpacking a thousand bodies is one call each: nothing here loops over
 messages in Python except the slicing. A CRC-32 over the row's other columns and the data shows every torn or rotten
 segment; it is a column of its own, so that it needs no copy of the data.
@@ -23,11 +26,14 @@ from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
 from bridge.message import Run, Stored
+from edge.broker.store.limits import POSITION_MAX
 
 VERSION: Final = 1
+SPARSE: Final = 2
 
 _PREAMBLE: Final = struct.Struct("<BBI")
 _RUN: Final = struct.Struct("<HHIHIqQ")
+_SPARSE_RUN: Final = struct.Struct("<HHIHIqQI")
 _COLUMNS: Final = struct.Struct("<qqqqq")
 _WIDTHS: Final = {1: "B", 2: "H", 4: "I"}
 
@@ -42,6 +48,7 @@ class Row(NamedTuple):
     key: int
     """``log << POSITION_BITS | first position``"""
     messages: int
+    """How many positions it covers, from the one in `key` on."""
     body_bytes: int
     boot: int
     """Row of table ``boot``."""
@@ -63,27 +70,31 @@ class Head(NamedTuple):
     messages: int
 
 
-def encode(key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored]) -> Row:
-    """Pack runs whose positions follow on from the one in `key`.
+def encode(key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, span: int | None = None) -> Row:
+    """Pack runs whose positions follow on from the one in `key`; with a `span` they are any of that many positions.
 
     Raises struct.error or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked at append).
     """
     heads: list[bytes] = []
     names: list[bytes] = []
     bodies: list[bytes] = []
-    for _, sequence, run in runs:
+    for position, sequence, run in runs:
         address, device, properties = run.address.encode(), run.device.encode(), run.properties
-        heads.append(
-            _RUN.pack(len(address), len(device), len(properties), run.flags, len(run.bodies), run.received_at, sequence)
-        )
+        sizes = len(address), len(device), len(properties)
+        if span is None:
+            heads.append(_RUN.pack(*sizes, run.flags, len(run.bodies), run.received_at, sequence))
+        else:
+            offset = position - (key & POSITION_MAX)
+            heads.append(_SPARSE_RUN.pack(*sizes, run.flags, len(run.bodies), run.received_at, sequence, offset))
         names += (address, device, properties)
         bodies += run.bodies
     lengths = list(map(len, bodies))
     longest = max(lengths, default=0)
     width = 1 if longest < 0x100 else 2 if longest < 0x1_0000 else 4
     packed = bytes(lengths) if width == 1 else struct.pack(f"<{len(lengths)}{_WIDTHS[width]}", *lengths)
-    data = b"".join(chain((_PREAMBLE.pack(VERSION, width, len(heads)),), heads, names, (packed,), bodies))
-    row = Row(key, len(lengths), sum(lengths), boot, monotonic_ns, 0, data)
+    preamble = _PREAMBLE.pack(VERSION if span is None else SPARSE, width, len(heads))
+    data = b"".join(chain((preamble,), heads, names, (packed,), bodies))
+    row = Row(key, len(lengths) if span is None else span, sum(lengths), boot, monotonic_ns, 0, data)
     return row._replace(crc=_checksum(row))
 
 
@@ -105,7 +116,7 @@ def extent(row: Row) -> int:
 def heads(row: Row) -> list[Head]:
     """Address, first sequence and count of every run. Raises SegmentDamaged."""
     verify(row)
-    return [Head(run.address, sequence, count) for sequence, count, run in _runs(row.data)[1]]
+    return [Head(run.address, sequence, count) for sequence, count, run, _ in _runs(row.data)[1]]
 
 
 def decode(row: Row, position: int) -> list[Stored]:
@@ -113,8 +124,9 @@ def decode(row: Row, position: int) -> list[Stored]:
     verify(row)
     data = row.data
     offset, runs = _runs(data)
-    width, total = data[1], sum(count for _, count, _ in runs)
-    if total != row.messages or offset + total * width > len(data):
+    sparse, width, total = data[0] == SPARSE, data[1], sum(count for _, count, _, _ in runs)
+    fits = _in_order(runs, row.messages) if sparse else total == row.messages
+    if not fits or offset + total * width > len(data):
         raise SegmentDamaged("run lengths do not add up")
     lengths = struct.unpack_from(f"<{total}{_WIDTHS[width]}", data, offset)
     ends = list(accumulate(lengths, initial=offset + total * width))
@@ -123,9 +135,9 @@ def decode(row: Row, position: int) -> list[Stored]:
     bodies = [data[start:stop] for start, stop in pairwise(ends)]
     stored: list[Stored] = []
     taken = 0
-    for sequence, count, run in runs:
+    for sequence, count, run, place in runs:
         run.bodies = bodies[taken : taken + count]
-        stored.append(Stored(position + taken, sequence, run))
+        stored.append(Stored(position + (place if sparse else taken), sequence, run))
         taken += count
     return stored
 
@@ -147,25 +159,37 @@ def _checksum(row: Row) -> int:
     return zlib.crc32(row.data, zlib.crc32(columns))
 
 
-def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run]]]:
-    """(offset of the body lengths, [(first sequence, messages, run without bodies)])."""
+def _in_order(runs: Sequence[tuple[int, int, Run, int]], span: int) -> bool:
+    """True when the runs of a sparse segment lie behind one another, within its span."""
+    end = 0
+    for _, count, _, place in runs:
+        if place < end:
+            return False
+        end = place + count
+    return end <= span
+
+
+def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run, int]]]:
+    """(offset of the body lengths, [(first sequence, messages, run without bodies, offset of its position or 0)])."""
     try:
         version, width, count = _PREAMBLE.unpack_from(data)
-        if version != VERSION or width not in _WIDTHS:
+        if version not in (VERSION, SPARSE) or width not in _WIDTHS:
             raise SegmentDamaged(f"version {version}, width {width}: not a segment")
-        offset = _PREAMBLE.size + count * _RUN.size
-        fields = list(_RUN.iter_unpack(data[_PREAMBLE.size : offset]))
+        shape = _RUN if version == VERSION else _SPARSE_RUN
+        offset = _PREAMBLE.size + count * shape.size
+        fields = list(shape.iter_unpack(data[_PREAMBLE.size : offset]))
         if len(fields) != count:
             raise SegmentDamaged("truncated")
-        runs: list[tuple[int, int, Run]] = []
-        for address_size, device_size, properties_size, flags, messages, received_at, sequence in fields:
+        runs: list[tuple[int, int, Run, int]] = []
+        for address_size, device_size, properties_size, flags, messages, received_at, sequence, *place in fields:
             device_at = offset + address_size
             properties_at = device_at + device_size
             end = properties_at + properties_size
             if end > len(data):
                 raise SegmentDamaged("truncated")
             address, device = data[offset:device_at].decode(), data[device_at:properties_at].decode()
-            runs.append((sequence, messages, Run(address, device, flags, data[properties_at:end], [], received_at)))
+            run = Run(address, device, flags, data[properties_at:end], [], received_at)
+            runs.append((sequence, messages, run, place[0] if place else 0))
             offset = end
     except (struct.error, UnicodeDecodeError) as error:
         raise SegmentDamaged(str(error)) from error

@@ -168,10 +168,14 @@ class SqliteStore(GroupingStore):
     # --- writing ----------------------------------------------------------------------------------------------
 
     def _commit(self, group: Group) -> None:
-        self._writer.submit(Job(group, list(self._pack(group)), self._boot_row, partial(self._finish, group)))
+        self._writer.submit(
+            Job(group, list(self._pack(group)), self._boot_row, self.summary, partial(self._finish, group))
+        )
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         self._boot_row = None
+        if outcome.thinned:
+            self._reader.forget()
         super()._succeeded(group, outcome)
 
     def _pack(self, group: Group) -> Iterator[segment.Row]:

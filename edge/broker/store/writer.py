@@ -18,14 +18,26 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.contract import LedgerEntry, Loss, Summary
 from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
-from edge.broker.store.group import CursorRow, Group, LogRow, Outcome, Reclaim, Reclaimed
+from edge.broker.store.group import (
+    CursorRow,
+    Evicted,
+    Eviction,
+    Group,
+    LogRow,
+    Outcome,
+    Reclaim,
+    Reclaimed,
+    Thinned,
+    Thinning,
+)
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
+from edge.broker.store.thinning import thin
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +64,7 @@ class Job(NamedTuple):
     group: Group
     segments: Sequence[Row]
     boot: tuple[int, str, int] | None
+    summary: Summary | None
     finished: Callable[[], None]
 
 
@@ -99,7 +112,7 @@ class Writer:
         connection = self._connection
         statements = list(_statements(job))
         group = job.group
-        alone = not (group.reclaims or group.evictions or group.losses or group.given_up)
+        alone = not (group.reclaims or group.evictions or group.thinnings or group.losses or group.given_up)
         try:
             if len(statements) == 1 and alone:
                 connection.execute(*statements[0])
@@ -108,15 +121,31 @@ class Writer:
             for text, parameters in statements:
                 connection.execute(text, parameters)
             evicted = [evict(connection, eviction) for eviction in group.evictions]
+            thinned = [self._thin(job, thinning, evicted) for thinning in group.thinnings]
             losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))
-            entries = self._enter(list(chain(losses, *(part.losses for part in evicted))))
+            losses += chain.from_iterable(part.losses for part in evicted)
+            losses += chain.from_iterable(part.losses for part in thinned)
+            entries = self._enter(losses)
             reclaimed = self._reclaim(group.reclaims, group.reclaim_bytes_max)
             connection.execute("COMMIT")
         except (sqlite3.Error, OverflowError) as error:
             self._roll_back()
             wrapped = error if isinstance(error, sqlite3.Error) else sqlite3.DataError(str(error))
             return Outcome(meaning(wrapped, "commit"))
-        return Outcome(None, reclaimed, evicted, entries)
+        return Outcome(None, reclaimed, evicted, thinned, entries)
+
+    def _thin(self, job: Job, thinning: Thinning, evicted: list[Evicted]) -> Thinned:
+        """Thin, and evict what that leaves missing: the address has promised to stay within its quota."""
+        if job.summary is None:
+            done = Thinned(thinning.log, 0, 0, ended=True)
+        else:
+            done = thin(self._connection, thinning, job.summary)
+        missing = thinning.bytes - done.freed
+        if missing > 0:
+            _, _, _, first, limit, *_ = thinning
+            rest = Eviction(thinning.log, first, limit, missing, thinning.holders, thinning.now_ns)
+            evicted.append(evict(self._connection, rest))
+        return done
 
     def _enter(self, losses: Sequence[Loss]) -> Entries:
         """Write losses into the ledger, in the transaction that removes the messages."""

@@ -1,0 +1,192 @@
+"""Thinning: old messages give way to what they amount to, the rest stays as it was, and the ledger knows which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.message import Run
+from edge.broker import summaries
+from edge.broker.store.contract import Summary
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import SqliteStore
+from tests.contract.store.rig import Rig, flat, memory_rig, sqlite_rig
+
+S = 1_000_000_000
+SUMMARY = Summary(summaries.kind, summaries.summarise)
+
+
+def reading(number: int, at_s: float, device: str = "d", address: str = "plant/7") -> Run:
+    body = b'{"t": %d, "pad": "%s"}' % (number, b"x" * 80)
+    return Run(address, device, 1, b"", [body], int(at_s * S))
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path) if request.param == "sqlite" else memory_rig()
+    made.store.summary = SUMMARY
+    yield made
+    made.store.close()
+
+
+def fill(rig: Rig, minutes: int = 10, per_minute: int = 20) -> int:
+    log = rig.store.log("a")
+    rig.store.open_cursor("c", log, 0)
+    for number in range(minutes * per_minute):
+        rig.store.append(log, reading(number, number * 60 / per_minute))
+        if number % 10 == 9:
+            rig.commit()
+    return log
+
+
+def kept(rig: Rig, log: int) -> list[tuple[int, int, dict[str, object]]]:
+    """(position, sequence, document) of everything there is."""
+    return [(position, sequence, json.loads(body)) for position, _, sequence, body in rig.read_all(log)]
+
+
+def check_whole(rig: Rig, log: int, total: int) -> None:
+    """Every sequence is there or in the ledger, never both, and every reading counts once."""
+    there = kept(rig, log)
+    lost = [n for entry in rig.store.losses(0, 1000) for n in range(entry.first, entry.last + 1)]
+    assert sorted([sequence for _, sequence, _ in there] + lost) == list(range(total))
+    stands_for = 0
+    for position, sequence, document in there:
+        assert position == sequence == document["t"]
+        thinned = document.get("thinned", {"messages": 1})
+        assert isinstance(thinned, dict)
+        stands_for += int(thinned["messages"])
+    evicted = {n for e in rig.store.losses(0, 1000) if e.reason == "evicted" for n in range(e.first, e.last + 1)}
+    assert evicted or stands_for == total
+
+
+def test_the_oldest_minutes_become_one_message_each(rig: Rig) -> None:
+    log = fill(rig)
+    before = rig.store.log_bytes(log)
+    rig.store.thin(log, 1000)
+    rig.commit()
+    assert rig.store.log_bytes(log) <= before - 1000
+    check_whole(rig, log, 200)
+    assert {entry.reason for entry in rig.store.losses(0, 1000)} == {"thinned"}
+    position, sequence, document = kept(rig, log)[0]
+    assert (position, sequence) == (19, 19)
+    assert document["thinned"] == {
+        "messages": 20,
+        "from": 0,
+        "to": 57 * S,
+        "min": {"t": 0},
+        "max": {"t": 19},
+        "mean": {"t": 9.5},
+    }
+
+
+def test_a_cursor_passes_over_what_is_gone(rig: Rig) -> None:
+    log = fill(rig)
+    rig.store.thin(log, 15_000)
+    rig.commit()
+    positions = [position for position, _, _ in kept(rig, log)]
+    (record,) = rig.store.cursors()
+    done = record.position
+    for position in positions:
+        rig.store.acknowledge(record.cursor, done, position)
+        done = position + 1
+    rig.settle()
+    assert rig.store.bounds(log) == (200, 200)
+    assert rig.store.log_bytes(log) == 0
+    assert rig.store.info().bytes == 0
+
+
+def test_pass_after_pass_and_then_the_oldest_go(rig: Rig) -> None:
+    log = fill(rig)
+    sizes = [rig.store.log_bytes(log)]
+    for _ in range(40):
+        rig.store.thin(log, 1_500)
+        rig.commit()
+        check_whole(rig, log, 200)
+        assert rig.store.log_bytes(log) <= max(0, sizes[-1] - 1_500)
+        sizes.append(rig.store.log_bytes(log))
+    assert sizes[-1] == 0
+    reasons = {entry.reason for entry in rig.store.losses(0, 1000)}
+    assert reasons == {"thinned", "evicted"}
+
+
+def test_what_is_acknowledged_in_part_stays_as_it_is(rig: Rig) -> None:
+    log = fill(rig, minutes=2)
+    rig.store.acknowledge(1, 0, 4)
+    rig.store.acknowledge(1, 25, 27)
+    rig.commit()
+    rig.store.thin(log, 500)
+    rig.commit()
+    bodies = {sequence: document for _, sequence, document in kept(rig, log)}
+    assert all("thinned" not in bodies[sequence] for sequence in (*range(5, 10), *range(28, 30)) if sequence in bodies)
+
+
+def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
+    log = rig.store.log("a")
+    rig.store.open_cursor("c", log, 0)
+    for number in range(40):
+        rig.store.append(log, reading(number, number, device=f"d{number % 2}", address=f"plant/{number % 2}"))
+        rig.store.append(log, Run("plant/text", "d", 1, b"", [b"some words %d" % number], number * S))
+    rig.commit()
+    rig.store.thin(log, 2_000)
+    rig.commit()
+    there = flat(rig.read(log, 0))
+    assert [body for _, address, _, body in there if address == "plant/text"] == [
+        b"some words %d" % number for number in range(40)
+    ]
+    documents = [json.loads(body) for _, address, _, body in there if address != "plant/text"]
+    assert [(document["t"], document["thinned"]["messages"]) for document in documents] == [(38, 20), (39, 20)]
+
+
+def test_without_a_way_to_sum_up_the_oldest_go(rig: Rig) -> None:
+    rig.store.summary = None
+    log = fill(rig)
+    rig.store.thin(log, 1_000)
+    rig.commit()
+    assert {entry.reason for entry in rig.store.losses(0, 1000)} == {"evicted"}
+    check_whole(rig, log, 200)
+
+
+def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    rig.store.summary = SUMMARY
+    log = fill(rig)
+    rig.store.thin(log, 3_000)
+    rig.commit()
+    before, size = kept(rig, log), rig.store.log_bytes(log)
+    rig.reopen()
+    rig.store.summary = SUMMARY
+    assert kept(rig, log) == before
+    assert rig.store.log_bytes(log) == size
+    for position in (5, 19, 20, 21, 39, 150):
+        assert flat(rig.read(log, position))[0][0] == min(p for p, _, _ in before if p >= position)
+    rig.store.thin(log, 10_000)
+    rig.commit()
+    check_whole(rig, log, 200)
+    rig.store.close()
+
+
+def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path, Limits(thin_bytes_max=2_000))
+    rig.store.summary = SUMMARY
+    log = fill(rig)
+    rig.store.thin(log, 4_000)
+    rig.commit()
+    thinned = [entry for entry in rig.store.losses(0, 1000) if entry.reason == "thinned"]
+    assert sum(entry.bytes for entry in thinned) <= 1 << 20, "a piece, as one is read before it is counted"
+    check_whole(rig, log, 200)
+    rig.store.close()
+
+
+def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    rig.store.summary = SUMMARY
+    log = fill(rig)
+    assert isinstance(rig.store, SqliteStore)
+    assert flat(rig.read(log, 0, 100))[-1][0] < 9, "a part of a segment, of which the reader keeps the rest"
+    rig.store.thin(log, 3_000)
+    rig.commit()
+    assert flat(rig.read(log, 2, 100))[0][0] == 19
+    rig.store.close()
