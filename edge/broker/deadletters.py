@@ -100,6 +100,8 @@ class DeadLetters:
         self._token = 0
         self._under_way: dict[int, _UnderWay] = {}
         self._due: dict[Owner, None] = {}
+        self.watch: Callable[[Run, Reason], None] | None = None
+        """Hears of every run that is given up; of one whose dead letter had to be sent again, more than once."""
 
     # --- from subscriptions -----------------------------------------------------------------------------------
 
@@ -119,6 +121,8 @@ class DeadLetters:
     def give_up(self, owner: Owner, stored: Stored, reason: Reason) -> None:
         """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
         policy, run = owner.policy, stored.run
+        if self.watch is not None:
+            self.watch(run, reason)
         address = policy.expiry if reason is Reason.EXPIRED else policy.deadletter
         if address is not None and address != run.address:
             self._send(owner, stored, reason, address)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import queue
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from proton import Delivery, Message
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
 from tests.support.processes import Waypost
@@ -232,3 +235,34 @@ def test_command_that_was_not_acknowledged_comes_again(gateway: Waypost, applica
     with Device(gateway, "sensor1") as again:
         again.subscribe("c///q/#", 1)
         assert again.received.get(timeout=WAIT_S).payload == b"twice"
+
+
+class TestNotDelivered:
+    """An application that waits for a response hears why there is none."""
+
+    def failure(self, receiver: BlockingReceiver, application: Application) -> tuple[Any, int, dict[str, str]]:
+        message = receiver.receive(WAIT_S)
+        receiver.accept()
+        flush(application.connection)
+        assert message.content_type == "application/vnd.eclipse-hono-delivery-failure-notification+json"
+        assert message.properties["device_id"] == "4711"
+        return message.correlation_id, message.properties["status"], json.loads(bytes(message.body))
+
+    def test_rejected_by_the_device(self, gateway: Waypost, application: Application) -> None:
+        replies = application.receiver(f"command_response/{TENANT}/app-4")
+        application.command("4711", "explode", b"", reply="app-4", correlation="c-4")
+        with AmqpDevice(gateway, "sensor1") as device:
+            commands = device.connection.create_receiver("command")
+            assert commands.receive(WAIT_S).subject == "explode"
+            commands.reject()
+            flush(device.connection)
+            assert self.failure(replies, application) == ("c-4", 400, {"error": "rejected"})
+
+    def test_expired(self, gateway: Waypost, application: Application) -> None:
+        replies = application.receiver(f"command_response/{TENANT}/app-5")
+        application.command("4711", "late", b"", reply="app-5", correlation="c-5", ttl_s=0.001)
+        time.sleep(0.01)  # its whole life
+        with Device(gateway, "sensor1") as device:
+            device.subscribe("c///q/#", 1)
+            assert self.failure(replies, application) == ("c-5", 503, {"error": "expired"})
+            assert device.received.empty()

@@ -176,11 +176,19 @@ class Application:
         return self.connection.create_receiver(address, credit)
 
     def command(
-        self, device: str, name: str | None, payload: bytes, *, reply: str | None = None, correlation: Any = None
+        self,
+        device: str,
+        name: str | None,
+        payload: bytes,
+        *,
+        reply: str | None = None,
+        correlation: Any = None,
+        ttl_s: float = 0,
     ) -> None:
         """Send a command the way Hono's client does. Raises SendException unless it is accepted."""
         sender = self.connection.create_sender(f"command/{TENANT}")
         message = Message(body=payload, subject=name, address=f"command/{TENANT}/{device}", inferred=True)
+        message.ttl = ttl_s
         if reply is not None:
             message.reply_to = f"command_response/{TENANT}/{reply}"
             message.correlation_id = correlation

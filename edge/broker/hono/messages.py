@@ -33,6 +33,7 @@ AMQP_ADAPTER: Final = "hono-amqp"
 
 OPAQUE: Final = "application/octet-stream"
 EMPTY_NOTIFICATION: Final = "application/vnd.eclipse-hono-empty-notification"
+FAILURE_NOTIFICATION: Final = "application/vnd.eclipse-hono-delivery-failure-notification+json"
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain")
 UNTIL_FURTHER_NOTICE: Final = -1
 GONE: Final = 0

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.configuration import DeviceApi
+from edge.broker.deadletters import Reason
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.amqp import DeviceLinks, device_links
+from edge.broker.hono.commands import read_command
 from edge.broker.hono.desk import Desk
+from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.mqtt import DeviceConnection, Session
-from edge.broker.hono.requests import KEY_BYTES, Requests
+from edge.broker.hono.requests import KEY_BYTES, Request, Requests
 from edge.broker.hono.tenant import Principal, Tenant
 from edge.broker.hono.topics import Endpoint
 from edge.broker.mqtt.client import Client
 from edge.broker.router import Router
 from edge.broker.store.contract import Store
+from edge.broker.topics import matches
 
+_REJECTED, _UNDELIVERED = 400, 503
+"""Status of the message that stands for a response: the device would not have the command, or never got it."""
 _KIND, _NAME = "hono", "request key"
 
 
@@ -35,6 +42,7 @@ class DeviceService:
             key = secrets.token_bytes(KEY_BYTES)
             store.put(_KIND, _NAME, key)
         self.requests = Requests(key)
+        router.deadletters.watch = self._given_up
 
     def connection(self, session: Session, client: Client, principal: Principal | None) -> DeviceConnection:
         """The device API over one MQTT connection."""
@@ -71,6 +79,34 @@ class DeviceService:
         )
         flags = AMQP | (DURABLE | 1 if qos else 0)
         return Run(address, device, flags, messages.header(durable=qos > 0), [message])
+
+    def _given_up(self, run: Run, reason: Reason) -> None:
+        """Tell the application that waits for a response why none comes; of a one-way command only the ledger tells."""
+        if not matches(self.addresses.commands, run.address):
+            return
+        for i in range(len(run.bodies)):
+            try:
+                command = read_command(run, i, self.addresses)
+            except DeviceError:
+                continue
+            if command.request is not None:
+                self._tell(command.device, command.request, reason)
+
+    def _tell(self, device: str, request: Request, reason: Reason) -> None:
+        status = _REJECTED if reason is Reason.REJECTED else _UNDELIVERED
+        address = self.addresses.response(request.reply)
+        message = messages.response(
+            address,
+            self.tenant.name,
+            device,
+            status=status,
+            correlation=request.correlation,
+            content_type=messages.FAILURE_NOTIFICATION,
+            body=json.dumps({"error": reason.value}).encode(),
+            now_ns=self.router.now_ns(),
+        )
+        run = Run(address, device, AMQP | DURABLE | 1, messages.header(durable=True), [message])
+        self.router.publish(Notifier(device), run, ())
 
 
 class Notifier:
