@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.store.commands import COMMANDS
 from edge.appliance.store.shared import (
     console,
     data_option,
@@ -19,6 +20,7 @@ from edge.appliance.store.shared import (
     is_running,
     json_option,
     progress,
+    selection_of,
     size,
     span,
     store_path,
@@ -26,7 +28,6 @@ from edge.appliance.store.shared import (
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
-    from edge.appliance.store.selection import Selection
     from edge.broker.store.verification import Report
 
 ROWS_MAX = 20
@@ -219,27 +220,5 @@ def export(
         )
 
 
-def selection_of(
-    *,
-    logs: tuple[str, ...] = (),
-    address: str | None = None,
-    device: str | None = None,
-    since: str | None = None,
-    until: str | None = None,
-    cursor: str | None = None,
-) -> Selection:
-    """What the options say. Raises click.UsageError."""
-    from edge.appliance.configuration.validate import filter_fault
-    from edge.appliance.store.selection import Selection, moment
-
-    fault = filter_fault(address) if address is not None else None
-    if fault:
-        raise click.UsageError(f"--address {address}: {fault}")
-    now = time.time()
-    times: list[int | None] = []
-    for name, text in (("since", since), ("until", until)):
-        try:
-            times.append(None if text is None else moment(text, now))
-        except ValueError as error:
-            raise click.UsageError(f"--{name}: {error}") from None
-    return Selection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)
+for changing in COMMANDS:
+    store.add_command(changing)

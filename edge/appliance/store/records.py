@@ -26,9 +26,9 @@ class Record(msgspec.Struct, omit_defaults=True):
     the rest. `amqp` is an AMQP bare message in base64, exactly as it came; beside it stands its payload, for reading.
     """
 
-    epoch: str
-    address: str
-    sequence: int
+    epoch: str = ""
+    address: str = ""
+    sequence: int = -1
     log: str = ""
     position: int = -1
     received_at: str = ""
@@ -44,6 +44,11 @@ class Record(msgspec.Struct, omit_defaults=True):
     text: str | msgspec.UnsetType = msgspec.UNSET
     base64: str | msgspec.UnsetType = msgspec.UNSET
     amqp: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def raw_properties(self) -> bytes:
+        """`bridge.message.Run.properties`. Raises ValueError."""
+        return base64.b64decode(self.properties, validate=True)
 
     @property
     def body(self) -> bytes:
@@ -142,9 +147,11 @@ def parse(line: bytes, number: int) -> Record:
     """A line of NDJSON. Raises StoreError naming the line."""
     try:
         record = msgspec.json.decode(line, type=Record)
-        _ = record.body
+        _ = record.body, record.raw_properties
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreError(f"line {number}: {error}") from None
+    if not record.address:
+        raise StoreError(f"line {number}: a message needs an address")
     return record
 
 

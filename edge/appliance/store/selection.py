@@ -115,7 +115,7 @@ def select(inspection: Inspection, selection: Selection, passed: Passed) -> Iter
                 continue
             for stored in runs:
                 if selection.wants(stored.run):
-                    yield from ((log, part) for part in _waiting(stored, progress))
+                    yield from ((log, part) for part in waiting_parts(stored, progress))
 
 
 def _progress(inspection: Inspection, name: str, log: LogFacts) -> Progress | None:
@@ -129,8 +129,8 @@ def _progress(inspection: Inspection, name: str, log: LogFacts) -> Progress | No
     return None
 
 
-def _waiting(stored: Stored, progress: Progress | None) -> Iterator[Stored]:
-    """The parts of a run that are not acknowledged."""
+def waiting_parts(stored: Stored, progress: Progress | None) -> Iterator[Stored]:
+    """The parts of a run that are not acknowledged; all of it without a `progress`."""
     if progress is None:
         yield stored
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ from edge.broker.store.sqlite import FILE_NAME
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from edge.appliance.store.selection import Selection
 
 WIDTH = 80
 """Columns of what is printed where there is no terminal to ask."""
@@ -129,3 +132,29 @@ def span(seconds: float | None) -> str:
             return f"{seconds / divisor:.0f} {unit}"
     days = seconds / 86_400
     return f"{days:.0f} days" if days < 3650 else "over 10 years"
+
+
+def selection_of(
+    *,
+    logs: tuple[str, ...] = (),
+    address: str | None = None,
+    device: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    cursor: str | None = None,
+) -> Selection:
+    """What the options say. Raises click.UsageError."""
+    from edge.appliance.configuration.validate import filter_fault
+    from edge.appliance.store.selection import Selection, moment
+
+    fault = filter_fault(address) if address is not None else None
+    if fault:
+        raise click.UsageError(f"--address {address}: {fault}")
+    now = time.time()
+    times: list[int | None] = []
+    for name, text in (("since", since), ("until", until)):
+        try:
+            times.append(None if text is None else moment(text, now))
+        except ValueError as error:
+            raise click.UsageError(f"--{name}: {error}") from None
+    return Selection(logs=logs, address=address, device=device, since=times[0], until=times[1], cursor=cursor)

@@ -1,0 +1,135 @@
+"""The commands that change a store: `import`, `purge`, `migrate`. The gateway has to be stopped for all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.store.shared import data_option, explained, json_option, progress, selection_of, size, store_path
+
+
+@click.command("import")
+@data_option
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.ndjson")
+@click.option("--dev", is_flag=True, help="Addresses as `edge run --dev` has them.")
+@click.option("--config", type=click.Path(path_type=Path, exists=True), help="YAML resources, instead of applied ones.")
+@click.option("--again", is_flag=True, help="Import the file although it was imported before.")
+@json_option
+def import_(data: Path, source: Path, dev: bool, config: Path | None, again: bool, as_json: bool) -> None:
+    """Publish the messages of an NDJSON file to their addresses, as new messages.
+
+    The gateway must be stopped. Lines are those of `export`; `address` and a body (`text`, `json`, `base64`) do.
+    What was received when, and by whom, is kept; sequences are new. Run again after an interruption it goes on where it
+    stopped, and each message is there once.
+    """
+    from edge.appliance.configuration.resources import ConfigurationRejected
+    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
+    from edge.appliance.store.restore import import_messages
+
+    options = RunOptions(data=data, config=config, dev=dev)
+    try:
+        configuration = configuration_of(options)
+    except OptionsRefused as refused:
+        raise CommandError(str(refused), hint="give --dev, or --config FILE", code=Exit.USAGE) from None
+    except ConfigurationRejected as rejected:
+        raise CommandError("\n".join(map(str, rejected.errors)), code=Exit.USAGE) from None
+    with explained(), progress("importing", quiet=as_json) as told:
+        done = import_messages(data, source, configuration, told, again=again)
+    if as_json:
+        click.echo(msgspec.json.encode(done))
+        return
+    click.echo(f"{source}: {done.messages:,} messages stored")
+    if done.skipped:
+        click.echo(f"  {done.skipped:,} lines were done before; --again would import them once more")
+    if done.unwanted:
+        click.echo(f"  {done.unwanted:,} messages are for addresses where nobody keeps them: no queue, no subscription")
+
+
+@click.command()
+@data_option
+@click.option("--log", "logs", multiple=True, metavar="NAME", help="Only this log (repeatable; see `info`).")
+@click.option("--address", metavar="FILTER", help="Only addresses this filter matches.")
+@click.option("--device", metavar="NAME", help="Only messages of this device.")
+@click.option("--since", metavar="TIME", help="Only what was received since: an age (2h, 7d) or 2026-11-21T08:00.")
+@click.option("--until", metavar="TIME", help="Only what was received before: 7d purges what is older than a week.")
+@click.option("--cursor", metavar="NAME", help="Only for this consumer group; others keep what they wait for.")
+@click.option("--all", "everything", is_flag=True, help="Every message there is.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def purge(
+    data: Path,
+    logs: tuple[str, ...],
+    address: str | None,
+    device: str | None,
+    since: str | None,
+    until: str | None,
+    cursor: str | None,
+    everything: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Give up messages nobody has acknowledged yet. The loss ledger says which, and goes to the hub.
+
+    The gateway must be stopped. Says what would go, and asks.
+    """
+    from edge.appliance.store.purge import plan
+    from edge.appliance.store.purge import purge as purge_store
+
+    chosen = selection_of(logs=logs, address=address, device=device, since=since, until=until, cursor=cursor)
+    if chosen.everything and not everything:
+        raise click.UsageError("say what: --log, --address, --device, --since, --until, --cursor, or --all")
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: it needs --yes")
+    with explained():
+        wanted = plan(store_path(data), chosen)
+    if not as_json:
+        click.echo(f"{wanted.messages:,} messages, {size(wanted.bytes)} of bodies, that somebody waits for:")
+        for name, count in wanted.groups.items():
+            click.echo(f"  {count:,} for {name}")
+    if wanted.messages and not yes:
+        click.confirm("Give them up?", abort=True)
+    with explained(), progress("purging", quiet=as_json) as told:
+        done = purge_store(data, chosen, lambda gone: told(gone, wanted.bytes)) if wanted.messages else wanted
+    if as_json:
+        click.echo(msgspec.json.encode(done))
+    else:
+        click.echo(f"{done.messages:,} messages given up; the ledger has them")
+
+
+@click.command()
+@data_option
+@click.option("--yes", is_flag=True, help="Do it; without, only the versions are shown.")
+@json_option
+def migrate(data: Path, yes: bool, as_json: bool) -> None:
+    """Bring the store to this program's schema, and keep a copy of what it was. A newer store is refused.
+
+    The gateway does the same when it starts, without the copy.
+    """
+    from edge.appliance.store.migration import migrate as migrate_store
+    from edge.appliance.store.migration import versions
+
+    with explained():
+        found = versions(data)
+        if found.store >= found.program and not as_json:
+            click.echo(f"schema {found.store}, this program has {found.program}: nothing to do")
+        if not yes and found.store <= found.program:
+            if as_json:
+                click.echo(msgspec.json.encode(found._asdict()))
+            elif found.store < found.program:
+                click.echo(f"schema {found.store}, this program has {found.program}: --yes migrates it, keeping a copy")
+            return
+        with progress("copying", quiet=as_json) as told:
+            done = migrate_store(data, told)
+    if as_json:
+        copy = None if done.copy is None else str(done.copy)
+        click.echo(msgspec.json.encode({"before": done.before, "after": done.after, "copy": copy}))
+    elif done.copy is not None:
+        click.echo(f"schema {done.before} is {done.after} now; the store as it was: {done.copy}")
+
+
+COMMANDS: Final = (import_, purge, migrate)
+"""For the group in `cli`."""

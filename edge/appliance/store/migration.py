@@ -1,0 +1,83 @@
+"""`waypost store migrate`: bring a stopped gateway's store to this program's schema, with a copy of what it was."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from edge.broker.store import schema
+from edge.broker.store.contract import StoreTooNew
+from edge.broker.store.faults import meaning
+from edge.broker.store.inspection import Inspection
+from edge.broker.store.limits import Limits
+from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.sqlite import FILE_NAME
+
+
+class Versions(NamedTuple):
+    """Schema of the store, and of this program."""
+
+    store: int
+    program: int
+
+
+class Migrated(NamedTuple):
+    """What was done; `copy` is the store as it was, None when there was nothing to do."""
+
+    before: int
+    after: int
+    copy: Path | None
+
+
+def versions(data: Path) -> Versions:
+    """Both versions. Raises StoreError."""
+    with Inspection.open(data / FILE_NAME) as inspection:
+        return Versions(inspection.number("user_version"), len(schema.MIGRATIONS))
+
+
+def migrate(data: Path, told: Callable[[int, int], None]) -> Migrated:
+    """Migrate forward. Raises StoreTooNew for a newer store, StoreBusy when the gateway runs, StoreError."""
+    before, after = versions(data)
+    if before > after:
+        raise StoreTooNew(f"the store has schema {before}, this program knows {after}: it cannot go back")
+    lock = DirectoryLock(data)
+    try:
+        if before == after:
+            return Migrated(before, after, None)
+        path = data / FILE_NAME
+        copy = data / f"{FILE_NAME}.schema-{before}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        try:
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                copy_of(connection, copy, told)
+                schema.configure(connection, Limits())
+                schema.prepare(connection)
+        except sqlite3.Error as error:
+            raise meaning(error, "migrating") from error
+        return Migrated(before, after, copy)
+    finally:
+        lock.release()
+
+
+def copy_of(connection: sqlite3.Connection, target: Path, told: Callable[[int, int], None]) -> None:
+    """Copy a database with what its log holds into a file of its own, synced. Raises sqlite3.Error or OSError."""
+    part = target.with_name(target.name + ".part")
+    os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+    try:
+        page = int(connection.execute("PRAGMA page_size").fetchone()[0])
+        with contextlib.closing(sqlite3.connect(part)) as copy:
+            copy.execute("PRAGMA synchronous = FULL")
+            connection.backup(copy, pages=256, progress=lambda _, left, all_: told((all_ - left) * page, all_ * page))
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(target)
+        descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

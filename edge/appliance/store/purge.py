@@ -1,0 +1,98 @@
+"""`waypost store purge`: give up messages of a stopped gateway; the commit that does it enters them into the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bridge.message import Stored
+from edge.appliance.store.offline import Offline, offline
+from edge.appliance.store.selection import Passed, Selection, select, waiting_parts
+from edge.broker.ranges import Ranges
+from edge.broker.store.contract import Loss
+from edge.broker.store.inspection import CursorFacts, Inspection
+from edge.broker.store.progress import Progress
+from edge.broker.store.sqlite import FILE_NAME
+
+REASON: Final = "purged"
+PARTS_PER_COMMIT: Final = 2000
+"""Parts of runs given up in one commit: bounds its memory and its time, whatever is purged."""
+
+Part = tuple[CursorFacts, Stored]
+"""A consumer group, and the part of a run it has not acknowledged."""
+
+
+class Purged(msgspec.Struct):
+    """What is given up, or would be."""
+
+    messages: int = 0
+    """Messages somebody still waited for."""
+    bytes: int = 0
+    groups: dict[str, int] = {}
+    """Messages by consumer group (cursor) that waited for them."""
+
+    def add(self, stored: Stored, parts: Sequence[Part]) -> None:
+        """Count the parts of one run: a message several groups waited for is one message."""
+        waiting = Ranges()
+        for cursor, part in parts:
+            count = len(part.run.bodies)
+            waiting.add(part.position, part.position + count - 1)
+            self.groups[cursor.name] = self.groups.get(cursor.name, 0) + count
+        for first, last in waiting:
+            start, stop = first - stored.position, last + 1 - stored.position
+            self.messages += stop - start
+            self.bytes += sum(map(len, stored.run.bodies[start:stop]))
+
+
+def plan(store: Path, selection: Selection) -> Purged:
+    """What `purge` would do. Raises StoreError."""
+    purged = Purged()
+    with Inspection.open(store) as inspection:
+        for stored, parts in _waiting(inspection, selection):
+            purged.add(stored, parts)
+    return purged
+
+
+def purge(data: Path, selection: Selection, told: Callable[[int], None]) -> Purged:
+    """Give up what is selected and not acknowledged. The gateway must be stopped. Raises StoreError.
+
+    Interrupted, it has done a part, ledger and all, and may be done again.
+    """
+    now = time.time_ns()
+    purged, gathered = Purged(), 0
+    with offline(data) as opened, Inspection.open(data / FILE_NAME) as inspection:
+        for stored, parts in _waiting(inspection, selection):
+            purged.add(stored, parts)
+            for cursor, part in parts:
+                _give_up(opened, cursor, part, now)
+            gathered += len(parts)
+            if gathered >= PARTS_PER_COMMIT:
+                opened.commit()
+                gathered = 0
+                told(purged.bytes)
+        opened.settle()
+    return purged
+
+
+def _give_up(opened: Offline, cursor: CursorFacts, part: Stored, now: int) -> None:
+    count, size = len(part.run.bodies), sum(map(len, part.run.bodies))
+    loss = Loss(cursor.name, part.run.address, part.sequence, part.sequence + count - 1, count, size, REASON, now)
+    opened.store.give_up(cursor.cursor, part.position, part.position + count - 1, [loss])
+
+
+def _waiting(inspection: Inspection, selection: Selection) -> Iterator[tuple[Stored, list[Part]]]:
+    """What is selected, run by run, with the groups that have not acknowledged it."""
+    cursors = [cursor for cursor in inspection.cursors() if selection.cursor in (None, cursor.name)]
+    places: dict[int, list[tuple[CursorFacts, Progress]]] = {}
+    for log, stored in select(inspection, selection, Passed()):
+        if log.log not in places:
+            places[log.log] = [
+                (cursor, Progress(cursor.position, cursor.acknowledged)) for cursor in cursors if cursor.log == log.log
+            ]
+        parts = [(cursor, part) for cursor, progress in places[log.log] for part in waiting_parts(stored, progress)]
+        if parts:
+            yield stored, parts

@@ -1,0 +1,249 @@
+"""`waypost store import | purge | migrate` on stopped gateways' stores: exact, accounted for, and safe to repeat."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+import sqlite_utils
+
+from edge.appliance.configuration.effective import development
+from edge.appliance.errors import Exit
+from edge.appliance.main import run
+from edge.appliance.store import restore
+from edge.appliance.store.restore import import_messages
+from edge.broker.store import schema
+from edge.broker.store.contract import StoreError
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import sqlite_rig
+from tests.support.stores import FORWARDER, Made, change, make
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make(tmp_path / "data")
+
+
+def ledger(data: Path) -> list[dict[str, object]]:
+    database = sqlite_utils.Database(data / FILE_NAME)
+    try:
+        return list(database["ledger"].rows)
+    finally:
+        database.close()
+
+
+def backlog(data: Path) -> dict[str, int]:
+    store = SqliteStore.open(data, post=lambda _: None)
+    found = {cursor.name: cursor.backlog for cursor in store.info().cursors}
+    store.close()
+    return found
+
+
+def command(name: str, data: Path, *options: str) -> int:
+    return run(["store", name, "--data", str(data), *options])
+
+
+class TestPurge:
+    def test_one_address(self, made: Made) -> None:
+        data = made.path.parent
+        assert command("purge", data, "--address", "plant/3/temp", "--yes") == 0
+        # sensor 3 sent positions 33-43 first, and the forwarder has 30-40 already
+        assert backlog(data) == {"queue": 145, FORWARDER: 209 - 33 + 8}
+        entries = ledger(data)
+        assert {(e["subscription"], e["address"], e["reason"]) for e in entries} == {
+            (FORWARDER, "plant/3/temp", "purged")
+        }
+        assert sum(int(str(e["messages"])) for e in entries) == 33 - 8
+        assert min(int(str(e["first"])) for e in entries) == 8
+        assert max(int(str(e["last"])) for e in entries) == 32
+        assert verify(made.path).findings == []
+
+    def test_one_group_leaves_the_others(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        data = made.path.parent
+        assert command("purge", data, "--cursor", "queue", "--yes", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["groups"] == {"queue": 145}
+        assert backlog(data) == {"queue": 0, FORWARDER: 209}
+        [entry] = ledger(data)
+        assert (entry["first"], entry["last"], entry["messages"]) == (55, 199, 145)
+        assert verify(made.path).findings == []
+
+    def test_everything_frees_the_file(self, made: Made) -> None:
+        data = made.path.parent
+        assert command("purge", data, "--all", "--yes") == 0
+        assert backlog(data) == {"queue": 0, FORWARDER: 0}
+        connection = sqlite3.connect(made.path)
+        assert connection.execute("SELECT count(*) FROM segment").fetchone() == (0,)
+        connection.close()
+        assert sum(int(str(e["messages"])) for e in ledger(data)) == 145 + 209
+
+    def test_by_age(self, made: Made) -> None:
+        assert command("purge", made.path.parent, "--until", "2026-09-21T14:13:30Z", "--yes") == 0
+        assert backlog(made.path.parent) == {"queue": 100, FORWARDER: 110}
+
+    def test_a_message_of_two_groups_is_one_message(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        made = make(tmp_path / "data")
+        rig = sqlite_rig(tmp_path / "data")
+        rig.store.open_cursor("second", 1, 0)
+        rig.commit()
+        rig.store.close()
+        assert command("purge", made.path.parent, "--log", "queue jobs", "--yes", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["messages"], document["groups"]) == (150, {"queue": 145, "second": 150})
+
+    def test_it_asks(self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        before = made.path.read_bytes()
+        monkeypatch.setattr("click.confirm", lambda *_args, **_options: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert command("purge", made.path.parent, "--all") == 130
+        assert "145 for queue" in capsys.readouterr().out
+        assert made.path.read_bytes() == before
+
+    @pytest.mark.parametrize("options", [[], ["--json", "--all"], ["--since", "never"]])
+    def test_wrong_usage(self, made: Made, options: list[str]) -> None:
+        assert command("purge", made.path.parent, *options) == Exit.USAGE
+
+    def test_not_while_the_gateway_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        made = make(tmp_path / "data")
+        rig = sqlite_rig(tmp_path / "data")
+        assert command("purge", made.path.parent, "--all", "--yes") == Exit.FAILED
+        assert "stop the gateway" in capsys.readouterr().err
+        rig.store.close()
+
+
+class TestImport:
+    def export(self, made: Made, tmp_path: Path) -> Path:
+        out = tmp_path / "out.ndjson"
+        assert command("export", made.path.parent, "--out", str(out), "--address", "jobs") == 0
+        return out
+
+    def new(self, tmp_path: Path) -> Path:
+        data = tmp_path / "new"
+        assert run(["edge", "init", "--data", str(data)]) == 0
+        return data
+
+    def lines(self, tmp_path: Path, count: int, address: str = "queue/a") -> Path:
+        source = tmp_path / "in.ndjson"
+        made = [
+            {"address": address, "text": f"{i}", "device": "d", "received_ns": 5_000 + i // 7} for i in range(count)
+        ]
+        source.write_text("".join(json.dumps(line) + "\n" for line in made))
+        return source
+
+    def bodies(self, data: Path) -> list[bytes]:
+        rig = sqlite_rig(data)
+        try:
+            return [body for log in rig.store.info().logs for _, _, _, body in rig.read_all(log.log)]
+        finally:
+            rig.store.close()
+
+    def test_what_was_exported_comes_back(self, made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        source = self.export(made, tmp_path)
+        resources = tmp_path / "r.yaml"
+        resources.write_text(
+            "apiVersion: waypost/v1\nkind: Gateway\nmetadata: {name: n}\n"
+            "spec: {listeners: {mqtt: '127.0.0.1:0'}}\n---\n"
+            "apiVersion: enmasse.io/v1beta1\nkind: Address\nmetadata: {name: default.jobs}\n"
+            "spec: {address: jobs, type: queue}\n"
+        )
+        data = self.new(tmp_path)
+        capsys.readouterr()
+        assert command("import", data, str(source), "--config", str(resources), "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"messages": 150, "unwanted": 0, "skipped": 0}
+        assert self.bodies(data) == [b'{"n": %d}' % n for n in range(50, 200)]
+        out = tmp_path / "again.ndjson"
+        assert command("export", data, "--out", str(out)) == 0
+        was, now = ([json.loads(line) for line in path.read_text().splitlines()] for path in (source, out))
+        same = ("address", "device", "flags", "received_ns", "json")
+        assert [[line[key] for key in same] for line in now] == [[line[key] for key in same] for line in was]
+        assert [line["sequence"] for line in now] == list(range(150))
+        assert verify(data / FILE_NAME).findings == []
+
+    def test_a_second_time_does_nothing(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        data, source = self.new(tmp_path), self.lines(tmp_path, 50)
+        for _ in range(3):
+            assert command("import", data, str(source), "--dev") == 0
+        assert "50 lines were done before" in capsys.readouterr().out
+        assert len(self.bodies(data)) == 50
+        assert command("import", data, str(source), "--dev", "--again") == 0
+        assert len(self.bodies(data)) == 100
+
+    def test_interrupted_anywhere_each_message_is_there_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(restore, "COMMIT_MESSAGES_MAX", 10)
+        data, source = self.new(tmp_path), self.lines(tmp_path, 95)
+        for attempt in range(12):
+            told: list[int] = []
+
+            def interrupt(done: int, _: int, told: list[int] = told, attempt: int = attempt) -> None:
+                told.append(done)
+                if attempt < 9 and len(told) == 1 + attempt % 2:
+                    raise KeyboardInterrupt
+
+            try:
+                import_messages(data, source, development(), interrupt)
+            except KeyboardInterrupt:
+                continue
+            break
+        assert self.bodies(data) == [b"%d" % i for i in range(95)]
+
+    def test_a_bad_line_is_named_and_what_came_before_is_kept(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        data, source = self.new(tmp_path), self.lines(tmp_path, 20)
+        source.write_text(source.read_text() + "{}\n")
+        assert command("import", data, str(source), "--dev") == Exit.FAILED
+        assert "line 21: " in capsys.readouterr().err
+        assert len(self.bodies(data)) == 20
+
+    def test_what_nobody_keeps_is_told(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        data, source = self.new(tmp_path), self.lines(tmp_path, 5, "topic/nobody")
+        capsys.readouterr()
+        assert command("import", data, str(source), "--dev", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"messages": 0, "unwanted": 5, "skipped": 0}
+
+    def test_a_store_has_to_be_there(self, tmp_path: Path) -> None:
+        assert command("import", tmp_path / "none", str(self.lines(tmp_path, 1)), "--dev") == Exit.USAGE
+        assert not (tmp_path / "none").exists()
+
+
+class TestMigrate:
+    def old(self, data: Path) -> Path:
+        """A store of schema 1, with its tables filled."""
+        made = make(data)
+        change(made.path, "DROP VIEW losses")
+        change(made.path, "DROP TABLE ledger")
+        change(made.path, "UPDATE meta SET value = '1:1' WHERE key = 'compatible'")
+        change(made.path, "PRAGMA user_version = 1")
+        return made.path
+
+    def test_forward_with_a_copy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = self.old(tmp_path / "data")
+        assert command("migrate", path.parent) == 0
+        assert "--yes" in capsys.readouterr().out
+        assert verify(path).schema == 1
+        assert command("migrate", path.parent, "--yes", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["before"], document["after"]) == (1, len(schema.MIGRATIONS))
+        report, copy = verify(path), verify(Path(document["copy"]))
+        assert (report.findings, copy.findings) == ([], [])
+        assert (report.messages, report.epoch) == (copy.messages, copy.epoch)
+        assert copy.schema == 1
+        assert Path(document["copy"]).stat().st_mode & 0o077 == 0
+
+    def test_nothing_to_do(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        assert command("migrate", made.path.parent, "--yes") == 0
+        assert "nothing to do" in capsys.readouterr().out
+        assert len(list(made.path.parent.glob("store.sqlite*schema*"))) == 0
+
+    def test_a_newer_one_is_refused(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        change(made.path, "PRAGMA user_version = 99")
+        assert command("migrate", made.path.parent, "--yes") == Exit.FAILED
+        assert "newer program" in capsys.readouterr().err
+
+
+def test_a_line_has_to_have_an_address() -> None:
+    with pytest.raises(StoreError, match="line 4: a message needs an address"):
+        restore.parse(b'{"text": "x"}', 4)
