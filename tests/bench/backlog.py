@@ -49,9 +49,9 @@ def run(load: LoadGenerators, settings: Settings) -> list[Result]:
         ready_s = time.monotonic() - begin
         _first_delivery(gateway.port("mqtt"))
         first_s = time.monotonic() - begin
+        say(f"  after SIGKILL ready in {ready_s:.2f} s, first delivery in {first_s:.2f} s")
         drained, short, draining_cpu = _drain(load, gateway, messages)
         resident = max(filled_mib, gateway.resident_mib_max)
-    say(f"  ready after {ready_s:.2f} s, first delivery after {first_s:.2f} s, at most {resident:.0f} MiB")
     ratios = [a / b for a, b in zip(filled, empty, strict=True)]
     last = statistics.median(ratios[-3:])
     # What else the machine does can only add to the spread, so the smaller one says more of the gateway.

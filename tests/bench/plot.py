@@ -11,6 +11,7 @@ WIDTH: Final = 900
 ROW: Final = 46
 LEFT: Final = 220
 RIGHT: Final = 240
+_SMALL: Final = 'fill="#777" font-size="11"'
 SHOWN_MAX: Final = 3.0
 """Times the goal where bars end; longer ones carry their figure."""
 
@@ -34,8 +35,6 @@ def svg(results: list[Result]) -> str:
 
 
 def _row(result: Result, y: int, scale: float) -> str:
-    peer = "" if result.peer_value is None else f" | {result.peer} {figure(result.peer_value)}"
-    words = f"{figure(result.value)} {result.unit}{peer}"
     bar = ""
     if result.goal is not None:
         colour = "#2a7f62" if result.goal.met else "#b3432b"
@@ -44,7 +43,13 @@ def _row(result: Result, y: int, scale: float) -> str:
         if result.goal.share > SHOWN_MAX:
             inside = f"{result.goal.share:.1f} x the goal"
             bar += f'<text x="{LEFT + width - 8:.0f}" y="{y + 14}" text-anchor="end" fill="#fff">{inside}</text>\n'
+    goal = "no goal" if result.goal is None else result.goal.words
+    peer = "" if result.peer_value is None else f"{result.peer} {figure(result.peer_value)}"
+    right = WIDTH - RIGHT + 12
     return (
-        f'<g><title>{escape(result.about)}</title>\n<text x="16" y="{y + 14}">{escape(result.name)}</text>\n{bar}'
-        f'<text x="{WIDTH - RIGHT + 12}" y="{y + 14}" fill="#333">{escape(words)}</text></g>\n'
+        f"<g><title>{escape(result.about)}</title>\n"
+        f'<text x="16" y="{y + 9}">{escape(result.name)}</text>\n'
+        f'<text x="16" y="{y + 23}" {_SMALL}>{escape(goal)}</text>\n{bar}'
+        f'<text x="{right}" y="{y + 9}" fill="#333">{escape(f"{figure(result.value)} {result.unit}")}</text>\n'
+        f'<text x="{right}" y="{y + 23}" {_SMALL}>{escape(peer)}</text></g>\n'
     )
