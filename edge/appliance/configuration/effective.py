@@ -52,7 +52,6 @@ from edge.broker.configuration import (
     TlsFiles,
     TlsListener,
     TokenIssuer,
-    WhenFull,
 )
 from edge.broker.policy import EVERYTHING, Operation, Rule
 
@@ -149,8 +148,6 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
         yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec):
-        if spec.when_full is WhenFull.THIN:
-            yield "whenFull thin: the oldest messages are dropped, none are thinned yet"
         if spec.durability.mode is DurabilityMode.MEMORY:
             yield "durability memory: kept, messages are written to disk as with fsync"
         if any(part.direction is Direction.IN for part in spec.forwarders):
