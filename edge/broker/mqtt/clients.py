@@ -340,7 +340,7 @@ class Clients:
         """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
         dirty, self._dirty = self._dirty, {}
         for client in dirty:
-            record = client.unfinished.encode(self.now)
+            record = client.unfinished.encode(self._store.moves_kept)
             if record:
                 self._store.put("outgoing", client.client_id, record)
             else:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -26,10 +26,6 @@ from edge.broker.mqtt.state import SessionState
 
 if TYPE_CHECKING:
     from edge.broker.mqtt.connection import Connection
-
-DONE_KEPT_S: Final = 1.0
-"""How long a finished message stays in the record: 20 times the delay of cursor moves, so that the group that drops it
-from the record is sealed after the one that moves the cursor."""
 
 
 class Stage(enum.IntEnum):
@@ -67,8 +63,8 @@ class Unfinished:
         """Packet identifiers that wait for a record that has not been written yet."""
         self._state = state
         self._changed = changed
-        self._done: deque[tuple[float | None, int, int]] = deque()
-        """What is DONE: when the record with it was first written, log and position."""
+        self._done: deque[tuple[int | None, int, int]] = deque()
+        """What is DONE: `Store.moves_kept` when the record with it was first written, log and position."""
         self._recovered: dict[tuple[int, int], Entry] = {}
         """What a restart found and no subscription has delivered again yet."""
 
@@ -134,8 +130,12 @@ class Unfinished:
 
     # --- the record -------------------------------------------------------------------------------------------
 
-    def encode(self, now: float) -> bytes:
-        """The record as it is to be written now; empty when there is nothing to keep."""
+    def encode(self, moves_kept: int) -> bytes:
+        """The record as the group that is sealed next is to hold it; empty when there is nothing to keep.
+
+        `moves_kept`: see `Store`. What was DONE in an earlier record leaves when it has grown since, for then the
+        cursor's move is on disk. A clock would not do: on a busy machine moves are late.
+        """
         entries: dict[tuple[int, int], Entry] = dict(self._recovered)
         for stage, under_way in ((Stage.SENT, self._state.outgoing), (Stage.RELEASED, self._state.released)):
             for packet_id, (delivery, i) in under_way.items():
@@ -143,9 +143,9 @@ class Unfinished:
                     log, position = _place(delivery, i)
                     entries[log, position] = Entry(stage, packet_id, log, position)
         done = self._done
-        while done and done[0][0] is not None and done[0][0] + DONE_KEPT_S < now:
+        while done and done[0][0] is not None and done[0][0] < moves_kept:
             done.popleft()
-        self._done = deque((now if at is None else at, log, position) for at, log, position in done)
+        self._done = deque((moves_kept if at is None else at, log, position) for at, log, position in done)
         entries.update(((log, position), Entry(Stage.DONE, 0, log, position)) for _, log, position in self._done)
         return msgspec.msgpack.encode(list(entries.values())) if entries else b""
 

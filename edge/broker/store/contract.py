@@ -176,6 +176,11 @@ class Store(Protocol):
         """True while a sealed group is with the writer."""
         ...
 
+    @property
+    def moves_kept(self) -> int:
+        """Commits that held cursor moves. A move remembered while no commit runs is on disk once this has grown."""
+        ...
+
     def log(self, name: str) -> int:
         """The number of the log called `name`; made (in the open group) when it is new.
 

@@ -67,6 +67,7 @@ class GroupingStore(Places, ABC):
         # work that can wait for company
         self._lazy_since: float | None = None
         self._retry_at = 0.0
+        self._moves_kept = 0
         # counters: all known ones, and those the medium has not been told
         self._sequences: dict[str, int] = {}
         self._uncounted: dict[str, int] = {}
@@ -168,6 +169,10 @@ class GroupingStore(Places, ABC):
     @property
     def committing(self) -> bool:
         return self._sealed is not None
+
+    @property
+    def moves_kept(self) -> int:
+        return self._moves_kept
 
     @property
     def gathered(self) -> int:
@@ -358,6 +363,7 @@ class GroupingStore(Places, ABC):
             state.next = end
             state.bytes += group.sizes[log]
         self._retry_at = 0.0
+        self._moves_kept += bool(group.moved)
         self._ledger.kept(outcome.entries)
         for given in group.given_up:
             if given.if_kept and (cursor := self._cursors.get(given.cursor)) is not None:

@@ -9,7 +9,7 @@ from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Delivery
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.unfinished import DONE_KEPT_S, Unfinished
+from edge.broker.mqtt.unfinished import Unfinished
 from tests.unit.mqtt.client import Opened
 
 
@@ -44,8 +44,8 @@ class Rig:
         made = delivery(position, *bodies)
         return list(self.unfinished.deliver(self.opened.connection, made, 3, position))
 
-    def commit(self, now: float = 0.0) -> bytes:
-        record = self.unfinished.encode(now)
+    def commit(self, moves_kept: int = 0) -> bytes:
+        record = self.unfinished.encode(moves_kept)
         fresh, self.unfinished.fresh = self.unfinished.fresh, []
         self.opened.connection.send_held(fresh)
         return record
@@ -108,12 +108,12 @@ def test_done_is_settled_until_the_cursor_is_on_disk() -> None:
     rig.answer(p.PubRec(1))
     rig.commit()
     rig.answer(p.PubComp(1))
-    record = rig.commit(now=5.0)
+    record = rig.commit(moves_kept=5)
     again = Rig(record, pending=(10,))
     assert again.deliver(10, b"x") == [0], "settled by the caller, not sent"
     assert again.opened.sent() == []
-    assert rig.commit(now=5.0 + DONE_KEPT_S) != b""
-    assert rig.commit(now=5.1 + DONE_KEPT_S) == b""
+    assert rig.commit(moves_kept=5) != b"", "the cursor's move may still wait"
+    assert rig.commit(moves_kept=6) == b""
 
 
 def test_what_the_cursor_has_passed_is_forgotten() -> None:
