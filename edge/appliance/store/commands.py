@@ -1,4 +1,4 @@
-"""The commands that change a store: `import`, `purge`, `migrate`. The gateway has to be stopped for all of them."""
+"""The commands that change a store: `import`, `purge`, `migrate`, `repair`. The gateway has to be stopped."""
 
 from __future__ import annotations
 
@@ -131,5 +131,52 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
         click.echo(f"schema {done.before} is {done.after} now; the store as it was: {done.copy}")
 
 
-COMMANDS: Final = (import_, purge, migrate)
+@click.command()
+@data_option
+@click.option("--yes", is_flag=True, help="Do it; without, only what would be done is shown.")
+@json_option
+def repair(data: Path, yes: bool, as_json: bool) -> None:
+    """Make a sound store of a damaged one: everything that passes its checks is kept, the loss ledger has the rest.
+
+    The gateway must be stopped, and there must be room for two copies. The damaged file is kept beside the new one. A
+    new epoch begins where the sequences given last are not known any more. Exit code 4 while the store stays damaged.
+    """
+    from edge.broker.store.repair import repair as repair_store
+    from edge.broker.store.sqlite import REPAIRED_NAME
+    from edge.broker.store.verification import verify
+
+    path = store_path(data)
+    with explained():
+        if not (data / REPAIRED_NAME).exists():
+            with progress("verifying", quiet=as_json) as told:
+                sound = not verify(path, told=told).damaged
+            if sound:
+                click.echo('{"damaged": false}' if as_json else f"{path} is sound: nothing to repair")
+                return
+        with progress("repairing", quiet=as_json) as told:
+            done = repair_store(data, write=yes, told=told)
+    if as_json:
+        click.echo(msgspec.json.encode(done))
+    else:
+        click.echo(f"kept: {done.messages:,} messages in {done.segments:,} segments, {size(done.bytes)}")
+        click.echo(f"lost: {done.lost_messages:,} messages, which the loss ledger accounts for")
+        for note in done.notes:
+            click.echo(f"  {note}")
+        if done.epoch:
+            click.echo(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", as before"))
+    if not yes:
+        raise CommandError("nothing is changed yet", hint="--yes does what is said above", code=Exit.INTEGRITY)
+    with explained():
+        left = [finding for finding in verify(path).findings if finding.damage]
+    if left:
+        raise CommandError(
+            f"the repaired store is not sound: {left[0].where}: {left[0].what}",
+            hint=f"the store as it was: {done.damaged_copy}",
+            code=Exit.INTEGRITY,
+        )
+    if not as_json:
+        click.echo(f"repaired, verified; the store as it was: {done.damaged_copy}")
+
+
+COMMANDS: Final = (import_, purge, migrate, repair)
 """For the group in `cli`."""

@@ -192,6 +192,9 @@ class Inspection:
             try:
                 size = 0
                 for row in map(Row._make, found):
+                    if row.key < start:
+                        raise StoreDamaged(f"segments are out of order at key {row.key}")
+                    start = row.key + 1
                     rows.append(row)
                     size += len(row.data)
                     if size >= CHUNK_BYTES:

@@ -31,6 +31,8 @@ CHUNK_BYTES: Final = 4 * MIB
 
 FINDINGS_MAX: Final = 1000
 """Findings a verification keeps; the others are counted. A card that rots everywhere must not fill the memory."""
+POSITIONS_LOST_MAX: Final = 1 << 32
+"""Missing positions at the end of a log that a repair believes in: more than any card holds messages."""
 CHECK_LINES_MAX: Final = 100
 """Lines SQLite's own check may answer (its default)."""
 

@@ -31,6 +31,8 @@ from edge.broker.store.writer import Job, Writer
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "store.sqlite"
+REPAIRED_NAME: Final = "store.sqlite.repaired"
+"""A repaired store on its way to its place; until it is there, nothing else must be opened."""
 _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -57,6 +59,8 @@ class SqliteStore(GroupingStore):
         with contextlib.ExitStack() as undo:
             undo.callback(lock.release)
             path = directory / FILE_NAME
+            if (directory / REPAIRED_NAME).exists():
+                raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
             limits = limits or Limits()
             try:
                 wal.make_durable(path)

@@ -350,8 +350,12 @@ class _Verification:
 
 def known_gaps(inspection: Inspection) -> list[tuple[int, int, int]]:
     """(log, first, last) of the positions repairs have accounted for."""
-    value = inspection.meta(GAPS)
+    return gaps_in(inspection.meta(GAPS))
+
+
+def gaps_in(value: object) -> list[tuple[int, int, int]]:
+    """The gaps that the value of `GAPS` names; none when it cannot be read."""
     try:
-        return [] if value is None else msgspec.json.decode(value, type=list[tuple[int, int, int]])
+        return [] if value is None else msgspec.json.decode(str(value), type=list[tuple[int, int, int]])
     except msgspec.DecodeError:
         return []

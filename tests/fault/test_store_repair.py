@@ -1,0 +1,253 @@
+"""Repair: what passes its checks is kept, what does not is in the ledger, and the gateway starts again."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.errors import Exit
+from edge.appliance.main import run
+from edge.broker.store import repair as repairing
+from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.repair import RECOVERED, Mended, repair
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import sqlite_rig
+from tests.support.stores import FORWARDER, Made, change, make, rot
+
+ROUNDS = 60
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return make(tmp_path / "data")
+
+
+def messages(data: Path) -> dict[tuple[str, int], bytes]:
+    """Everything a gateway would deliver from the first position kept: (address, sequence) -> body."""
+    rig = sqlite_rig(data)
+    try:
+        return {
+            (address, sequence): body
+            for log in rig.store.info().logs
+            for _, address, sequence, body in rig.read_all(log.log, log.first)
+        }
+    finally:
+        rig.store.close()
+
+
+class Lost:
+    """What the ledger says is damaged."""
+
+    def __init__(self, data: Path) -> None:
+        connection = sqlite3.connect(data / FILE_NAME)
+        self.rows = connection.execute(
+            "SELECT subscription, address, first, last, messages FROM ledger WHERE reason = 'damaged' ORDER BY entry"
+        ).fetchall()
+        connection.close()
+
+    def __contains__(self, name: tuple[str, int]) -> bool:
+        return any(address == name[0] and first <= name[1] <= last for _, address, first, last, _ in self.rows)
+
+
+def leftovers(data: Path) -> set[str]:
+    """Files that are neither the store's own nor the damaged one kept."""
+    own = {"store.lock", FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
+    return {path.name for path in data.iterdir() if ".damaged-" not in path.name} - own
+
+
+def mend(made: Made) -> Mended:
+    data = made.path.parent
+    done = repair(data, write=True)
+    assert [finding for finding in verify(made.path).findings if finding.damage] == []
+    assert leftovers(data) == set()
+    assert Path(done.damaged_copy).exists()
+    return done
+
+
+class TestKnown:
+    def test_a_rotten_segment(self, made: Made) -> None:
+        before = messages(made.path.parent)
+        rot(made.path, 1, 100)
+        done = mend(made)
+        assert (done.new_epoch, done.epoch, done.lost_messages) == (False, made.epoch, 10)
+        after = messages(made.path.parent)
+        assert set(before) - set(after) == {("jobs", n) for n in range(100, 110)}
+        assert Lost(made.path.parent).rows == [("queue", "jobs", 100, 109, 10)]
+        assert all(before[name] == body for name, body in after.items())
+
+    def test_a_second_repair_finds_the_first_one_s_gap_accounted_for(self, made: Made) -> None:
+        rot(made.path, 1, 100)
+        mend(made)
+        rot(made.path, 2, 110)
+        done = mend(made)
+        assert done.lost_messages == 11
+        assert Lost(made.path.parent).rows == [
+            ("queue", "jobs", 100, 109, 10), (FORWARDER, "plant/3/temp", 11, 21, 11)
+        ]  # fmt: skip
+
+    def test_what_every_group_had_acknowledged_is_no_loss(self, made: Made) -> None:
+        rot(made.path, 1, 50)
+        change(made.path, "UPDATE cursor SET position = 60 WHERE name = 'queue'")
+        assert mend(made).lost_messages == 0
+        assert Lost(made.path.parent).rows == []
+
+    def test_the_oldest_messages(self, made: Made) -> None:
+        rot(made.path, 1, 50)
+        assert mend(made).lost_messages == 10
+        assert Lost(made.path.parent).rows == [("queue", "jobs", 50, 59, 10)]
+
+    def test_everything_of_a_queue(self, made: Made) -> None:
+        change(made.path, "UPDATE segment SET crc = crc + 1 WHERE key >> 44 = 1")
+        done = mend(made)
+        assert (done.lost_messages, done.new_epoch) == (150, False)
+        assert Lost(made.path.parent).rows == [("queue", "jobs", 50, 199, 150)]
+
+    def test_a_log_s_beginning_that_lies_loses_nothing(self, made: Made) -> None:
+        change(made.path, "UPDATE log SET first = 150 WHERE log = 1")
+        assert mend(made).lost_messages == 0
+        assert len(messages(made.path.parent)) == made.messages
+
+    def test_a_log_s_end_that_cannot_be(self, made: Made) -> None:
+        change(made.path, f"UPDATE log SET next = {1 << 50} WHERE log = 1")
+        done = mend(made)
+        assert (done.lost_messages, done.new_epoch) == (0, True)
+        assert len(messages(made.path.parent)) == made.messages
+
+    def test_the_newest_segment_not_counted_begins_a_new_epoch(self, tmp_path: Path) -> None:
+        made = make(tmp_path / "data", crashed=True)
+        rot(made.path, 1, 200)
+        with pytest.raises(StoreDamaged, match="waypost store repair"):
+            SqliteStore.open(made.path.parent, post=lambda _: None)
+        done = mend(made)
+        assert done.new_epoch
+        assert done.epoch != made.epoch
+        names = messages(made.path.parent)
+        assert max(sequence for address, sequence in names if address == "jobs") == 199
+        bases = dict(SqliteStore.open(made.path.parent, post=lambda _: None).items("base"))
+        assert bases["jobs"] == (50).to_bytes(8, "big")
+
+    @pytest.mark.parametrize(
+        ("statement", "new_epoch", "note"),
+        [
+            ("DELETE FROM meta WHERE key = 'epoch'", True, "epoch"),
+            ("UPDATE cursor SET acknowledged = x'4901' WHERE name = 'queue'", False, "out of order"),
+            ("UPDATE cursor SET position = 999 WHERE name = 'queue'", False, "beyond"),
+            ("UPDATE cursor SET log = 77 WHERE name = 'queue'", False, "left out"),
+            ("DELETE FROM log WHERE log = 2", True, "is lost"),
+            ("UPDATE address SET next = 3 WHERE name = 'jobs'", False, ""),
+            ("UPDATE log SET bytes = 5 WHERE log = 1", False, ""),
+        ],
+    )
+    def test_tables(self, made: Made, statement: str, new_epoch: bool, note: str) -> None:
+        change(made.path, statement)
+        done = mend(made)
+        assert done.new_epoch is new_epoch
+        assert note in " ".join(done.notes)
+        assert done.messages == made.messages
+        with sqlite3.connect(made.path) as connection:
+            kinds = connection.execute("SELECT kind FROM state WHERE kind = 'session'").fetchall()
+        connection.close()
+        assert kinds == [("session",)]
+
+    def test_a_log_without_its_cursors_keeps_its_messages(self, made: Made) -> None:
+        change(made.path, "DELETE FROM log WHERE log = 2")
+        mend(made)
+        store = SqliteStore.open(made.path.parent, post=lambda _: None)
+        assert {log.name for log in store.info().logs} == {"queue jobs", f"{RECOVERED} 2"}
+        assert {cursor.name for cursor in store.info().cursors} == {"queue", FORWARDER}
+        store.close()
+
+
+class TestSafety:
+    def test_a_dry_run_changes_nothing(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        rot(made.path, 1, 100)
+        before = made.path.read_bytes()
+        assert run(["store", "repair", "--data", str(made.path.parent)]) == Exit.INTEGRITY
+        out, err = capsys.readouterr()
+        assert "lost: 10 messages" in out
+        assert "--yes does" in err
+        assert made.path.read_bytes() == before
+        assert leftovers(made.path.parent) == set()
+        assert list(made.path.parent.glob("*.damaged-*")) == []
+
+    def test_the_command(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        rot(made.path, 1, 100)
+        assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
+        assert "repaired, verified" in capsys.readouterr().out
+        assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == 0
+        assert "nothing to repair" in capsys.readouterr().out
+
+    def test_not_while_the_gateway_runs(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        rot(made.path, 1, 100)
+        rig = sqlite_rig(made.path.parent)
+        assert run(["store", "repair", "--data", str(made.path.parent), "--yes"]) == Exit.FAILED
+        assert "stop the gateway" in capsys.readouterr().err
+        rig.store.close()
+
+    @pytest.mark.parametrize("step", range(4))
+    def test_cut_off_while_it_is_put_in_place(self, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = make(tmp_path / "data", crashed=True)
+        rot(made.path, 1, 100)
+        calls: list[str] = []
+
+        def cut(name: str, real: object) -> object:
+            def call(*arguments: object, **options: object) -> object:
+                calls.append(name)
+                if len(calls) > step:
+                    raise KeyboardInterrupt
+                return real(*arguments, **options)  # type: ignore[operator]
+
+            return call
+
+        with monkeypatch.context() as patched:
+            patched.setattr(repairing.os, "link", cut("link", repairing.os.link))
+            patched.setattr(repairing.Path, "unlink", cut("unlink", Path.unlink))
+            patched.setattr(repairing, "_sync", cut("sync", repairing._sync))
+            with pytest.raises(KeyboardInterrupt):
+                repair(made.path.parent, write=True)
+        if (made.path.parent / "store.sqlite.repaired").exists():
+            with pytest.raises(StoreDamaged, match="interrupted"):
+                SqliteStore.open(made.path.parent, post=lambda _: None)
+        for left in (*made.path.parent.glob("*.salvage*"), *made.path.parent.glob("*.repairing*")):
+            left.unlink()
+        mend(made)
+        assert len(messages(made.path.parent)) == made.messages - 10
+
+
+def test_rot_anywhere(tmp_path: Path) -> None:
+    """Whatever rots: repaired, the store is sound, holds nothing that was not in it, and accounts for the rest."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    make(tmp_path / "sound", 60)
+    shutil.copytree(tmp_path / "sound", tmp_path / "read")
+    expected = messages(tmp_path / "read")
+    repaired = 0
+    for number in range(ROUNDS):
+        data = tmp_path / str(number)
+        shutil.copytree(tmp_path / "sound", data)
+        made = Made(data / FILE_NAME, "", 0)
+        content = bytearray(made.path.read_bytes())
+        start = dice.randrange(len(content) // 4096) * 4096 + dice.choice((0, dice.randrange(40), dice.randrange(4096)))
+        for offset in range(start, min(start + dice.choice((1, 16, 600)), len(content))):
+            content[offset] ^= dice.randrange(1, 256)
+        if number % 5 == 0:
+            del content[dice.randrange(len(content)) :]
+        made.path.write_bytes(content)
+        if not verify(made.path).damaged:
+            continue
+        done = mend(made)
+        after = messages(data)
+        assert all(expected[name] == body for name, body in after.items()), f"seed {seed}, round {number}"
+        if not done.new_epoch:
+            accounted = Lost(data)
+            missing = {name for name in expected if name not in after and name not in accounted}
+            assert not missing, f"seed {seed}, round {number}"
+        repaired += 1
+        shutil.rmtree(data)
+    assert repaired > ROUNDS // 4

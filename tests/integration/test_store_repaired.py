@@ -1,0 +1,73 @@
+"""A store that rotted is repaired by hand: the gateway starts and forwards, and the lake explains the rest."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from edge.broker.store.limits import POSITION_BITS
+from edge.broker.store.sqlite import FILE_NAME
+from tests.integration.test_gateway_clients import Client
+from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.stores import rot
+
+SENT = 200
+
+
+def rows(lake: Path, table: str) -> list[dict[str, Any]]:
+    found = lake / table
+    return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
+
+
+def names(lake: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """(address, sequence) of what is in the lake, and of what its ledger explains as damaged."""
+    landed = [(row["address"], row["sequence"]) for row in rows(lake, "telemetry")]
+    lost = [
+        (row["address"], number)
+        for row in rows(lake, "ledger")
+        if row["reason"] == "damaged"
+        for number in range(row["first_sequence"], row["last_sequence"] + 1)
+    ]
+    return landed, lost
+
+
+def largest(path: Path) -> tuple[int, int]:
+    """(log, position) of the segment with the most messages."""
+    with sqlite3.connect(path) as connection:
+        (key,) = connection.execute("SELECT key FROM segment ORDER BY messages DESC, key LIMIT 1").fetchone()
+    connection.close()
+    return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
+
+
+def publish(client: Client) -> None:
+    for number in range(SENT):
+        client.publish(f"load/{number % 3}", b"%d" % number, 1)
+
+
+def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
+    port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
+    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+    gateway = edge(tmp_path, "gw1", *uplink)
+    with gateway, Client(gateway, "d") as client:
+        publish(client)
+        assert gateway.stop() == 0
+    rot(path, *largest(path))
+    command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("repaired, verified") == 1
+    expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
+    with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+        for number in range(SENT, SENT + 3):
+            client.publish(f"load/{number % 3}", b"%d" % number, 1)
+        wait_until(
+            lambda: expected <= set(names(lake)[0]) | set(names(lake)[1]), timeout_s=60, what="everything is explained"
+        )
+    landed, lost = names(lake)
+    assert len(landed) == len(set(landed))
+    assert lost
+    assert not set(landed) & set(lost)
+    assert set(landed) | set(lost) == expected
