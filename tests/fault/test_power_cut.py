@@ -1,4 +1,4 @@
-"""The power is cut at any moment: what was acknowledged is there, and no name is given twice.
+"""The power is cut at any moment: what was acknowledged is there or in the ledger, and no name is given twice.
 
 The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads and cuts. The 10 000 cuts of the promise:
 ``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 4 minutes).
@@ -14,7 +14,7 @@ import pytest
 
 from tests.fault.store.cuts import Campaign, Findings, scratch
 from tests.fault.store.disk import Disk
-from tests.fault.store.history import Append, Group, History, Line, Observed
+from tests.fault.store.history import Append, Given, Group, History, Line, Lost, Observed
 from tests.support.medium import Event, Kind
 
 
@@ -28,6 +28,8 @@ def cut(count: int, *, cuts_a_life: int) -> Findings:
     assert findings.cuts >= count
     assert 0 < findings.joined < findings.in_flight, "commits were cut on both sides of their end"
     assert findings.messages > 10 * count
+    assert findings.giving > count / 20, "commits that give messages up were cut, too"
+    assert findings.lost["evicted"] and findings.lost["rejected"]
     return findings
 
 
@@ -41,6 +43,7 @@ def test_10_000_power_cuts() -> None:
     findings = cut(10_000, cuts_a_life=100)
     assert findings.refused > 10, "syncs failed, too"
     assert findings.reopened > 100
+    assert findings.lost.keys() == {"evicted", "thinned", "rejected", "purged"}
 
 
 class TestDisk:
@@ -128,4 +131,53 @@ class TestChecker:
         history.adopt(self.shown())
         shown = self.shown()
         shown.epoch = "f"
+        assert history.problems(shown)
+
+    @staticmethod
+    def giving(group: Group, *, answered: bool) -> History:
+        """After a commit that gives something up."""
+        history = TestChecker.history()
+        history.follow(Line("sealed", group=group))
+        if answered:
+            history.follow(Line("ok"))
+        return history
+
+    @pytest.mark.parametrize("answered", [True, False])
+    def test_a_message_that_was_evicted_is_in_the_ledger(self, answered: bool) -> None:
+        history, shown = self.giving(Group(evicted=["q"]), answered=answered), self.shown()
+        shown.bounds, shown.messages, shown.figures, shown.true_bytes = (
+            {"q": (1, 2)},
+            {"q": [(1, "a", 1, "2")]},
+            (1, 1),
+            1,
+        )
+        assert history.problems(shown), "not entered"
+        shown.ledger = [(1, "c", "a", 0, 0, 1, 1, "evicted")]
+        assert not history.problems(shown)
+        shown.ledger = [(1, "c", "a", 0, 1, 2, 2, "evicted")]
+        assert history.problems(shown), "the second is there"
+        shown.ledger = [(1, "c", "a", 0, 0, 1, 1, "evicted"), (2, "c", "a", 0, 0, 1, 1, "evicted")]
+        assert history.problems(shown), "entered twice"
+
+    @pytest.mark.parametrize("answered", [True, False])
+    def test_a_message_that_was_given_up_is_not_owed(self, answered: bool) -> None:
+        lost = Lost("c", "a", 0, 1, "rejected")
+        history = self.giving(Group(given=[Given(("c", "q"), 0, 0, [lost], if_kept=True)]), answered=answered)
+        shown = self.shown()
+        assert bool(history.problems(shown)) == answered, "all of it or nothing"
+        shown.ledger = [(1, "c", "a", 0, 0, 1, 1, "rejected")]
+        assert history.problems(shown), "the cursor still waits for it"
+        shown.cursors = [("c", "q", 1, [])]
+        assert not history.problems(shown)
+        shown.ledger = []
+        assert history.problems(shown), "passed, and not in the ledger"
+
+    def test_a_summary_stands_for_those_that_are_gone(self) -> None:
+        history, shown = self.giving(Group(thinned=["q"]), answered=True), self.shown()
+        shown.messages, shown.true_bytes, shown.figures = {"q": [(1, "a", 1, "2~2")]}, 3, (2, 3)
+        shown.ledger = [(1, "c", "a", 0, 0, 1, 1, "thinned")]
+        assert not history.problems(shown)
+        shown.messages = {"q": [(1, "a", 1, "2~3")]}
+        assert history.problems(shown)
+        shown.messages = {"q": [(1, "a", 1, "2")]}
         assert history.problems(shown)

@@ -180,19 +180,24 @@ class Places:
         left, now_ns = self._limits.evict_bytes_max, time.time_ns()
         for log, size in group.evicting.items():
             state = self._logs[log]
-            holders = self._holders(state)
+            holders = self._holders(state, group)
             group.evictions.append(Eviction(log, state.first, state.next, min(size, left), holders, now_ns))
             left = max(0, left - size)
         for log, size in group.thinning.items():
             state = self._logs[log]
             span = (*state.thinned_to, state.first, state.next)
             group.thinnings.append(
-                Thinning(log, *span, size, self._limits.thin_bytes_max, self._holders(state), now_ns)
+                Thinning(log, *span, size, self._limits.thin_bytes_max, self._holders(state, group), now_ns)
             )
 
-    def _holders(self, state: LogState) -> list[Holder]:
-        cursors = (self._cursors[cursor] for cursor in sorted(state.cursors))
-        return [Holder(cursor.name, cursor.progress.copy(), cursor.wants) for cursor in cursors]
+    def _holders(self, state: LogState, group: Group) -> list[Holder]:
+        """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""
+        holders = {cursor: self._cursors[cursor] for cursor in sorted(state.cursors)}
+        passed = {cursor: holder.progress.copy() for cursor, holder in holders.items()}
+        for given in group.given_up:
+            if given.cursor in passed:
+                passed[given.cursor].add(max(given.first, -1), given.last)
+        return [Holder(holder.name, passed[cursor], holder.wants) for cursor, holder in holders.items()]
 
     def _choose_reclaims(self, group: Group) -> None:
         """Pick logs to delete from: never what is not counted, and on a busy store only when counting anyway."""

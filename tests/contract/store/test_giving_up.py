@@ -92,6 +92,18 @@ class TestGiveUp:
         assert [record.position for record in rig.store.cursors()] == [1, 0]
         assert ledger(rig) == [("c", "expired", 0, 0, 1)]
 
+    def test_a_dead_letter_is_not_evicted_as_well(self, rig: Rig) -> None:
+        log, dead = rig.store.log("a"), rig.store.log("dead")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.open_cursor("d", dead, 0)
+        rig.store.append(log, run_of(b"0", b"1"))
+        rig.commit()
+        rig.store.append(dead, run_of(b"1", address="dead"))
+        rig.store.give_up(cursor, 1, 1, [loss(1, 1, "rejected")], if_kept=True)
+        rig.store.evict(log, 2)
+        rig.commit()
+        assert sorted(ledger(rig)) == [("c", "evicted", 0, 0, 1), ("c", "rejected", 1, 1, 1)]
+
     def test_what_is_not_committed_cannot_be_given_up(self, rig: Rig) -> None:
         log = rig.store.log("a")
         cursor = rig.store.open_cursor("c", log, 0)

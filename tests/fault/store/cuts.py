@@ -49,13 +49,18 @@ class Findings:
     reopened: int = 0
     messages: int = 0
     """Messages read and compared."""
+    giving: int = 0
+    """Cuts within a commit that was to enter something into the ledger."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Messages in the ledgers that were compared, by reason."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{self.cuts} cuts of {self.lives} lives ({dict(self.hows)}), {self.in_flight} within a commit, of which "
             f"{self.joined} were found complete; {self.refused} commits refused; {self.reopened} openings in the "
-            f"lives; {self.messages} messages compared; {len(self.problems)} contradictions"
+            f"lives; {self.messages} messages compared; {self.giving} cuts within a commit that gives up messages, "
+            f"{dict(self.lost)} in the ledgers compared; {len(self.problems)} contradictions"
         )
 
 
@@ -155,6 +160,7 @@ class Campaign:
         findings.cuts += 1
         findings.hows[how] += 1
         findings.in_flight += bool(history.uncertain)
+        findings.giving += any(group.given or group.evicted or group.thinned for group, _ in history.uncertain)
         place = self._folder / "found"
         _write(place, image, folders)
         if (place / "data" / "store.sqlite").exists() and findings.cuts % 4 == 0:
@@ -170,6 +176,8 @@ class Campaign:
         problems = history.problems(observed)
         findings.problems += [f"{where}: {problem}" for problem in problems]
         findings.messages += sum(map(len, observed.messages.values()))
+        for *_, messages, _, reason in observed.ledger:
+            findings.lost[reason] += messages
         findings.joined += bool(history.uncertain) and observed.bounds != {
             log: (observed.bounds[log][0], end) for log, end in history.committed.ends.items() if log in observed.bounds
         }

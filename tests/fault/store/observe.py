@@ -18,6 +18,9 @@ LIMITS = Limits(
     reclaim_rows_max=9,
     reclaim_bytes_max=40_000,
     checkpoint_bytes=120_000,
+    evict_bytes_max=30_000,
+    thin_bytes_max=40_000,
+    ledger_growing_max=6,
 )
 """Small enough for every background work of the store to happen every few commits."""
 
@@ -44,6 +47,8 @@ def observe(rig: Rig) -> Observed:
         sequences={name: number for name, number in store.sequences() if number},
         figures=(info.messages, info.bytes),
         true_bytes=sum(len(body) for all_of_it in messages.values() for *_, body in all_of_it),
+        # Not `losses`, which takes it that the entries are passed on from here: they may go on growing.
+        ledger=[entry[:8] for entry in store._read_ledger(0, 1 << 30, "")],
     )
 
 

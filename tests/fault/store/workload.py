@@ -1,7 +1,9 @@
 """A program that works a store hard and writes down what it asked and was told: ``workload DIR HISTORY SEED COMMITS``.
 
-Several logs and cursors, appends of all sizes, acknowledgements in and out of order, small state, dropped cursors,
-closing and opening in between. It ends by ending (without closing), as if killed, at the latest after COMMITS.
+Several logs and cursors, appends of all sizes, acknowledgements in and out of order, small state, dropped cursors; a
+log with a quota that drops its oldest messages, one that sums them up, one whose commits may wait for company; dead
+letters, messages rejected without one, and purges; closing and opening in between. It ends by ending (without closing),
+as if killed, at the latest after COMMITS.
 """
 
 from __future__ import annotations
@@ -9,29 +11,57 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from bridge.message import Run
-from edge.broker.store.contract import Committed, CursorRecord, StoreError
-from tests.fault.store.history import Append, Group, Line, shorten
+from edge.broker.store.contract import Committed, CursorRecord, Loss, StoreError, Summary
+from edge.broker.store.progress import Progress
+from tests.fault.store.history import Append, Given, Group, Key, Line, Lost, shorten
 from tests.fault.store.observe import KIND, observe, open_store
 
-LOGS = ("queue jobs", "topic plant/#", "topic other")
+LOGS = ("queue jobs", "topic plant/#", "topic other", "queue late")
+DROPS_OLDEST = {"queue jobs": 90_000}
+THINS = {"topic plant/#": 60_000}
+"""Bytes each may keep."""
+WAITS_S = {"queue late": 0.2}
+DEADLETTERS = "queue dead"
 CURSORS = ("slow", "fast", "uplink")
 REFUSED = 3
 """Exit code: the store would not open."""
 ADDRESSES = tuple(f"plant/{number}" for number in range(9))
+NUMBERS = 100_000
+"""Of messages of one process; the next one's begin elsewhere."""
+READING_NS = 2_000_000_000
+"""Between two readings of the workload: 30 of them a minute, which thinning sums up."""
+
+
+def kind(_: Run, body: bytes) -> str | None:
+    """Readings (``number.ttt``) and summaries of them (``number~count``)."""
+    return "reading" if body.partition(b".")[2][:1] == b"t" or b"~" in body else None
+
+
+def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run:
+    """One message under the last one's number that says for how many it stands."""
+    run, last = messages[-1]
+    count = sum(int(body.partition(b"~")[2] or 1) for _, body in messages)
+    number = int(last.partition(b".")[0].partition(b"~")[0])
+    return Run(run.address, run.device, run.flags, run.properties, [b"%d~%d" % (number, count)], run.received_at)
 
 
 class Workload:
     def __init__(self, directory: Path, history: Path, seed: int) -> None:
         self.dice = random.Random(seed)
         self.history = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self.number = seed % 1_000_000 * 100_000
+        self.number = seed % 1_000_000 * NUMBERS
         self.group = Group()
         self.refused = False
+        self.unseen = False
+        """The commit that just ended evicted: what went is to be told."""
+        self.leaving: dict[Key, list[tuple[int, int]]] = {}
+        """Positions that leave with the open group, each cursor's."""
         self.rig = open_store(directory)
         self.opened()
 
@@ -39,17 +69,22 @@ class Workload:
         os.write(self.history, msgspec.json.encode(line) + b"\n")
 
     def opened(self) -> None:
-        self.rig.store.on_commit = self.committed
-        self.names = {log.log: log.name for log in self.rig.store.info().logs}
+        store = self.rig.store
+        store.on_commit = self.committed
+        store.summary = Summary(kind, summarise)
+        self.names = {log.log: log.name for log in store.info().logs}
+        for number, name in self.names.items():
+            store.delay(number, WAITS_S.get(name, 0.0))
         self.tell(Line("opened", observed=observe(self.rig)))
 
     def committed(self, commit: Committed) -> None:
         self.refused = commit.error is not None
+        self.leaving.clear()
         if self.refused:
-            # What was appended is given up; all else joins the next group.
             self.tell(Line("refused"))
-            self.group.appends = []
+            self.group = self.group.without_appends()
             return
+        self.unseen = bool(self.group.evicted or self.group.thinned)
         self.group = Group()
         told = [
             (
@@ -72,28 +107,46 @@ class Workload:
                 self.reopen()
 
     def step(self) -> None:
-        act = self.dice.choices(
-            (self.append, self.acknowledge, self.put, self.delete, self.cursor, self.drop), (10, 5, 2, 1, 1, 0.15)
-        )[0]
-        act()
+        acts = (
+            (self.append, 10), (self.acknowledge, 5), (self.put, 2), (self.delete, 1), (self.cursor, 1),
+            (self.drop, 0.15), (self.reject, 1), (self.bury, 1), (self.purge, 0.1),
+        )  # fmt: skip
+        self.dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
-    def log(self) -> int:
-        name = self.dice.choice(LOGS)
+    def log(self, name: str | None = None) -> int:
+        name = name or self.dice.choice(LOGS)
         if name not in self.names.values():
             self.group.logs.append(name)
         number = self.rig.store.log(name)
         self.names[number] = name
+        self.rig.store.delay(number, WAITS_S.get(name, 0.0))
         return number
 
     def append(self) -> None:
         log, address = self.log(), self.dice.choice(ADDRESSES)
+        filler = self.dice.choice((b".", b"t"))
         bodies = []
         for _ in range(self.dice.randrange(1, 6)):
             self.number += 1
-            size = self.dice.choice((0, 20, 100, 100, 400, 3_000, 9_000))
-            bodies.append(b"%d." % self.number + b"." * size)
-        self.rig.store.append(log, Run(address, "device", 1, b"", bodies, 1))
+            size = self.dice.choice((0, 20, 100, 100, 400, 3_000, 9_000) if filler == b"." else (20, 100, 100, 400))
+            bodies.append(b"%d." % self.number + filler * size)
+        self.make_room(log, sum(map(len, bodies)))
+        self.rig.store.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
         self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
+
+    def received_at(self) -> int:
+        return self.number % NUMBERS * READING_NS
+
+    def make_room(self, log: int, size: int) -> None:
+        store, name = self.rig.store, self.names[log]
+        quota = DROPS_OLDEST.get(name) or THINS.get(name)
+        missing = 0 if quota is None else store.log_bytes(log) + size - quota
+        if missing > 0 and name in THINS:
+            store.thin(log, missing)
+            self.group.thinned.append(name)
+        elif missing > 0:
+            store.evict(log, missing)
+            self.group.evicted.append(name)
 
     def cursor(self) -> None:
         log, name = self.log(), self.dice.choice(CURSORS)
@@ -105,10 +158,12 @@ class Workload:
             position = self.rig.store.cursor(number).position
             self.group.opened.append((name, self.names[log], position))
 
+    def committed_cursor(self, name: str, log: str) -> bool:
+        return not any((name, log) == opened[:2] for opened in self.group.opened)
+
     def any_cursor(self) -> CursorRecord | None:
         """One that is committed."""
-        new = {(name, log) for name, log, _ in self.group.opened}
-        known = [c for c in self.rig.store.info().cursors if (c.name, self.names[c.log]) not in new]
+        known = [c for c in self.rig.store.info().cursors if self.committed_cursor(c.name, self.names[c.log])]
         return self.rig.store.cursor(self.dice.choice(known).cursor) if known else None
 
     def acknowledge(self) -> None:
@@ -118,9 +173,60 @@ class Workload:
         end = self.rig.store.bounds(cursor.log)[1]
         first = cursor.position + self.dice.choice((0, 0, 0, 3))
         last = min(first + self.dice.choice((0, 4, 30, 200)), end - 1)
+        key = (cursor.name, self.names[cursor.log])
+        if any(first <= high and low <= last for low, high in self.leaving.get(key, ())):
+            return
         if last >= first:
-            self.tell(Line("acked", cursor=(cursor.name, self.names[cursor.log], first, last)))
+            self.tell(Line("acked", cursor=(*key, first, last)))
             self.rig.store.acknowledge(cursor.cursor, first, last)
+
+    def reject(self) -> None:
+        """A consumer will not have some messages, and there is no address for dead letters."""
+        cursor = self.any_cursor()
+        if cursor is not None:
+            self.give_up(cursor, cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5), "rejected")
+
+    def bury(self) -> None:
+        """The same with such an address: a dead letter takes the place of each, in the same commit."""
+        cursor = self.any_cursor()
+        if cursor is None or self.names[cursor.log] == DEADLETTERS:
+            return
+        first, count = cursor.position + self.dice.randrange(4), self.dice.randrange(1, 5)
+        bodies = self.give_up(cursor, first, count, "rejected", if_kept=True)
+        if bodies:
+            log = self.log(DEADLETTERS)
+            self.rig.store.append(log, Run("dead", "device", 1, b"", bodies, self.received_at()))
+            self.group.appends.append(Append(DEADLETTERS, "dead", list(map(shorten, bodies))))
+
+    def purge(self) -> None:
+        """All of one log, for everybody who waits for it."""
+        log = self.dice.choice([*self.names])
+        for record in list(self.rig.store.info().cursors):
+            if record.log == log and self.committed_cursor(record.name, self.names[log]):
+                self.give_up(self.rig.store.cursor(record.cursor), 0, 1 << 30, "purged")
+
+    def give_up(
+        self, cursor: CursorRecord, first: int, count: int, reason: str, *, if_kept: bool = False
+    ) -> list[bytes]:
+        """The bodies of what of these positions is there and not acknowledged: it leaves."""
+        key = (cursor.name, self.names[cursor.log])
+        progress = Progress(cursor.position)
+        for low, high in (*cursor.acknowledged, *self.leaving.get(key, ())):
+            progress.add(low, high)
+        there = [
+            message for message in self.rig.read_all(cursor.log, max(first, cursor.position))
+            if message[0] < first + count and progress.open_parts(message[0], message[0])
+        ]  # fmt: skip
+        for position, address, sequence, body in there:
+            loss = Loss(cursor.name, address, sequence, sequence, 1, len(body), reason, 1)
+            self.rig.store.give_up(cursor.cursor, position, position, [loss], if_kept=if_kept)
+            lost = [Lost(cursor.name, address, sequence, len(body), reason)]
+            self.group.given.append(Given(key, position, position, lost, if_kept))
+            if if_kept:
+                self.leaving.setdefault(key, []).append((position, position))
+            else:
+                self.tell(Line("acked", cursor=(*key, position, position)))
+        return [body for *_, body in there]
 
     def drop(self) -> None:
         cursor = self.any_cursor()
@@ -148,9 +254,14 @@ class Workload:
         self.rig.now += self.dice.choice((0.001, 0.05, 2.0))
         self.tell(Line("sealed", group=self.group))
         if not self.rig.store.flush():
-            return  # nothing but acknowledgements that may wait: the next group has them
+            # Nothing but acknowledgements that may wait, and messages that wait for company: the next group has them.
+            self.tell(Line("unsealed"))
+            return
         while self.rig.store.committing:
             self.rig.turn()
+        if self.unseen:
+            self.unseen = False
+            self.tell(Line("shown", observed=observe(self.rig)))
 
     def reopen(self) -> None:
         self.tell(Line("sealed", group=self.group))
@@ -158,7 +269,7 @@ class Workload:
         if not self.refused:
             self.tell(Line("closed"))
         self.rig.store = self.rig._open()
-        self.group = Group()
+        self.group, self.unseen = Group(), False
         self.opened()
 
 
