@@ -11,6 +11,7 @@ import contextlib
 import logging
 import queue
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,11 +36,19 @@ from edge.broker.store.group import (
     Thinning,
 )
 from edge.broker.store.ledger import Entries, OpenLedger
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import thin
 
 logger = logging.getLogger(__name__)
+
+SWITCH_S: Final = 0.0001
+"""How long a thread that wants the interpreter waits for a busy event loop while commits are small: they are what an
+acknowledgement waits for then, and Python's default of 5 ms would be most of it."""
+SWITCH_BUSY_S: Final = 0.005
+"""The same while commits are large: switching threads more often would cost up to a quarter of the throughput."""
+BUSY_BYTES: Final = 16 * KIB
+"""Bodies a large commit has: 160 messages of 100 bytes, ten times what gathers at 20 000 messages a second."""
 
 ROWS_PER_STATEMENT: Final = 256
 """Bounds the statement's text and parameters; a commit beyond it has more statements."""
@@ -90,6 +99,7 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
+        _share_interpreter(job.group.size)
         self._jobs.put(job)
 
     def stop(self) -> None:
@@ -199,6 +209,11 @@ class Writer:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
             logger.warning("%s", meaning(error, "checkpoint"))
+
+
+def _share_interpreter(commit_bytes: int) -> None:
+    """Let threads have their turn as fits what is committed (see `SWITCH_S`)."""
+    sys.setswitchinterval(SWITCH_BUSY_S if commit_bytes >= BUSY_BYTES else SWITCH_S)
 
 
 def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
