@@ -26,6 +26,7 @@ class Refusal(enum.Enum):
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
     REJECTED = "rejected by the consumer"
+    NO_ANSWER = "the consumer has not answered in time"
     FORMAT_INVALID = "the payload is not what it was said to be"
 
 
@@ -68,7 +69,11 @@ class Outcome(enum.Enum):
 
 
 class Origin(Protocol):
-    """Where runs come from. `tokens` are the numbers the origin itself gave to `Router.publish`, one a message."""
+    """Where runs come from. `tokens` are the numbers the origin itself gave to `Router.publish`, one a message.
+
+    One that has to hear its answers in the order of what it sent, also over what consumers answer, has a true attribute
+    ``in_order``; others hear of anycast messages when their consumers settle them.
+    """
 
     name: str
     """Identity of the device, as it goes into `Run.device`."""

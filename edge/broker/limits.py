@@ -15,6 +15,10 @@ ROUTES_CACHED_MAX: Final = 100_000
 WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 """Bytes a peer may leave unread in our socket buffer before deliveries to it pause."""
 
+ANYCAST_ANSWER_S_MAX: Final = 30.0
+"""How long the consumer of an anycast message may take to answer before its MQTT sender is told that none came: as long
+as one over HTTP waits (`HTTP_ANSWER_S_MAX`). Until then every later answer to that sender waits, as they keep order."""
+
 PENDING_BYTES_MAX: Final = 32 * MIB
 """Message bytes gathered and not yet on disk. Above it sockets are not read: a slow card slows its senders down
 instead of filling the memory of a 512 MiB Pi."""

@@ -27,6 +27,7 @@ from edge.broker.subscriptions import (
     LogSubscription,
     WaitingPool,
 )
+from edge.broker.turns import Turns
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
@@ -71,6 +72,8 @@ class Router(Registry):
         self._gathered: list[Answer] = []
         self._committing: list[Answer] = []
         self._unanswered: dict[Origin, int] = {}
+        self._turns = Turns(self._unanswered, deadletters.now_s)
+        self._ordered: Final = self._turns.queues
         self._without_room: set[str] = set()
         """Addresses whose senders wait for room."""
         self._failing = False
@@ -106,6 +109,8 @@ class Router(Registry):
     def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Answer `tokens` when the open group is on disk."""
         if tokens:
+            if self._ordered:
+                origin, tokens = self._turns.follow(origin, tokens)
             self._gathered.append((origin, tokens, None))
             self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
         self._flush_soon()
@@ -114,6 +119,8 @@ class Router(Registry):
         """Nothing to wait for; yet answers keep the order of what was sent [MQTT-4.6.0-2]."""
         if not tokens:
             return
+        if self._ordered:
+            origin, tokens = self._turns.follow(origin, tokens)
         if origin in self._unanswered:
             self.done_on_disk(origin, tokens)
         else:
@@ -124,6 +131,8 @@ class Router(Registry):
         """Not taken, whatever becomes of the open group; said in its turn like every other answer [MQTT-4.6.0-2]."""
         if not tokens:
             return
+        if self._ordered:
+            origin, tokens = self._turns.follow(origin, tokens)
         if origin in self._unanswered:
             self._gathered.append((origin, tokens, why))
             self._unanswered[origin] += 1
@@ -131,6 +140,11 @@ class Router(Registry):
         else:
             self.figures.refused += len(tokens)
             origin.refused(tokens, why)
+
+    def in_turn(
+        self, origin: Origin, tokens: Sequence[int], withdraw: Callable[[Origin], None]
+    ) -> tuple[Origin, Sequence[int]]:
+        return self._turns.take(origin, tokens, withdraw)
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running."""
@@ -176,7 +190,7 @@ class Router(Registry):
         failure = None
         if error is not None:
             failure = Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
-        unanswered = self._unanswered
+        unanswered, ordered = self._unanswered, self._ordered
         for origin, tokens, refusal in answers:
             left = unanswered.pop(origin) - 1
             if left:
@@ -188,6 +202,8 @@ class Router(Registry):
             else:
                 self.figures.refused += len(tokens)
                 origin.refused(tokens, why)
+            if ordered and not left:
+                self._turns.release(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 
@@ -225,6 +241,8 @@ class Router(Registry):
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()
+        if self._ordered:
+            self.figures.refused += self._turns.expire()
         self.retained.purge(self.now_ns(), self.deadletters.expired)
         for durable in self._durable.values():
             for part in durable.parts:

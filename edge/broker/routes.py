@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from bridge.message import RETAIN, Run, Stored
@@ -56,6 +56,13 @@ class Keeper(Protocol):
 
     def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
         """The origin hears `accepted` when the open group is on disk."""
+        ...
+
+    def in_turn(
+        self, origin: Origin, tokens: Sequence[int], withdraw: Callable[[Origin], None]
+    ) -> tuple[Origin, Sequence[int]]:
+        """Whom a consumer's answers go to, and under which tokens, so that the origin hears all of its answers in
+        order; `withdraw` is called when they come too late."""
         ...
 
 
@@ -152,6 +159,8 @@ class AnycastRoute:
         self.group = group
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if tokens and getattr(origin, "in_order", False):
+            origin, tokens = keeper.in_turn(origin, tokens, self.group.withdraw)
         why = self.group.offer(origin, run, tokens)
         if why is not None:
             keeper.refuse(origin, tokens, why)

@@ -29,6 +29,11 @@ kind: AddressSpace
 metadata: {{name: default}}
 spec: {{authenticationService: {{name: standard}}}}
 ---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.job}}
+spec: {{address: plant/job, type: anycast}}
+---
 apiVersion: user.enmasse.io/v1beta1
 kind: MessagingUser
 metadata: {{name: default.joe}}
@@ -70,6 +75,31 @@ def test_a_refusal_waits_for_the_answers_before_it(gateway: Waypost) -> None:
                 assert all(isinstance(each, answer) for each in answers), answers
                 told = [(each.packet_id, each.reason) for each in answers if isinstance(each, answer)]
                 assert told == [(first + i, reason) for i, (_, reason) in enumerate(sent)]
+
+
+def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Waypost) -> None:
+    """Which answers when it likes; meanwhile the client has no answer to what it sent behind."""
+    with (
+        joe(gateway, "order") as client,
+        joe(gateway, "taker") as taker,
+        joe(gateway, "keeper", properties=KEPT) as keeper,
+    ):
+        assert keeper.subscribe("plant/kept", qos=1) == [1]
+        assert taker.subscribe("plant/job", qos=1) == [1]
+        topics = ["plant/kept", "plant/job", "plant/kept", "plant/nobody", "elsewhere", "plant/job"]
+        client.send(*(packets.Publish(topic, b"x", 1, packet_id=i + 1) for i, topic in enumerate(topics)))
+        jobs = [taker.receive(), taker.receive()]
+        assert client.receive() == packets.PubAck(1)
+        kept = [keeper.receive(), keeper.receive()]  # all of the others are on disk, and could be answered
+        client.send(packets.PingReq())
+        assert isinstance(client.receive(), packets.PingResp)
+        for job in reversed(jobs):
+            assert isinstance(job, packets.Publish)
+            taker.send(packets.PubAck(job.packet_id))
+        answers = [client.receive() for _ in topics[1:]]
+        told = [(each.packet_id, each.reason) for each in answers if isinstance(each, packets.PubAck)]
+        assert told == [(2, 0), (3, 0), (4, 0), (5, 0x87), (6, 0)]
+        keeper.send(*(packets.PubAck(each.packet_id) for each in kept if isinstance(each, packets.Publish)))
 
 
 def test_the_close_of_an_older_client_waits_for_them_too(gateway: Waypost) -> None:

@@ -49,6 +49,7 @@ CONDITIONS: Final = {
     Refusal.ADDRESS_INVALID: "amqp:invalid-field",
     Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",
     Refusal.REJECTED: "amqp:precondition-failed",
+    Refusal.NO_ANSWER: "amqp:precondition-failed",
     Refusal.FORMAT_INVALID: "amqp:decode-error",
 }
 """Why something was refused, in AMQP's own error conditions (sections 2.8.15 to 2.8.17)."""

@@ -15,6 +15,7 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 503,
+    Refusal.NO_ANSWER: 503,
 }
 """What Hono says where the router refuses: it knows 503 for all that may work later."""
 

@@ -63,6 +63,7 @@ STATUS: Final = {
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 422,
+    Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,
 }
 RETRY_AFTER_S: Final = 5

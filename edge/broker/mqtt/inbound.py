@@ -16,7 +16,13 @@ from edge.broker.limits import Limits
 from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
 from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
 from edge.broker.mqtt.events import Published, Rejected, Released
-from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import (
+    HEAD_BYTES_MAX,
+    HEADS_CACHED_MAX,
+    TOPIC_ALIAS_MAXIMUM,
+    TOPIC_LEVELS_MAX,
+    UNANSWERED_MAX,
+)
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.properties import split_publish
 from edge.broker.mqtt.reason_codes import ReasonCode
@@ -95,13 +101,13 @@ class Inbound:
     def __init__(self, version: int, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
         """`out` is where an answer that cannot wait goes; `limits`: packet_bytes_max and receive_maximum count."""
         self.outstanding = 0
-        """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9)."""
+        """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9), or would."""
         self._version = version
         self._device = device
         self._state = state
         self._out = out
         self._length_max = limits.packet_bytes_max - 3  # of the remaining length
-        self._receive_maximum = limits.receive_maximum if version == 5 else 0
+        self._receive_maximum = limits.receive_maximum if version == 5 else UNANSWERED_MAX
         self._flags = _FLAGS[version]
         self._expected: set[int] | None = None
         self._topics: dict[bytes, str] = {}
@@ -239,8 +245,9 @@ class Inbound:
             _cut(ids, bodies, ids.index(0))
         if qos == 2 and not (self._state.incoming.isdisjoint(ids) and len(set(ids)) == len(ids)):
             self._drop_received(ids, bodies)
-        if self._receive_maximum and self.outstanding + len(ids) > self._receive_maximum:
-            violation = ProtocolError("more than Receive Maximum", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
+        if self.outstanding + len(ids) > self._receive_maximum:
+            what = "Receive Maximum" if self._version == 5 else f"{UNANSWERED_MAX} unanswered messages"
+            violation = ProtocolError(f"more than {what}", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
             _cut(ids, bodies, max(0, self._receive_maximum - self.outstanding))
         self.outstanding += len(ids)
         if qos == 2:

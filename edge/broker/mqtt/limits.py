@@ -15,6 +15,10 @@ EARLY_BYTES_MAX: Final = MIB
 KEEP_ALIVE_GRACE: Final = 1.5
 """Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
 
+UNANSWERED_MAX: Final = 2 * 65_535
+"""QoS 1 and 2 messages a client older than MQTT 5, which is told no Receive Maximum, may have under way to us: as many
+as there are packet identifiers, and once more as MQTT 3.1 lets a client repeat what is not answered soon."""
+
 TOPIC_ALIAS_MAXIMUM: Final = 16
 """Topic aliases an MQTT 5 client may set; each keeps a topic name of up to 64 KiB in memory."""
 

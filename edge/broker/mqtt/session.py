@@ -68,12 +68,16 @@ REASONS = {
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
     Refusal.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
     Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
 }
 
 
 class MqttSession:
     """Owner of one driver over one MQTT connection."""
+
+    in_order = True
+    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
 
     __slots__ = (
         "_authenticator", "_client", "_clients", "_clock", "_connect", "_devices", "_driver", "_gate", "_grant",

@@ -112,6 +112,17 @@ class AnycastGroup:
             self._figures.refused += len(tokens)
             origin.refused(tokens, Refusal.NO_CONSUMER)
 
+    def withdraw(self, origin: Origin) -> None:
+        """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""
+        theirs = {position for position, (sender, _) in self._origins.items() if sender is origin}
+        for position in theirs:
+            del self._origins[position]
+        kept = deque(stored for stored in self._waiting if stored.position not in theirs)
+        if len(kept) < len(self._waiting):
+            self._waiting = kept
+            self._waiting_bytes = sum(stored.run.size for stored in kept)
+            self.changed()
+
     @property
     def credit(self) -> int:
         """Messages consumers could take now beyond what is waiting already."""

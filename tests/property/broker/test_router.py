@@ -1,10 +1,11 @@
 """The router against a model: random publishers, consumers, commits, failures and absences.
 
 What must hold at every moment: nothing is acknowledged before the commit of its message; answers come in the order of
-the questions; no position is held by two consumers of a group. And once everybody has credit and answers: every
-message that was acknowledged has reached every durable subscription that was there, in the order of its producer, and
-exactly one consumer of a queue; nobody got a message twice that it had settled. What was rejected, failed too often or
-expired is at the dead letter address (of the queue) or in the loss ledger (of the durable subscription), once.
+the questions, anycast messages aside (and with them, for a sender that asks for it); no position is held by two
+consumers of a group. And once everybody has credit and answers: every message that was acknowledged has reached every
+durable subscription that was there, in the order of its producer, and exactly one consumer of a queue; nobody got a
+message twice that it had settled. What was rejected, failed too often or expired is at the dead letter address (of the
+queue) or in the loss ledger (of the durable subscription), once.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.deadletters import DEAD_LETTERED
+from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.mqtt.properties import Properties, encode_run
 from edge.broker.router import Router, SubscribeOptions
 from edge.broker.store.contract import StoreFull
@@ -30,6 +32,7 @@ RULES = [
     AddressRule("q/#", AddressType.QUEUE),
     AddressRule("any/#", AddressType.ANYCAST),
     AddressRule("dead/#", AddressType.DEADLETTER),
+    AddressRule("multi/#", AddressType.MULTICAST),
 ]
 ATTEMPTS_MAX = 3
 REDELIVERY = Redelivery(attempts_max=ATTEMPTS_MAX, delay_s=0.15, delay_multiplier=2)
@@ -39,14 +42,16 @@ POLICIES = {
 }
 EXPIRY = encode_run(Properties(message_expiry_interval_s=1))
 OUTCOMES = [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome]
-ADDRESSES = ["q/1", "t/1", "t/2", "any/1"]
+STORED = ["q/1", "t/1", "t/2"]
+ADDRESSES = [*STORED, "any/1", "any/1", "multi/1", "unheard/1"]
 
 
 class Sender:
     """An origin that checks the order of its answers."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, in_order: bool) -> None:
         self.name = name
+        self.in_order = in_order
         self.next_token = 0
         self.asked: deque[tuple[int, str]] = deque()
         self.accepted_bodies: list[tuple[str, bytes]] = []
@@ -64,7 +69,9 @@ class Sender:
 
     def _answered(self, token: int) -> tuple[str, bytes]:
         address, body = self.sent.pop(token)
-        if not address.startswith("any/"):  # end to end: those wait for their consumer
+        if self.in_order:
+            assert self.asked[0][0] == token, "answers keep the order of what was sent"
+        elif not address.startswith("any/"):  # end to end: those wait for their consumer
             stored = [waiting for waiting in self.asked if not waiting[1].startswith("any/")]
             assert stored[0][0] == token, "answers keep the order of what was sent"
         self.asked.remove((token, address))
@@ -102,7 +109,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.posted: deque[Callable[[], None]] = deque()
         self.now = 0.0
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
-        self.senders = [Sender("s0"), Sender("s1")]
+        self.senders = [Sender("s0", in_order=False), Sender("s1", in_order=True)]
         self.counter = 0
         self.receivers: dict[str, Receiver] = {
             name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any", "dead")
@@ -144,7 +151,7 @@ class RouterMachine(RuleBasedStateMachine):
             sender.next_token += 1
         before = len(sender.accepted_bodies)
         self.router.publish(sender, Run(address, sender.name, qos, properties, bodies), tokens)
-        if address != "any/1":
+        if address in STORED:
             assert len(sender.accepted_bodies) == before, "not before the commit"
 
     @rule()
@@ -155,6 +162,12 @@ class RouterMachine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         self.now += 0.1
+        self.router.tick()
+
+    @rule()
+    def a_while(self) -> None:
+        """So long that nobody waits for the consumer of an anycast message any more."""
+        self.now += ANYCAST_ANSWER_S_MAX
         self.router.tick()
 
     @rule(failing=st.booleans())

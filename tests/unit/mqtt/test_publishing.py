@@ -6,7 +6,7 @@ import pytest
 
 from bridge.message import DURABLE, RETAIN
 from edge.broker.limits import Limits
-from edge.broker.mqtt import events
+from edge.broker.mqtt import events, inbound
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.properties import Properties, decode_run, message_expiry_s, with_message_expiry
 from edge.broker.mqtt.reason_codes import ReasonCode as R
@@ -212,6 +212,17 @@ class TestLimits:
         opened = Opened(4, limits=Limits(receive_maximum=1))
         (event,) = opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (1, 2, 3)])
         assert event.packet_ids == [1, 2, 3]
+
+    def test_older_versions_have_packet_identifiers_to_keep_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """More under way than there are of them is no client's that keeps to the standard [MQTT-2.3.1-3]."""
+        monkeypatch.setattr(inbound, "UNANSWERED_MAX", 3)
+        opened = Opened(4)
+        opened.send(*[p.Publish("t", b"", 1, packet_id=n) for n in (1, 2, 3)])
+        opened.connection.acknowledge(1, [1])
+        (event,) = opened.send(p.Publish("t", b"", 1, packet_id=1))
+        assert event.packet_ids == [1]
+        found = opened.send(p.Publish("t", b"", 1, packet_id=1))
+        assert [type(event) for event in found] == [events.Disconnected]
 
     def test_packet_identifier_0_keeps_what_was_before(self) -> None:
         opened = Opened(5)

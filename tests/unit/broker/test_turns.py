@@ -1,0 +1,196 @@
+"""Answers in the order of what was sent, where consumers give some of them (`edge.broker.turns`)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge.message import Run, Stored
+from edge.broker.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.limits import ANYCAST_ANSWER_S_MAX
+from edge.broker.router import Router, SubscribeOptions
+from edge.broker.store.contract import StoreFull
+from edge.broker.store.memory import MemoryStore
+from edge.broker.subscriptions import AnycastGroup
+
+RULES = [
+    AddressRule("q/#", AddressType.QUEUE),
+    AddressRule("any/#", AddressType.ANYCAST),
+    AddressRule("multi/#", AddressType.MULTICAST),
+]
+
+
+class Sender:
+    """An origin that notes the answers in the order they come in."""
+
+    def __init__(self, *, in_order: bool = True) -> None:
+        self.name = "sender"
+        self.in_order = in_order
+        self.answers: list[tuple[int, Refusal | None]] = []
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.answers += [(token, None) for token in tokens]
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.answers += [(token, why) for token in tokens]
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for token, _ in self.answers]
+
+
+class Consumer:
+    """Takes what its credit allows, and answers when it is told to."""
+
+    def __init__(self, credit: int) -> None:
+        self.name = "consumer"
+        self.credit = credit
+        self.got: list[tuple[Subscription, int, bytes]] = []
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.credit -= len(stored.run.bodies)
+        self.got += [(subscription, stored.position + i, body) for i, body in enumerate(stored.run.bodies)]
+
+    def settle(self, body: bytes, outcome: Outcome = Outcome.ACCEPTED) -> None:
+        subscription, position, _ = next(each for each in self.got if each[2] == body)
+        subscription.settle(self, position, position, outcome)
+
+
+class Rig:
+    """A router over the store's twin; commits end in `commit`."""
+
+    def __init__(self, *, credit: int = 100, in_order: bool = True) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.now_s = 0.0
+        self.store = MemoryStore(post=self.posted.append)
+        self.router = Router(
+            self.store,
+            AddressTable(RULES),
+            clock_ns=lambda: 1,
+            flush_soon=lambda: None,
+            monotonic_s=lambda: self.now_s,
+        )
+        self.sender = Sender(in_order=in_order)
+        self.consumer = Consumer(credit)
+        self.group = self.router.subscribe(self.consumer, "any/1", SubscribeOptions())
+
+    def publish(self, address: str, *tokens: int) -> None:
+        bodies = [str(token).encode() for token in tokens]
+        self.router.publish(self.sender, Run(address, "sender", 1, b"", bodies), tokens)
+
+    def commit(self) -> None:
+        self.router.flush()
+        while self.posted:
+            self.posted.popleft()()
+
+    def settled(self) -> None:
+        """Nothing is remembered of anybody who has had all answers."""
+        assert not self.router._turns.queues
+        assert not self.router._unanswered
+
+
+def test_later_answers_wait_for_the_consumer() -> None:
+    rig = Rig()
+    rig.publish("any/1", 1)
+    rig.publish("topic/nobody", 2)
+    rig.publish("q/1", 3)
+    rig.publish("multi/1", 4)
+    rig.publish("any/none", 5)
+    rig.commit()
+    assert rig.sender.answers == []
+    rig.consumer.settle(b"1")
+    nobody = Refusal.NO_CONSUMER
+    assert rig.sender.answers == [(1, None), (2, None), (3, None), (4, nobody), (5, nobody)]
+    rig.settled()
+
+
+def test_the_consumers_answer_waits_for_an_older_commit() -> None:
+    rig = Rig()
+    rig.publish("q/1", 1)
+    rig.publish("any/1", 2)
+    rig.publish("q/1", 3)
+    rig.publish("topic/nobody", 4)
+    rig.consumer.settle(b"2", Outcome.REJECTED)
+    assert rig.sender.answers == []
+    rig.commit()
+    assert rig.sender.answers == [(1, None), (2, Refusal.REJECTED), (3, None), (4, None)]
+    rig.settled()
+
+
+def test_a_commit_that_failed_keeps_the_order() -> None:
+    rig = Rig()
+    rig.publish("any/1", 1)
+    rig.publish("q/1", 2)
+    rig.store.failure = StoreFull("no space left")
+    rig.commit()
+    rig.store.failure = None
+    rig.publish("q/1", 3)
+    rig.commit()
+    rig.consumer.settle(b"1")
+    assert rig.sender.answers == [(1, None), (2, Refusal.FULL), (3, None)]
+    rig.settled()
+
+
+def test_messages_of_one_run_settled_backwards() -> None:
+    rig = Rig()
+    rig.publish("any/1", 1, 2, 3)
+    rig.consumer.settle(b"3")
+    rig.consumer.settle(b"2", Outcome.REJECTED)
+    assert rig.sender.answers == []
+    rig.consumer.settle(b"1")
+    assert rig.sender.answers == [(1, None), (2, Refusal.REJECTED), (3, None)]
+    rig.settled()
+
+
+def test_the_consumer_leaves() -> None:
+    rig = Rig()
+    rig.publish("any/1", 1, 2)
+    rig.publish("q/1", 3)
+    rig.commit()
+    rig.router.unsubscribe(rig.consumer, rig.group, forget=False)
+    assert rig.sender.answers == [(1, Refusal.NO_CONSUMER), (2, Refusal.NO_CONSUMER), (3, None)]
+    rig.settled()
+
+
+@pytest.mark.parametrize("credit", [0, 2, 100])
+def test_a_consumer_that_never_answers(credit: int) -> None:
+    """It may have the messages or leave them waiting: its time ends, and what is left is of no use to anybody."""
+    rig = Rig(credit=credit)
+    rig.publish("any/1", 1, 2, 3)
+    rig.publish("q/1", 4)
+    rig.commit()
+    rig.now_s = ANYCAST_ANSWER_S_MAX - 0.1
+    rig.publish("any/1", 5)
+    rig.router.tick()
+    assert rig.sender.answers == []
+    rig.now_s = ANYCAST_ANSWER_S_MAX
+    rig.router.tick()
+    late = Refusal.NO_ANSWER
+    assert rig.sender.answers == [(1, late), (2, late), (3, late), (4, None)]
+    assert rig.router.figures.refused == 3
+    rig.consumer.credit += 10
+    rig.group.pump()
+    expected = [*[b"1", b"2", b"3"][:credit], b"5"]
+    assert [body for _, _, body in rig.consumer.got] == expected
+    for body in expected:
+        rig.consumer.settle(body)
+    assert rig.sender.answers[4:] == [(5, None)]
+    assert rig.router.figures.acknowledged == 2
+    rig.settled()
+    assert isinstance(rig.group, AnycastGroup)
+    assert rig.group.credit == rig.consumer.credit  # nothing is counted as waiting
+
+
+def test_others_hear_of_each_message_at_once() -> None:
+    """AMQP says in each disposition which deliveries it is about."""
+    rig = Rig(in_order=False)
+    rig.publish("any/1", 1)
+    rig.publish("q/1", 2)
+    rig.commit()
+    assert rig.sender.tokens == [2]
+    rig.consumer.settle(b"1")
+    assert rig.sender.tokens == [2, 1]
+    rig.settled()
