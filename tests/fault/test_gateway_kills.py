@@ -1,7 +1,8 @@
 """SIGKILL of a gateway under mixed load: nothing acknowledged is lost, nothing is given twice beyond what was un-acked.
 
-MQTT at QoS 1 and 2 and AMQP, into a topic with durable subscriptions of both protocols and into a queue. The seed is
-printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
+MQTT at QoS 1 and 2 and AMQP, into a topic with durable subscriptions of both protocols, a queue, a queue whose consumer
+rejects every third message (each becomes one dead letter), a queue that drops its oldest (the ledger has the rest), and
+a retained message. The seed is printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
 ``./waypost test tests/fault/test_gateway_kills.py -m slow -s`` (about 20 minutes; ``WAYPOST_KILLS=n`` for less).
 """
 
@@ -15,73 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.kills.checker import Consumed, Kill, Produced, Verdict, judge
-from tests.fault.kills.clients import AmqpConsumer, AmqpProducer, Client, MqttConsumer, Qos2Publisher
+from tests.fault.kills.checker import Consumed, Given, Kill, Produced, Verdict, judge, judge_dead, judge_ring
+from tests.fault.kills.load import RESOURCES, Load
 from tests.fault.kills.nursery import Nursery
-from tests.support.processes import Waypost, edge, free_port, wait_until
-from tests.support.publisher import Publisher
-
-DRAINED_S = 60.0
-
-
-class Load:
-    """Two addresses, each with producers of every kind and consumers that should get all of it."""
-
-    def __init__(self, mqtt: int, amqp: int) -> None:
-        self._publishers: list[Publisher] = [
-            Publisher(f"{kind}1", mqtt, f"{kind}/kill", window=5) for kind in ("topic", "queue")
-        ]
-        self._producers: list[Qos2Publisher | AmqpProducer] = [
-            Qos2Publisher("topic2", mqtt, "topic/kill"), Qos2Publisher("queue2", mqtt, "queue/kill"),
-            AmqpProducer("topicA", amqp, "topic/kill"), AmqpProducer("queueA", amqp, "queue/kill"),
-            Qos2Publisher("once", mqtt, "topic/once"),
-        ]  # fmt: skip
-        self._consumers: list[MqttConsumer | AmqpConsumer] = [
-            MqttConsumer("sub1", mqtt, "topic/kill", 1), AmqpConsumer("subA", amqp, "topic/kill", durable=True),
-            AmqpConsumer("taker", amqp, "queue/kill"), MqttConsumer("sub2", mqtt, "topic/once", 2),
-        ]  # fmt: skip
-
-    def start(self) -> None:
-        clients: list[Client] = [*self._consumers, *self._producers]
-        for client in clients:
-            client.start()
-            assert client.ready.wait(20), client.name
-        for publisher in self._publishers:
-            publisher.start()
-
-    def acked(self) -> int:
-        """Messages acked so far, of all producers."""
-        return sum(len(producer.acked) for producer in (*self._publishers, *self._producers))
-
-    def end(self) -> None:
-        """Producers stop; consumers take what is left, and stop."""
-        for publisher in self._publishers:
-            publisher.end()
-        for producer in self._producers:
-            producer.end()
-        wait_until(self._drained, timeout_s=DRAINED_S, what="consumers have all that was acked", every_s=0.2)
-        for consumer in self._consumers:
-            consumer.end()
-
-    def verdicts(self, kills: Sequence[Kill]) -> dict[str, Verdict]:
-        return {name: judge(*self._parts(name), kills) for name in ("topic/kill", "queue/kill", "topic/once")}
-
-    def _parts(self, address: str) -> tuple[list[Produced], list[Consumed]]:
-        kind, _, name = address.partition("/")
-        sub1, sub_amqp, taker, sub2 = (consumer.consumed for consumer in self._consumers)
-        if name == "once":
-            return [self._producers[-1].produced()], [sub2]
-        wanted = [Produced(each.name, each.acked, each.sent) for each in self._publishers if each.name == f"{kind}1"]
-        wanted += [each.produced() for each in self._producers if each.name in {f"{kind}2", f"{kind}A"}]
-        return wanted, [sub1, sub_amqp] if kind == "topic" else [taker]
-
-    def _drained(self) -> bool:
-        for address in ("topic/kill", "queue/kill", "topic/once"):
-            producers, consumers = self._parts(address)
-            acked = {body for producer in producers for body in producer.acked}
-            if any(acked - {body for _, body in consumer.got} for consumer in consumers):
-                return False
-        return True
+from tests.support.processes import Waypost, free_port, wait_until
 
 
 def kill(gateway: Waypost, load: Load, count: int, chance: random.Random) -> list[Kill]:
@@ -104,15 +42,17 @@ def kill(gateway: Waypost, load: Load, count: int, chance: random.Random) -> lis
 def campaign(folder: Path, count: int) -> dict[str, Verdict]:
     seed = int(os.environ.get("WAYPOST_SEED", random.randrange(1 << 32)))
     print(f"WAYPOST_SEED={seed}")
-    mqtt, amqp = free_port(), free_port()
-    arguments = edge(folder, "gw", f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}").arguments
-    with Nursery(folder / "gw.log", *arguments[3:]) as gateway:
+    mqtt, amqp, data = free_port(), free_port(), folder / "gw"
+    (folder / "gateway.yaml").write_text(RESOURCES)
+    listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
+    arguments = ("edge", "run", "--data", str(data), "--config", str(folder / "gateway.yaml"), *listeners)
+    with Nursery(folder / "gw.log", *arguments) as gateway:
         load = Load(mqtt, amqp)
         load.start()
         kills = kill(gateway, load, count, random.Random(seed))
-        load.end()
+        load.end(data)
         assert gateway.stop() == 0
-    verdicts = load.verdicts(kills)
+    verdicts = load.verdicts(kills, data)
     for address, verdict in verdicts.items():
         print(f"{count} kills, {address}: {verdict}")
     return verdicts
@@ -175,3 +115,34 @@ class TestChecker:
 
     def test_given_again_at_qos_2(self) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", kills=[1.5], once=True)[0]
+
+    RING = Given(3, [(0, 1, 2, "evicted")])
+
+    @pytest.mark.parametrize(("left", "given", "well"), [
+        ((b"a:2",), RING, True),
+        ((b"a:1", b"a:2"), RING, False),
+        ((), RING, False),
+        ((b"a:2",), Given(3, [(0, 0, 1, "evicted")]), False),
+        ((b"a:2",), Given(3, [(0, 1, 2, "evicted"), (1, 1, 1, "evicted")]), False),
+        ((b"a:2",), Given(3, [(0, 1, 2, "expired")]), False),
+        ((b"a:0",), RING, False),
+        ((b"a:2",), Given(4, [(0, 2, 3, "evicted")]), False),
+    ])  # fmt: skip
+    def test_what_a_ring_dropped_is_in_the_ledger(self, left: Sequence[bytes], given: Given, well: bool) -> None:
+        consumed = Consumed("c", got=[(1.0, body) for body in left])
+        assert bool(judge_ring([self.PRODUCED], consumed, given).problems) != well
+
+    @pytest.mark.parametrize(("dead", "given", "well"), [
+        ((b"a:0",), Given(1, [(0, 0, 1, "dead-lettered: rejected")]), True),
+        ((), Given(1, [(0, 0, 1, "dead-lettered: rejected")]), False),
+        ((b"a:0", b"a:1"), Given(2, [(0, 1, 2, "dead-lettered: rejected")]), False),
+        ((b"a:0",), Given(2, [(0, 0, 1, "dead-lettered: rejected")]), False),
+        ((b"a:0",), Given(1, []), False),
+        ((b"a:0",), Given(1, [(0, 0, 1, "dead-lettered: rejected"), (1, 1, 1, "rejected")]), False),
+        ((b"a:0", b"a:0"), Given(1, [(0, 0, 1, "dead-lettered: rejected")]), False),
+    ])  # fmt: skip
+    def test_each_rejected_message_is_one_dead_letter(self, dead: Sequence[bytes], given: Given, well: bool) -> None:
+        worker = Consumed("w", got=[(1.0, b"a:0"), (2.0, b"a:1")])
+        undertaker = Consumed("u", got=[(3.0, body) for body in dead], acked=dict.fromkeys(dead, 3.0))
+        verdict = judge_dead(worker, undertaker, lambda body: body == b"a:0", given, [])
+        assert bool(verdict.problems) != well

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -45,6 +45,15 @@ class Consumed:
     """First acknowledgement of each body."""
 
 
+class Given(NamedTuple):
+    """What a store at rest says of an address."""
+
+    messages: int
+    """Ever stored under it."""
+    ledger: Sequence[tuple[int, int, int, str]]
+    """First, last, messages, reason."""
+
+
 @dataclass
 class Verdict:
     """`problems` is empty when every promise was kept."""
@@ -72,6 +81,51 @@ def judge(producers: Sequence[Produced], consumers: Sequence[Consumed], kills: S
         _no_loss(producers, consumer, verdict)
         verdict.problems += _unexplained_repeats(consumer, kills, verdict)
         verdict.problems += _disorder(consumer)
+    return verdict
+
+
+def judge_ring(producers: Sequence[Produced], left: Consumed, given: Given) -> Verdict:
+    """Nobody took anything before `left` took what was there in the end: the newest. The ledger has all the others."""
+    kept = [body for _, body in left.got]
+    verdict = Verdict(acked=sum(len(producer.acked) for producer in producers), got=len(kept))
+    sent = {b"%s:%d" % (producer.name.encode(), n) for producer in producers for n in range(producer.sent)}
+    verdict.unanswered = given.messages - verdict.acked
+    if not verdict.acked <= given.messages <= len(sent):
+        verdict.problems.append(f"{given.messages} messages stored, {verdict.acked} acked, {len(sent)} sent")
+    if not sent.issuperset(kept) or len(set(kept)) != len(kept):
+        verdict.problems.append("nobody sent what is left, or it is there twice")
+    evicted = [sequence for first, last, _, _ in given.ledger for sequence in range(first, last + 1)]
+    if sorted(evicted) != list(range(given.messages - len(kept))):
+        verdict.problems.append(f"{len(kept)} left of {given.messages}, the ledger says {given.ledger[:5]}")
+    if {reason for *_, reason in given.ledger} - {"evicted"} or sum(n for *_, n, _ in given.ledger) != len(evicted):
+        verdict.problems.append(f"the ledger says {given.ledger[:5]}")
+    for producer in producers:
+        mine = [n for name, _, n in (body.partition(b":") for body in kept) if name == producer.name.encode()]
+        newest = [body for body in producer.acked if mine and int(body.partition(b":")[2]) >= int(mine[0])]
+        if set(newest) - set(kept):
+            verdict.problems.append(
+                f"acked and gone, though older ones are there: {sorted(set(newest) - set(kept))[:3]}"
+            )
+    verdict.problems += _disorder(left)
+    return verdict
+
+
+def judge_dead(
+    worker: Consumed, undertaker: Consumed, rejected: Callable[[bytes], bool], given: Given, kills: Sequence[Kill]
+) -> Verdict:
+    """What `worker` rejected became one dead letter each, which `undertaker` took; the ledger counts as many."""
+    wanted = dict.fromkeys(body for _, body in worker.got if rejected(body))
+    dead = {body for _, body in undertaker.got}
+    verdict = Verdict(acked=len(wanted), got=len(undertaker.got))
+    if dead != wanted.keys():
+        verdict.problems.append(f"rejected and not dead {sorted(wanted.keys() - dead)[:3]}, "
+                                f"dead and not rejected {sorted(dead - wanted.keys())[:3]}")  # fmt: skip
+    if given.messages != len(dead):
+        verdict.problems.append(f"{given.messages} dead letters were stored of {len(dead)} messages")
+    counted = sum(messages for *_, messages, reason in given.ledger if reason == "dead-lettered: rejected")
+    if counted != len(dead) or len({reason for *_, reason in given.ledger}) != 1:
+        verdict.problems.append(f"{len(dead)} dead letters, the ledger says {given.ledger[:5]}")
+    verdict.problems += _unexplained_repeats(undertaker, kills, verdict)
     return verdict
 
 

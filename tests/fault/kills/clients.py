@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from proton import Message, ProtonException
@@ -15,7 +16,7 @@ from proton.reactor import Container, DurableSubscription
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.wire import read_fixed_header
-from tests.fault.kills.checker import Consumed, Produced
+from tests.fault.kills.checker import Consumed
 
 VERSION = 4
 WAIT_S = 10.0
@@ -98,39 +99,40 @@ class Wire:
         self._socket.close()
 
 
-class Qos2Publisher(Client):
-    """One message at a time, exactly once: after a break it takes up where the session stands."""
+class MqttPublisher(Client):
+    """One message at a time: at QoS 2 exactly once, after a break it takes up where the session stands; at QoS 1 one
+    that was not acked is given up."""
 
-    def __init__(self, name: str, port: int, topic: str) -> None:
+    def __init__(self, name: str, port: int, topic: str, qos: int, *, retain: bool = False) -> None:
         super().__init__(name, port)
         self._topic = topic
-        self._number = 0
+        self._qos = qos
+        self._retain = retain
         self._released = True
         """The last one was answered with PUBREC."""
+        self.sent = 0
         self.acked: list[bytes] = []
-
-    def produced(self) -> Produced:
-        return Produced(self.name, self.acked, self._number)
 
     def connection(self) -> None:
         with Wire(self.port, self.name) as wire:
             self.ready.set()
-            if self._number:
+            if self.sent and self._qos == 2:
                 self._finish(wire, again=True)
             while not self.ended.wait(PACE_S):
-                self._number += 1
+                self.sent += 1
                 self._released = False
                 self._finish(wire, again=False)
 
     def _finish(self, wire: Wire, *, again: bool) -> None:
-        body, packet_id = b"%s:%d" % (self.name.encode(), self._number - 1), (self._number - 1) % 65_535 + 1
+        body, packet_id = b"%s:%d" % (self.name.encode(), self.sent - 1), (self.sent - 1) % 65_535 + 1
         if not self._released:
-            wire.send(p.Publish(self._topic, body, 2, dup=again, packet_id=packet_id))
-            assert isinstance(wire.next(WAIT_S), p.PubRec)
+            wire.send(p.Publish(self._topic, body, self._qos, retain=self._retain, dup=again, packet_id=packet_id))
+            assert isinstance(wire.next(WAIT_S), p.PubRec if self._qos == 2 else p.PubAck)
             self._released = True
             self.acked.append(body)
-        wire.send(p.PubRel(packet_id))
-        assert isinstance(wire.next(WAIT_S), p.PubComp)
+        if self._qos == 2:
+            wire.send(p.PubRel(packet_id))
+            assert isinstance(wire.next(WAIT_S), p.PubComp)
 
 
 class MqttConsumer(Client):
@@ -217,12 +219,9 @@ class AmqpProducer(AmqpClient):
 
     def __init__(self, name: str, port: int, address: str) -> None:
         super().__init__(name, port, address)
-        self._number = 0
+        self.sent = 0
         self._waiting: dict[Any, bytes] = {}
         self.acked: list[bytes] = []
-
-    def produced(self) -> Produced:
-        return Produced(self.name, self.acked, self._number)
 
     def on_connection_opened(self, event: Any) -> None:
         self._waiting.clear()
@@ -244,18 +243,27 @@ class AmqpProducer(AmqpClient):
 
     def _send(self, sender: Any) -> None:
         while sender.credit and len(self._waiting) < AMQP_WINDOW and not self.ended.is_set():
-            body = b"%s:%d" % (self.name.encode(), self._number)
-            self._number += 1
+            body = b"%s:%d" % (self.name.encode(), self.sent)
+            self.sent += 1
             self._waiting[sender.send(Message(body=body, durable=True)).tag] = body
             time.sleep(PACE_S)
 
 
 class AmqpConsumer(AmqpClient):
-    """Takes from a queue, or from a durable subscription of its own."""
+    """Takes from a queue, or from a durable subscription of its own; will not have what it `rejects`."""
 
-    def __init__(self, name: str, port: int, address: str, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        address: str,
+        *,
+        durable: bool = False,
+        rejects: Callable[[bytes], bool] = lambda _: False,
+    ) -> None:
         super().__init__(name, port, address, prefetch=20)
         self.consumed = Consumed(name)
+        self._rejects = rejects
         self._options: Any = DurableSubscription() if durable else None
 
     def on_connection_opened(self, event: Any) -> None:
@@ -269,5 +277,8 @@ class AmqpConsumer(AmqpClient):
     def on_message(self, event: Any) -> None:
         body = bytes(event.message.body)
         self.consumed.got.append((time.monotonic(), body))
-        self.accept(event.delivery)
+        if self._rejects(body):
+            self.reject(event.delivery)
+        else:
+            self.accept(event.delivery)
         self.consumed.acked.setdefault(body, time.monotonic())
