@@ -45,7 +45,7 @@ def losses_of(holders: Sequence[Holder], runs: Iterable[Stored], reason: str, no
     for position, sequence, run in runs:
         last = position + len(run.bodies) - 1
         for name, progress, wants in holders:
-            parts = progress.open_parts(position, last)
+            parts = progress.outside(position, last)
             if not parts or not (wants is None or wants(run)):
                 continue
             for low, high in parts:

@@ -39,17 +39,6 @@ class Progress(Ranges):
         twin._firsts, twin._lasts = self._firsts[:], self._lasts[:]
         return twin
 
-    def open_parts(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The parts of ``first..last`` that are not acknowledged, ascending."""
-        parts = []
-        for low, high in self.within(first, last):
-            if first < low:
-                parts.append((first, low - 1))
-            first = high + 1
-        if first <= last:
-            parts.append((first, last))
-        return parts
-
     def backlog(self, end: int) -> int:
         """How many positions below `end` are not acknowledged."""
         return max(0, end + 1 - self.count)  # position -1 anchors the first range

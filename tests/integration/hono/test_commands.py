@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, Sen
 
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
 from tests.support.processes import Waypost
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with site(tmp_path_factory.mktemp("hono")) as running:
-        yield running
-
-
-@pytest.fixture
-def application(gateway: Waypost) -> Iterator[Application]:
-    with Application(gateway) as made:
-        yield made
 
 
 class TestCommands:

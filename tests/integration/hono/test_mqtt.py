@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from tests.support.hono import TENANT, WAIT_S, Application, Device, site
 from tests.support.processes import Waypost
 
 mosquitto = pytest.mark.skipif(shutil.which("mosquitto_pub") is None, reason="mosquitto-clients is not installed")
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with site(tmp_path_factory.mktemp("hono")) as running:
-        yield running
-
-
-@pytest.fixture
-def application(gateway: Waypost) -> Iterator[Application]:
-    with Application(gateway) as made:
-        yield made
 
 
 class TestTelemetry:

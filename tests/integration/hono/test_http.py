@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,18 +18,6 @@ from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
 from tests.support.processes import Waypost
 
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
-    with site(tmp_path_factory.mktemp("hono")) as running:
-        yield running
-
-
-@pytest.fixture
-def application(gateway: Waypost) -> Iterator[Application]:
-    with Application(gateway) as made:
-        yield made
 
 
 class Answer(NamedTuple):
