@@ -187,8 +187,8 @@ class SkupperRouter(_Node):
         program = os.environ.get("SKROUTERD") or shutil.which("skrouterd", path=f"{os.environ['PATH']}:/usr/sbin")
         if program is None or not Path(program).exists():
             raise BrokerMissing(
-                "skrouterd is not installed, and no Debian release has it: build it from the source of its project "
-                "(github.com/skupperproject/skupper-router) and put it on PATH, or name the program in SKROUTERD"
+                "skrouterd is not installed, and no Debian release has it: build it from its source as "
+                "tests/bench/README.md says (two minutes), and put it on PATH or name the program in SKROUTERD"
             )
         super().__init__()
         self._program = program
