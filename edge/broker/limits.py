@@ -77,6 +77,10 @@ RETAINED_PURGED_MAX: Final = 500
 """Expired retained messages taken away in one tick, some 5 ms of the loop's time; the others wait for the next ones,
 and are not delivered meanwhile."""
 
+RETAINED_STEPS_MAX: Final = 500
+"""Topic names looked at for one client's retained messages in one turn of the loop: 0.1 ms where none matches, 5 ms
+where all do and are sent."""
+
 RETAINED_STALE_MAX: Final = 1_000
 """Expiries remembered beyond those of messages there are, about 150 bytes each: a topic that is retained anew every
 second with a year to live must not leave one each time."""

@@ -5,10 +5,12 @@ The gateway answers what the standard says, and other clients feel nothing (`ROU
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 
 import pytest
+from proton.utils import BlockingConnection
 
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, Limits
 from edge.broker.mqtt import packets
@@ -190,3 +192,25 @@ class TestTopics:
                 retainer.send(packets.Publish(f"r/{i % 97}/{i}", b"", retain=True))
 
     test_retained_topics_and_a_thousand_filters_over_them.resident_mib_max = 260.0  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("topics", [20_000, pytest.param(100_000, marks=pytest.mark.slow)])
+    def test_retained_topics_and_amqp_receivers_of_all(self, gateway: Waypost, topics: int) -> None:
+        """Three receivers ask for everything and do not read; one reads it all."""
+        with Raw(gateway).connect("retainer") as retainer, contextlib.ExitStack() as stack:
+            batch = [packets.Publish(f"r/{i % 97}/{i}", b"kept", retain=True).encode(4) for i in range(topics)]
+            for start in range(0, topics, 500):
+                retainer.send(b"".join(batch[start : start + 500]), packets.PingReq())
+                assert isinstance(retainer.receive(), packets.PingResp)
+            url = f"amqp://127.0.0.1:{gateway.port('amqp')}"
+            for _ in range(3):
+                idle = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+                idle.create_receiver("r/#", credit=topics)
+            reading = stack.enter_context(contextlib.closing(BlockingConnection(url, timeout=60)))
+            receiver = reading.create_receiver("r/#", credit=1_000)
+            seen: set[str] = set()
+            while len(seen) < topics:
+                seen.add(receiver.receive().address)
+            for i in range(topics):
+                retainer.send(packets.Publish(f"r/{i % 97}/{i}", b"", retain=True))
+
+    test_retained_topics_and_amqp_receivers_of_all.resident_mib_max = 260.0  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
@@ -58,6 +58,14 @@ class Translated(NamedTuple):
     device: str
     header: bytes
     body: bytes
+
+
+class Scheduler(Flusher, Protocol):
+    """The same, of a link with work for more than one turn."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop."""
+        ...
 
 
 class Relay(Protocol):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Dispositions, Engine, Link, State
 from bridge.message import Run, Stored
-from edge.broker.amqp.incoming import Flusher
+from edge.broker.amqp.incoming import Scheduler
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
 from edge.broker.amqp.translate import amqp_messages
 from edge.broker.contract import Outcome, Subscription
+from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.router import Router
 from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.group import SETTLED
@@ -41,7 +41,7 @@ class OutgoingLink:
         engine: Engine,
         link: Link,
         router: Router,
-        driver: Flusher,
+        driver: Scheduler,
         name: str,
         *,
         durable: bool,
@@ -63,7 +63,9 @@ class OutgoingLink:
         self._clock_ns = clock_ns
         self.selection = QueueSelection(selector) if selector is not None and shared else None
         self._selector = None if shared else selector
-        self._retained: deque[Run] = deque()
+        self._retained: Iterator[Run | None] | None = None
+        self._resting = False
+        """The retained messages go on in the next turn of the loop."""
         self._tag = 0
         self._outstanding: dict[int, tuple[Subscription, int]] = {}
 
@@ -100,6 +102,7 @@ class OutgoingLink:
         self._engine.detach(link, closed=False, condition=Condition("amqp:link:stolen", "attached again elsewhere"))
         self._driver.flush_soon()
         self.subscription = None
+        self._retained = None
         self._outstanding.clear()
         if subscription is not None:
             self._router.unsubscribe(self, subscription, forget=False)
@@ -110,16 +113,17 @@ class OutgoingLink:
         """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
         if self.subscription is None or self._link.closed:
             return
-        while self._retained and self.credit > 0:
-            self.deliver(self.subscription, Stored(SETTLED, 0, self._retained.popleft()))
+        if self._retained is not None and not self._resting:
+            self._send_retained(self.subscription, self._retained)
         if self._link.credit > 0:
             self.subscription.pump()
         if self._link.draining:
             self._drain()
 
-    def feed(self, runs: Iterable[Run]) -> None:
-        """Retained messages, sent before anything else as the credit allows."""
-        self._retained.extend(runs)
+    def feed(self, walk: Iterator[Run | None]) -> None:
+        """Retained messages (None: a name looked at in vain), sent as the credit allows, a part in each turn of the
+        loop: a filter may match 100 000. Each is looked for when it is sent: none is older than what came meanwhile."""
+        self._retained = walk
 
     def settled(self, event: Dispositions) -> None:
         """Answer the router in ranges of positions."""
@@ -148,12 +152,31 @@ class OutgoingLink:
 
     def ended(self, *, closed: bool) -> None:
         """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`."""
+        self._retained = None
         self._outstanding.clear()
         subscription, self.subscription = self.subscription, None
         if subscription is not None:
             self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _send_retained(self, subscription: Subscription, walk: Iterator[Run | None]) -> None:
+        for _ in range(RETAINED_STEPS_MAX):
+            if self.credit <= 0:
+                return
+            try:
+                run = next(walk)
+            except StopIteration:
+                self._retained = None
+                return
+            if run is not None:
+                self.deliver(subscription, Stored(SETTLED, 0, run))
+        self._resting = True
+        self._driver.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._resting = False
+        self.flow()
 
     def _send(self, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool) -> None:
         first = self._tag
@@ -194,11 +217,12 @@ class OutgoingLink:
         self._driver.flush_soon()
 
     def _drain(self) -> None:
-        """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here."""
+        """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here; or
+        retained messages are still being sent: then the end of them does."""
         link = self._link
         if link.closed or not link.draining or self.subscription is None:
             return
-        if link.credit <= 0 or self.subscription.idle_now:
+        if link.credit <= 0 or (self._retained is None and self.subscription.idle_now):
             self._engine.drained(link)
             self._driver.flush_soon()
 

@@ -33,7 +33,7 @@ from edge.broker.amqp.addressing import (
     reception,
     sending_address,
 )
-from edge.broker.amqp.incoming import Flusher, IncomingLink
+from edge.broker.amqp.incoming import IncomingLink, Scheduler
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
@@ -62,7 +62,7 @@ class AmqpSession:
 
     def __init__(
         self,
-        driver: Driver | Flusher,
+        driver: Driver | Scheduler,
         engine: Engine,
         router: Router,
         *,
@@ -327,8 +327,12 @@ class AmqpSession:
         """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
         router = self._router
         if router.address_type(address) is AddressType.TOPIC:
-            runs = router.retained.matching(address)
-            outgoing.feed(run for run in runs if not router.deadletters.worthless(run, router.policy(run.address)))
+            outgoing.feed(map(self._worthwhile, router.retained.walk(address)))
+
+    def _worthwhile(self, run: Run | None) -> Run | None:
+        """The run, unless its time to live has passed."""
+        router = self._router
+        return None if run is None or router.deadletters.worthless(run, router.policy(run.address)) else run
 
     def _received(self, event: Transfers) -> None:
         if isinstance(event.link.context, IncomingLink | ServiceLink) and not self._cut:

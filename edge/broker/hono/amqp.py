@@ -14,7 +14,7 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Engine, Link
 from bridge.message import Stored
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
-from edge.broker.amqp.incoming import Flusher, Translated
+from edge.broker.amqp.incoming import Scheduler, Translated
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.sections import bare_message
 from edge.broker.amqp.translate import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
@@ -209,7 +209,7 @@ class DeviceLinks:
         return self._principal is not None or levels[1:2] == [self.service.tenant.name]
 
     def receiver(
-        self, engine: Engine, link: Link, driver: Flusher, name: str, clock_ns: Callable[[], int]
+        self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
     ) -> CommandLink:
         """The consumer behind a link that gets commands, attending to them. Raises Unacceptable or AddressError."""
         service, principal = self.service, self._principal

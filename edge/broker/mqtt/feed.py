@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bridge.message import Run, Stored
 from edge.broker.contract import Subscription
-from edge.broker.mqtt.limits import RETAINED_STEPS_MAX
+from edge.broker.limits import RETAINED_STEPS_MAX
 
 if TYPE_CHECKING:
     from edge.broker.mqtt.client import Client, Subscriber

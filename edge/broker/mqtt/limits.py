@@ -37,10 +37,6 @@ ALIASES_SENT_MAX: Final = 64
 ALIAS_TOPIC_BYTES_MIN: Final = 5
 """Shortest topic name sent as an alias: the alias costs 3 bytes a message and up to one more in a length."""
 
-RETAINED_STEPS_MAX: Final = 500
-"""Topic names looked at for one client's retained messages in one turn of the loop: 0.1 ms where none matches, 5 ms
-where all do and are sent."""
-
 REASON_STRING_CHARACTERS_MAX: Final = 256
 """Characters of a Reason String we send: a line for a person to read; a filter in it may have 65 535."""
 

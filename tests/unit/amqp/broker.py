@@ -25,9 +25,14 @@ class StubDriver:
     def __init__(self) -> None:
         self.congested = False
         self.flushes = 0
+        self.turns: deque[Callable[[], None]] = deque()
+        """What is left for the next turn of the loop."""
 
     def flush_soon(self) -> None:
         self.flushes += 1
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.turns.append(callback)
 
 
 class Site:
@@ -84,12 +89,15 @@ class Client:
         self.engine.open()
 
     def carry(self) -> bool:
+        turns = len(self.driver.turns)
+        for _ in range(turns):
+            self.driver.turns.popleft()()
         up, down = self.engine.data_to_send(), self.server.data_to_send()
         if up:
             self.session.handle(self.server.receive_data(up, NOW))
         if down:
             self.events += self.engine.receive_data(down, NOW)
-        return bool(up or down)
+        return bool(up or down or turns)
 
     def cut(self) -> None:
         self.session.handle(self.server.receive_eof(NOW))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
@@ -15,7 +16,7 @@ from bridge.sasl import SaslClient
 from edge.broker.amqp import sections as s
 from edge.broker.amqp.translate import outline, payload_of, read_header
 from edge.broker.configuration import AddressPolicy, Redelivery
-from edge.broker.limits import MANAGEMENT_RESULTS_MAX, WILL_BYTES_MAX
+from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX
 from edge.broker.mqtt.properties import Properties, encode_run
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import of_kind
@@ -193,6 +194,16 @@ class TestSelectors:
         assert site.router.queues["queue/a"].backlog == 1
 
 
+MANY = RETAINED_STEPS_MAX * 2
+
+
+def full_of_retained() -> Site:
+    site = Site()
+    for i in range(MANY):
+        site.router.retained.put(Run(f"topic/{i}", "m", RETAIN, b"", [b"%d" % i]))
+    return site
+
+
 class TestRetained:
     def test_both_ways(self) -> None:
         site = Site()
@@ -218,6 +229,55 @@ class TestRetained:
         site.settle_down()
         again = client.receiver(wanted)
         assert bodies(client, again) == []
+
+    def test_a_part_in_each_turn_and_all_in_the_end(self) -> None:
+        site = full_of_retained()
+        client = site.client()
+        link = client.engine.attach_receiver("r", "topic/#")
+        client.engine.grant(link, MANY * 2)
+        parts = [0]
+        while client.carry():
+            parts += [each._tag for each in client.session._outgoing]
+        assert len(parts) > 3
+        assert all(later - sooner <= RETAINED_STEPS_MAX for sooner, later in pairwise(parts))
+        assert sorted(bodies(client, link)) == sorted(b"%d" % i for i in range(MANY))
+        assert client.session._outgoing.pop()._retained is None
+
+    def test_no_more_than_the_credit_and_a_drain_waits_for_all(self) -> None:
+        site = full_of_retained()
+        client = site.client()
+        link = client.receiver("topic/#", credit=10)
+        assert len(bodies(client, link)) == 10
+        client.engine.grant(link, MANY, drain=True)
+        site.settle_down()
+        assert len(bodies(client, link)) == MANY
+        assert link.credit == 0
+
+    def test_what_is_replaced_before_its_turn_is_not_sent(self) -> None:
+        site = full_of_retained()
+        client = site.client()
+        link = client.receiver("topic/#", credit=1)
+        sent = bodies(client, link)
+        for i in range(MANY):
+            site.router.publish(MqttDevice(), Run(f"topic/{i}", "m", RETAIN, b"", [b"new"]), ())
+        client.engine.grant(link, MANY * 2)
+        site.settle_down()
+        later = bodies(client, link)[1:]
+        assert set(later) == {b"new"}, "none of the old ones but the first"
+        assert len(sent) == 1
+
+    def test_nothing_goes_on_behind_a_link_that_ended(self) -> None:
+        site = full_of_retained()
+        client = site.client()
+        link = client.engine.attach_receiver("r", "topic/#")
+        client.engine.grant(link, MANY)
+        while not client.driver.turns:
+            assert client.carry()
+        client.engine.detach(link, closed=True)
+        client.carry()
+        site.settle_down()
+        assert len(bodies(client, link)) <= RETAINED_STEPS_MAX
+        assert not client.driver.turns
 
 
 def with_will(site: Site, **will: Any) -> Client:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import RETAIN, Run
+from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.limits import RETAINED_STEPS_MAX
 from edge.broker.mqtt.properties import Properties
 from tests.unit.mqtt.test_authorization import Peer, Site, admitted
 
