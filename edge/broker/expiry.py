@@ -2,7 +2,7 @@
 
 A run's time to live is in the properties it came with (the header's `ttl` of AMQP 1.0 section 3.2.1, the Message Expiry
 Interval of MQTT 5 section 3.3.2.3.3), the same for every message of the run; it counts from `Run.received_at`. It is
-looked at when a message is about to be delivered: nothing ever scans a backlog.
+looked at when a message is about to be delivered; what nobody reads is seen to by `subscriptions.sweep`.
 """
 
 from __future__ import annotations

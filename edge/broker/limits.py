@@ -105,6 +105,29 @@ GIVING_UP_MAX: Final = 10_000
 """Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
 they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""
 
+SWEEP_READ_BYTES_MAX: Final = 128 * KIB
+"""Message bytes looked at in one go for messages that have expired with nobody reading them, some 1 000 small ones."""
+
+SWEEP_BYTES_MAX: Final = 4 * MIB
+"""Message bytes looked at in one tick for that: 16 MiB a second, as fast as a card takes what would come instead."""
+
+SWEEP_RUNS_MAX: Final = 4_000
+"""Runs looked at in one tick for that: each takes 5 to 10 us of the loop's time, in all a sixth of it on a PC."""
+
+SWEEP_VISITS_MAX: Final = 1_000
+"""Subscriptions asked in one go whether anything is due; with more, a round takes several ticks."""
+
+SWEEP_RANGES_MAX: Final = 1_000
+"""Ranges of expired messages given up out of turn, between others that live longer: 8 bytes each, written with every
+move of the cursor."""
+
+SWEEP_AGAIN_S: Final = 600.0
+"""When a backlog is looked at again that cannot be seen to the end, or whose age no clock can tell."""
+
+CLOCK_STEP_S_MAX: Final = 2.0
+"""Seconds by which the clock may differ between two ticks from the one that is never set: more, and it was set. Time
+services turn the clock by less than a thousandth."""
+
 VIEW_READ_BYTES_MAX: Final = 64 * KIB
 """Message bytes one consumer of a queue with selectors, groups or priorities looks at in one go: some 600 small
 messages at 5 to 10 us each, so that a selector's walk over a backlog holds up nobody."""

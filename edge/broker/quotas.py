@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from edge.broker.configuration import AddressPolicy, WhenFull
 from edge.broker.limits import EVICT_AHEAD_BYTES_MAX, EVICT_AHEAD_SHARE, FLOOR_HYSTERESIS_BYTES
@@ -79,6 +79,8 @@ class Quotas:
         """The floor is reached."""
         self.shared = ENDLESS
         """Bytes the space has left over for everybody."""
+        self.short: Callable[[Sequence[int]], None] = lambda logs: None
+        """Hears which logs have no room for what comes."""
 
     def __iter__(self) -> Iterator[tuple[str, Account]]:
         """(pattern of the rule, account)."""
@@ -139,6 +141,8 @@ class Quotas:
     def make_room(self, account: Account, log: int, size: int) -> bool:
         """Count exactly; where there is no room, give up old messages of the account if that is what it is for."""
         missing = self._missing(account, size)
+        if missing > 0:
+            self.short(account.logs)
         rejects = account.policy.when_full is WhenFull.REJECT
         if missing > 0 and (rejects or not self._evict(account, log, size, missing)):
             return False

@@ -188,6 +188,11 @@ class Registry:
         """Durable subscriptions by name (to be read only)."""
         return self._durable
 
+    def _log_subscriptions(self) -> list[LogSubscription]:
+        """Every cursor that is served."""
+        parts = (part for subscription in self._durable.values() for part in subscription.parts)
+        return [*self._queues.values(), *parts]
+
     def heard(self, prefix: str) -> bool:
         """Somebody live has a filter that begins with `prefix`, which is reserved."""
         return any(subscription.pattern.startswith(prefix) for subscription in self._live_tree)

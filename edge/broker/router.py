@@ -27,6 +27,7 @@ from edge.broker.subscriptions import (
     LogSubscription,
     WaitingPool,
 )
+from edge.broker.subscriptions.sweep import Clock, Sweeper
 from edge.broker.turns import Turns
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
@@ -69,6 +70,9 @@ class Router(Registry):
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
         self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
+        clock = Clock(clock_ns, clock_good, deadletters.now_s)
+        self._sweeper = Sweeper(store, clock, self._log_subscriptions, self._flush_soon)
+        self.quotas.short = self._sweeper.first
         self._gathered: list[Answer] = []
         self._committing: list[Answer] = []
         self._unanswered: dict[Origin, int] = {}
@@ -249,6 +253,8 @@ class Router(Registry):
                 part.idle()
         if self._failing:
             self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
+        else:
+            self._sweeper.tick()
         for address in list(self._without_room):
             account = self.account(address)
             if account is None or not (self._failing or account.full):

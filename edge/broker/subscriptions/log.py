@@ -7,19 +7,18 @@ has reached the end. So memory does not depend on the backlog.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from bridge.message import Run, Stored
-from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import Consumer, Outcome
 from edge.broker.deadletters import DeadLetters, Reason
 from edge.broker.expiry import ttl_ns
 from edge.broker.limits import GIVING_UP_MAX, READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.ranges import Ranges
 from edge.broker.store.contract import Store
-from edge.broker.subscriptions.attempts import Attempts, delay_s
+from edge.broker.subscriptions.attempts import delay_s
+from edge.broker.subscriptions.burying import Burying
 from edge.broker.subscriptions.group import ConsumerGroup, part_of
 from edge.broker.topics import matches
 
@@ -33,7 +32,7 @@ class Browser(Protocol):
     def pump(self) -> None: ...
 
 
-class LogSubscription:
+class LogSubscription(Burying):
     """A cursor over one log, filtered, with one consumer or several that compete."""
 
     attempts = 0
@@ -51,42 +50,23 @@ class LogSubscription:
         acknowledged: Iterable[tuple[int, int]] = (),
     ) -> None:
         """`position` and `acknowledged` as the store kept them; `name` is the cursor's."""
+        super().__init__(
+            store, log, cursor, position=position, name=name, deadletters=deadletters, acknowledged=acknowledged
+        )
         self.pattern = pattern
-        self.log = log
-        self.cursor = cursor
-        self.name = name
         self.group = ConsumerGroup()
-        self.policy = AddressPolicy()
-        """What the address promises of redelivery, time to live and dead letters."""
-        self.expires = True
-        """False: a time to live does not count here (a forwarder sends on what it was given)."""
         self.exclusive = False
         """One consumer, and never another: what it cannot take nobody will."""
         self.accepts: Callable[[Run], bool] | None = None
         """Narrows what matches `pattern`."""
         self.browsers: dict[Browser, None] = {}
         """Who looks at the messages of a queue without taking them."""
-        self._store = store
-        self._next = position  # everything below has been looked at
         self._behind = position < store.bounds(log)[1]
-        self._done = Ranges()  # from _next on: acknowledged before a restart, or taken out of turn
-        for first, last in acknowledged:
-            self._done.add(first, last)
-        self._buffer: deque[Stored] = deque()
         self._buffer_bytes = 0
         self._outstanding: dict[Consumer, Ranges] = {}
-        self._returned = Ranges()  # to be delivered again, read from the store
-        self._deadletters = deadletters
-        self._attempts = Attempts()
-        self._failed = self._attempts.counts  # empty nearly always: then nothing is looked at message by message
-        self._giving_up: deque[tuple[int, int, Reason]] = deque()  # to be read from the store
-        self._given_up = 0  # on their way to a dead letter address
-        self._timeless = b""  # properties seen last that say nothing of a time to live
-        self._burying = False
         self._pumping = False
         self._reading = False
         self._read_from = 0
-        self._closed = False
         self._address_matches: dict[str, bool] = {}
 
     # --- from the router --------------------------------------------------------------------------------------
@@ -106,12 +86,14 @@ class LogSubscription:
 
     def arrived(self, stored: Stored) -> None:
         """A run this subscription wants was committed."""
-        if self._behind:
-            return  # it will be read in its turn
-        if not self.group or self._returned or self._buffer_bytes >= SUBSCRIPTION_BUFFER_BYTES_MAX:
+        if not self._behind:
+            if self.group and not self._returned and self._buffer_bytes < SUBSCRIPTION_BUFFER_BYTES_MAX:
+                self._look_at(stored)
+                return
             self._behind = True
-            return
-        self._look_at(stored)
+        run = stored.run  # it will be read in its turn
+        if run.properties != self._timeless or (self._due_ns is None and self.policy.ttl_max_s is not None):
+            self._note_due(run)
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit, then read on when there is more in the store."""
@@ -222,10 +204,7 @@ class LogSubscription:
         if self.group:
             self.pump()
             return
-        for stored in self._buffer:
-            self._returned.add(stored.position, stored.position + len(stored.run.bodies) - 1)
-        self._buffer.clear()
-        self._buffer_bytes = 0
+        self._put_back()
 
     def close(self) -> None:
         """The subscription is deleted: its cursor goes, and the log keeps nothing for it."""
@@ -283,32 +262,15 @@ class LogSubscription:
 
     # --- from the dead letters --------------------------------------------------------------------------------
 
-    def given_up(self, first: int, last: int) -> None:
-        """These messages are in the ledger, or on disk at their dead letter address."""
-        full = self._given_up > GIVING_UP_MAX
-        self._given_up -= last - first + 1
-        if self._closed:
-            return
-        self._store.acknowledge(self.cursor, first, last)
-        if self._failed:
-            self._attempts.forget(first, last)
-        if full and self._given_up <= GIVING_UP_MAX:
-            self.pump()
-
-    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
-        """The dead letter was not stored; `tick` tries again."""
-        self._given_up -= last - first + 1
-        self._giving_up.append((first, last, reason))
-
     def tick(self, now_s: float) -> bool:
         """Deliver again what waited for its time, bury what could not be; False when nothing is left to wait for."""
         due = self._attempts.due(now_s)
         for position in due:
             self._give_back(position, position)
-        self._bury_next()
+        self._bury_again()
         if due:
             self.pump()
-        return bool(self._attempts.delayed or self._giving_up)
+        return bool(self._attempts.delayed or self._giving_up or self._refused)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -337,6 +299,15 @@ class LogSubscription:
     def _give_back(self, first: int, last: int) -> None:
         """These may be delivered again."""
         self._returned.add(first, last)
+        self._due_ns = 0
+
+    def _put_back(self) -> None:
+        """What waits in memory is to be read again."""
+        for stored in self._buffer:
+            self._returned.add(stored.position, stored.position + len(stored.run.bodies) - 1)
+            self._due_ns = 0
+        self._buffer.clear()
+        self._buffer_bytes = 0
 
     def _gave_up_expired(self) -> bool:
         """Give the head of the buffer up when its time to live has passed."""
@@ -354,32 +325,6 @@ class LogSubscription:
         self._bury(stored, Reason.EXPIRED)
         return True
 
-    def _bury(self, stored: Stored, reason: Reason) -> None:
-        self._given_up += len(stored.run.bodies)
-        self._deadletters.give_up(self, stored, reason)
-
-    def _bury_next(self) -> None:
-        """Read what is to be given up, a piece at a time: it is not in memory any more."""
-        if self._giving_up and not self._burying and not self._closed:
-            self._burying = True
-            self._store.read(self.log, self._giving_up[0][0], READ_BYTES_MAX, self._read_dead)
-
-    def _read_dead(self, runs: Sequence[Stored]) -> None:
-        self._burying = False
-        if self._closed:
-            return
-        first, last, reason = self._giving_up.popleft()
-        end = first
-        for stored in runs:
-            start, end = max(stored.position, first), min(stored.position + len(stored.run.bodies), last + 1)
-            if start < end:
-                self._bury(part_of(stored, start - stored.position, end - stored.position), reason)
-            if end > last:
-                break
-        if runs and end <= last:
-            self._giving_up.appendleft((max(end, first), last, reason))
-        self._bury_next()
-
     def _look_at(self, stored: Stored) -> None:
         """Take a wanted run into the buffer, less what was seen or acknowledged before; `_next` moves behind it."""
         end = stored.position + len(stored.run.bodies)
@@ -392,20 +337,6 @@ class LogSubscription:
             part = part_of(stored, low - stored.position, high - stored.position + 1)
             self._buffer.append(part)
             self._buffer_bytes += part.run.size
-
-    def _open_parts(self, first: int, last: int) -> list[tuple[int, int]]:
-        """``first..last`` less what was acknowledged before the restart."""
-        if not self._done:
-            return [(first, last)]
-        parts = self._done.outside(first, last)
-        self._done.remove(0, last)
-        return parts
-
-    def _skip_to(self, position: int) -> None:
-        """Nothing below `position` concerns us any more that we have not looked at."""
-        if position > self._next:
-            self._store.acknowledge(self.cursor, self._next, position - 1)
-            self._next = position
 
     def _read_on(self) -> None:
         if self._reading or self._closed or not (self._behind or self._returned) or self.group.credit <= 0:

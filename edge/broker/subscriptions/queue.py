@@ -103,25 +103,8 @@ class QueueSubscription(LogSubscription):
     # --- from the views ---------------------------------------------------------------------------------------
 
     @property
-    def lowest(self) -> int:
-        return min(self._returned.first, self._next) if self._returned else self._next
-
-    @property
     def lanes(self) -> dict[int, Ranges]:
         return self._priorities.copy()
-
-    def free_from(self, position: int) -> int:
-        if position < self._next:
-            returned = self._returned.following(position)
-            position = self._next if returned is None else returned
-        return self._done.free_from(position) if position >= self._next else position
-
-    def available(self, first: int, last: int) -> list[tuple[int, int]]:
-        following = self._next
-        if first >= following:
-            return self._done.outside(first, last)
-        parts = self._returned.within(first, min(last, following - 1))
-        return parts + self._done.outside(following, last) if last >= following else parts
 
     @property
     def reading_allowed(self) -> bool:
@@ -135,11 +118,6 @@ class QueueSubscription(LogSubscription):
 
     def defer(self, priority: int, first: int, last: int) -> bool:
         return self._priorities.note(priority, first, last)
-
-    def missing(self, first: int, last: int) -> None:
-        for low, high in self.available(first, last):
-            self._take(low, high)
-            self._store.acknowledge(self.cursor, low, high)
 
     def hand_over(self, consumer: Consumer, stored: Stored, bucket: int | None, credit: int) -> int:
         first, total = stored.position, len(stored.run.bodies)
@@ -190,6 +168,7 @@ class QueueSubscription(LogSubscription):
         if run.flags & GROUPED and self.group:
             self._grouped = True
         if self._views:
+            self._note_due(run)
             for view in self._views:
                 view.arrived(stored, priority)
         elif self.group:
@@ -202,10 +181,7 @@ class QueueSubscription(LogSubscription):
         return not (self._behind or self._buffer or self._returned) and self.group.credit >= count
 
     def _open_views(self) -> None:
-        for stored in self._buffer:
-            self._returned.add(stored.position, stored.position + len(stored.run.bodies) - 1)
-        self._buffer.clear()
-        self._buffer_bytes = 0
+        self._put_back()
         self._behind = True
         self._views.extend(self._view(consumer) for consumer in self.group.consumers)
 
@@ -239,16 +215,8 @@ class QueueSubscription(LogSubscription):
             idle = 0 if credit > 0 and view.serve(credit) else idle + 1
 
     def _take(self, first: int, last: int) -> None:
-        """These are somebody's now; the cursor will pass them by."""
-        self._returned.remove(first, last)
         self._priorities.remove(first, last)
-        if last < self._next:
-            return
-        done = self._done
-        done.add(max(first, self._next), last)
-        if done.first <= self._next:
-            self._next = done.free_from(self._next)
-            done.remove(0, self._next - 1)
+        super()._take(first, last)
 
     def _scatters(self, first: int, last: int) -> bool:
         """True when taking these would leave more places open between taken ones than may be."""

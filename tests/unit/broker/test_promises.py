@@ -64,6 +64,7 @@ class Site:
         self.posted: deque[Callable[[], None]] = deque()
         self.now = 1000.0
         self.good = False
+        self.steady_s: Callable[[], float] = lambda: self.now
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.policies = {f"{name}/#": policy for name, policy in policies.items()}
@@ -78,7 +79,7 @@ class Site:
             clock_good=lambda: self.good,
             flush_soon=lambda: None,
             policies=self.policies,
-            monotonic_s=lambda: self.now,
+            monotonic_s=self.steady_s,
         )
 
     def settle_down(self, *, wait_s: float = 0.0) -> None:
