@@ -253,6 +253,9 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     amqp_wss: Endpoint | None = None
     tls: TlsListener | None = None
     """Of the listeners whose name ends with s (https, mqtts, amqps, mqtt_wss, amqp_wss)."""
+    legacy_dollar_topics: bool = False
+    """A filter of an MQTT 3.1 client that begins with a wildcard matches names that begin with ``$`` too, which MQTT
+    3.1 does not set apart; for later versions it must not [MQTT-4.7.2-1]."""
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()

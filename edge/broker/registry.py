@@ -35,7 +35,7 @@ from edge.broker.subscriptions import (
     WaitingPool,
 )
 from edge.broker.subscriptions.pattern import Joinable, PatternSubscription
-from edge.broker.topics import FilterTree, is_filter, matches
+from edge.broker.topics import FilterTree, is_filter, matches, overlaps
 from edge.broker.watchers import CreditWatchers
 
 RESERVED = "$SYS/"
@@ -194,8 +194,9 @@ class Registry:
         return [*self._queues.values(), *parts]
 
     def heard(self, prefix: str) -> bool:
-        """Somebody live has a filter that begins with `prefix`, which is reserved."""
-        return any(subscription.pattern.startswith(prefix) for subscription in self._live_tree)
+        """Somebody live has a filter for names below `prefix`, which is reserved."""
+        below = prefix + "#"
+        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._live_tree)
 
     def reroute(self) -> None:
         """Subscriptions have changed in how they belong together."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from bridge.message import AMQP, RETAIN, Run
 from edge.broker.amqp.translate import is_empty
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_MAX, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.store.contract import Store
-from edge.broker.topics import is_filter
+from edge.broker.topics import filter_levels, is_wide
 
 KIND = "retained"
 """Kind of the store's small state they are kept under, by address."""
@@ -110,17 +110,12 @@ class RetainedMessages:
 
     def matching(self, pattern: str) -> list[Run]:
         """Those of every address the filter matches."""
-        if not is_filter(pattern):
-            kept = self._find(pattern)
-            return [] if kept is None else [kept]
-        found: list[Run] = []
-        self._collect(self._root, pattern.split("/"), 0, found)
-        return found
+        return [run for run in self.walk(pattern) if run is not None]
 
     def walk(self, pattern: str) -> Iterator[Run | None]:
         """What `matching` returns, one topic name a step, and None for a name looked at in vain: for who has other
         work in between. What changes meanwhile may be met or not."""
-        names = pattern.split("/")
+        names, wide = filter_levels(pattern), is_wide(pattern)
         stack = [(iter((self._root,)), 0)]
         while stack:
             levels, i = stack[-1]
@@ -134,7 +129,8 @@ class RetainedMessages:
                 continue
             below = level.levels
             if rest or names[i] == "+":
-                found = [each for name, each in below.items() if level is not self._root or not name.startswith("$")]
+                every = wide or level is not self._root
+                found = [each for name, each in below.items() if every or not name.startswith("$")]
                 stack.append((iter(found), i if rest else i + 1))  # [MQTT-4.7.2-1]
             elif names[i] in below:
                 stack.append((iter((below[names[i]],)), i + 1))
@@ -178,22 +174,6 @@ class RetainedMessages:
                 return None
             level = below
         return level.run
-
-    def _collect(self, level: _Level, names: Sequence[str], i: int, found: list[Run]) -> None:
-        """What the filter's levels from `i` on match below `level`; as deep as names have levels (bounded there)."""
-        if i == len(names):
-            if level.run is not None:
-                found.append(level.run)
-            return
-        name, below = names[i], level.levels or {}
-        if name == "#":
-            _all(level, found, top=i == 0)
-        elif name == "+":
-            for key, each in below.items():
-                if i or not key.startswith("$"):  # [MQTT-4.7.2-1]
-                    self._collect(each, names, i + 1, found)
-        elif name in below:
-            self._collect(below[name], names, i + 1, found)
 
 
 def _all(level: _Level, found: list[Run], *, top: bool) -> None:

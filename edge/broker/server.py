@@ -91,7 +91,14 @@ class Broker:
         api = configuration.device_api
         self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
-        self.clients = Clients(self.router, store, mqtt_runs, clock_ns=time.time_ns, clock_good=clock_good)
+        self.clients = Clients(
+            self.router,
+            store,
+            mqtt_runs,
+            clock_ns=time.time_ns,
+            clock_good=clock_good,
+            legacy_dollar_topics=configuration.legacy_dollar_topics,
+        )
         self._threads = Threads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.mqtt = self._listener("mqtt")

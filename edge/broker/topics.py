@@ -1,7 +1,8 @@
 """Topic names and topic filters (MQTT 5 section 4.7): matching one, and a tree that matches many at once.
 
 Pure functions over strings. A filter is assumed valid (the protocol machines check); names beginning with ``$`` are not
-matched by a filter that begins with a wildcard [MQTT-4.7.2-1].
+matched by a filter that begins with a wildcard [MQTT-4.7.2-1]. MQTT 3.1 knows no such exception: a filter that is to
+match them too begins with ``$+`` or ``$#`` here, which no client can write, as a wildcard has a level of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +11,30 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+EVERY_NAME = {"+": "$+", "#": "$#"}
+"""First level of a filter, by the wildcard it is, when it is to match names that begin with ``$`` too."""
+
+_WILDCARD = {wide: wildcard for wildcard, wide in EVERY_NAME.items()}
+
+
+def widened(pattern: str) -> str:
+    """The filter with names that begin with ``$``; itself unless it begins with a wildcard."""
+    return f"${pattern}" if pattern.startswith(("+", "#")) else pattern
+
+
+def is_wide(pattern: str) -> bool:
+    """True when the filter begins with a wildcard that matches names with ``$`` too."""
+    return pattern.startswith(("$+", "$#"))
+
+
+def filter_levels(pattern: str) -> list[str]:
+    """The levels of a filter, wildcards written as such."""
+    levels = pattern.split("/")
+    if levels[0] in _WILDCARD:
+        levels[0] = _WILDCARD[levels[0]]
+    return levels
 
 
 def is_filter(name: str) -> bool:
@@ -23,18 +48,18 @@ def matches(pattern: str, name: str) -> bool:
         return True
     if name.startswith("$") and not pattern.startswith("$"):
         return False
-    filter_levels, name_levels = pattern.split("/"), name.split("/")
-    for i, level in enumerate(filter_levels):
+    levels, name_levels = filter_levels(pattern), name.split("/")
+    for i, level in enumerate(levels):
         if level == "#":
             return True  # also the parent level [MQTT-4.7.1-2]
         if i >= len(name_levels) or level not in ("+", name_levels[i]):
             return False
-    return len(filter_levels) == len(name_levels)
+    return len(levels) == len(name_levels)
 
 
 def covers(outer: str, inner: str) -> bool:
     """True when every name the filter `inner` matches is matched by `outer` too (``$`` names aside)."""
-    outer_levels, inner_levels = outer.split("/"), inner.split("/")
+    outer_levels, inner_levels = filter_levels(outer), filter_levels(inner)
     for i, level in enumerate(outer_levels):
         if level == "#":
             return True
@@ -45,7 +70,7 @@ def covers(outer: str, inner: str) -> bool:
 
 def overlaps(a: str, b: str) -> bool:
     """True when some name is matched by both filters."""
-    a_levels, b_levels = a.split("/"), b.split("/")
+    a_levels, b_levels = filter_levels(a), filter_levels(b)
     for i in range(max(len(a_levels), len(b_levels))):
         x = a_levels[i] if i < len(a_levels) else None
         y = b_levels[i] if i < len(b_levels) else None
@@ -113,6 +138,11 @@ class FilterTree(Generic[T]):
         found: dict[T, None] = {}
         stack = [(self._root, 0)]
         hidden = name.startswith("$")
+        top = self._root.children
+        if "$#" in top:
+            found.update(top["$#"].values)
+        if "$+" in top:
+            stack.append((top["$+"], 1))
         while stack:
             node, i = stack.pop()
             wildcards = not (hidden and i == 0)

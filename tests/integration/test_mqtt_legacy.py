@@ -24,6 +24,27 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
         yield running
 
 
+WIDE = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: legacy}
+spec:
+  listeners: {mqtt: "127.0.0.1:0"}
+  mqtt: {legacyDollarTopics: true}
+"""
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """A gateway that takes wildcards of MQTT 3.1 as that version has them."""
+    folder = tmp_path_factory.mktemp("wide")
+    file = folder / "gateway.yaml"
+    file.write_text(WIDE)
+    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    with Waypost(folder / "gw.log", *arguments) as running:
+        yield running
+
+
 def mosquitto(gateway: Waypost, tool: str, *arguments: str) -> list[str]:
     return [tool, "-h", "127.0.0.1", "-p", str(gateway.port("mqtt")), "-V", "mqttv31", *arguments]
 
@@ -78,3 +99,68 @@ def test_a_will_of_an_older_client(gateway: Waypost) -> None:
         packet = watcher.receive()
         assert isinstance(packet, packets.Publish)
         assert (packet.payload, packet.qos) == (b"gone", 1)
+
+
+def named(client: Raw, *topics: str) -> set[str]:
+    """Publish to each of these, and see which come back."""
+    client.send(*(packets.Publish(topic, b"x") for topic in (*topics, "end")))
+    found = set()
+    while True:
+        packet = client.receive()
+        if isinstance(packet, packets.Publish):
+            if packet.topic == "end":
+                return found
+            if packet.topic in topics:
+                found.add(packet.topic)
+
+
+class TestDollarTopics:
+    """Names that begin with ``$``: MQTT 3.1 does not set them apart, MQTT 3.1.1 and 5 do [MQTT-4.7.2-1]."""
+
+    def test_apart_unless_the_gateway_says_otherwise(self, gateway: Waypost) -> None:
+        with Raw(gateway, 3).connect("apart") as client:
+            client.subscribe("#")
+            assert named(client, "$own/a", "plain/a") == {"plain/a"}
+
+    @pytest.mark.parametrize(("version", "dollar"), [(3, True), (4, False), (5, False)])
+    @pytest.mark.parametrize("pattern", ["#", "+/a"])
+    def test_of_each_version(self, wide: Waypost, version: int, dollar: bool, pattern: str) -> None:
+        with Raw(wide, version).connect(f"each-{version}") as client:
+            client.subscribe(pattern, "end")
+            expected = {"$own/a", "plain/a"} if dollar else {"plain/a"}
+            assert named(client, "$own/a", "plain/a") == expected
+            client.send(packets.Unsubscribe(2, (pattern,)))
+            assert isinstance(client.receive(), packets.UnsubAck)
+            assert named(client, "$own/a", "plain/a") == set()
+
+    def test_kept_and_retained_messages_and_figures(self, wide: Waypost) -> None:
+        with Raw(wide, 4).connect("sender") as sender:
+            sender.send(packets.Publish("$own/kept", b"retained", retain=True))
+            with Raw(wide, 3).connect("sleeper", clean_start=False) as client:
+                assert client.subscribe("#", qos=1) == [1]
+                found: set[str] = set()
+                while not {"$own/kept", "$SYS/broker/version"} <= found:
+                    packet = client.receive()
+                    assert isinstance(packet, packets.Publish)
+                    found.add(packet.topic)
+            sender.send(packets.Publish("$own/b", b"while away", 1, packet_id=1))
+            assert sender.receive() == packets.PubAck(1)
+        with Raw(wide, 3).connect("sleeper", clean_start=False) as client:
+            while (packet := client.receive()) is not None:
+                if isinstance(packet, packets.Publish) and packet.topic == "$own/b":
+                    break
+            assert packet == packets.Publish("$own/b", b"while away", 1, packet_id=1)
+
+    def test_a_session_that_learns_a_newer_version_has_one_subscription(self, wide: Waypost) -> None:
+        with Raw(wide, 3).connect("grows", clean_start=False) as client:
+            client.subscribe("+/x")
+        with Raw(wide, 4).connect("grows", clean_start=False) as client:
+            client.subscribe("+/x", "end")
+            assert named(client, "$own/x", "plain/x") == {"plain/x"}
+        with Raw(wide, 4).connect("grows", clean_start=True):
+            pass
+
+    def test_with_a_client_of_its_time(self, wide: Waypost) -> None:
+        command = mosquitto(wide, "mosquitto_sub", "-i", "old", "-t", "+/broker/version", "-C", "1", "-v", "-W", "20")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert done.stdout.startswith("$SYS/broker/version waypost "), done.stderr

@@ -163,6 +163,7 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
         **{name: getattr(spec.listeners, name) for name in LISTENERS},
         tls=_listener_tls(spec.listeners.tls),
         limits=limits_of(spec),
+        legacy_dollar_topics=spec.mqtt.legacy_dollar_topics,
         connectors=(*configuration.connectors, *hubs),
     )
 

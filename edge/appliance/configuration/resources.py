@@ -294,11 +294,19 @@ class HubPart(Part, frozen=True, kw_only=True):
     tls: TlsPart | None = None
 
 
+class MqttPart(Part, frozen=True, kw_only=True):
+    """How MQTT is spoken. `legacyDollarTopics`: wildcards of MQTT 3.1 clients match names that begin with ``$`` too, as
+    that version says; for 3.1.1 and 5 they never do."""
+
+    legacy_dollar_topics: bool = False
+
+
 class GatewaySpec(Part, frozen=True, kw_only=True):
     """This node. `limits` may name any field of `edge.broker.limits.Limits`, in camelCase."""
 
     listeners: Listeners = Listeners()
     hub: HubPart | None = None
+    mqtt: MqttPart = MqttPart()
     limits: dict[str, Any] = {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,7 @@ from edge.broker.mqtt.events import (
     Rejected,
     Released,
     Subscribe,
+    SubscriptionRequest,
     Unsubscribe,
 )
 from edge.broker.mqtt.figures import PREFIX
@@ -42,6 +44,7 @@ from edge.broker.mqtt.wills import publish_will
 from edge.broker.policy import Ended, Grant
 from edge.broker.proof import Proven
 from edge.broker.router import AddressError, Router
+from edge.broker.topics import is_wide, widened
 
 if TYPE_CHECKING:  # loaded where a space has the device API
     from edge.broker.hono.mqtt import DeviceConnection
@@ -376,7 +379,8 @@ class MqttSession:
         codes: list[ReasonCode] = []
         words: list[str] = []
         feeds = []
-        for request in event.requests:
+        for asked in event.requests:
+            request = self._as_its_version_means(asked)
             if len(client.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in client.subscribers:
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
                 words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
@@ -409,8 +413,22 @@ class MqttSession:
         if self._devices is not None:
             self._devices.pump()
 
+    def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
+        """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
+        ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
+        connect, wide = self._connect, widened(request.filter)
+        if wide == request.filter:
+            return request
+        if connect is not None and connect.version == 3 and self._clients.legacy_dollar_topics and self._grant is None:
+            self._clients.unsubscribe(self._attached, request.filter)  # one filter is one subscription
+            return msgspec.structs.replace(request, filter=wide)
+        self._clients.unsubscribe(self._attached, wide)
+        return request
+
     def _unsubscribe(self, pattern: str) -> bool:
         """False when there was no such subscription."""
+        if widened(pattern) in self._attached.subscribers:
+            pattern = widened(pattern)
         if self._devices is not None and self._devices.unsubscribe(pattern):
             return True
         return self._clients.unsubscribe(self._attached, pattern)
@@ -419,7 +437,8 @@ class MqttSession:
         """Retained messages; those of the broker about itself are made when they are asked for."""
         if pattern.startswith(PREFIX):
             return iter(self._clients.figures.matching(pattern))
-        return self._router.retained.walk(pattern)
+        kept = self._router.retained.walk(pattern)
+        return chain(self._clients.figures.matching(pattern), kept) if is_wide(pattern) else kept
 
     def _leave(self, event: Disconnected) -> None:
         client = self._client

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.topics import FilterTree, covers, matches, overlaps
+from edge.broker.topics import FilterTree, covers, is_wide, matches, overlaps, widened
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)
 FILTERS = st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_size=0, max_size=4), st.booleans()).map(
     lambda pair: "/".join([*pair[0], *(["#"] if pair[1] or not pair[0] else [])])
 )
+WIDE = FILTERS | FILTERS.map(widened)
+"""Some with names that begin with ``$``, as wildcards of MQTT 3.1 may be."""
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,11 @@ FILTERS = st.tuples(st.lists(st.sampled_from(["a", "b", "", "+", "$x"]), min_siz
         ("#", "$SYS/uptime", False),  # [MQTT-4.7.2-1]
         ("+/monitor/Clients", "$SYS/monitor/Clients", False),
         ("$SYS/#", "$SYS/uptime", True),
+        ("$#", "$SYS/uptime", True),  # what MQTT 3.1 may mean by #
+        ("$#", "plain/name", True),
+        ("$+/monitor/Clients", "$SYS/monitor/Clients", True),
+        ("$+/monitor/Clients", "any/monitor/Clients", True),
+        ("$+/monitor", "$SYS/monitor/Clients", False),
         ("ACCOUNTS", "Accounts", False),  # case sensitive (section 4.7.3)
     ],
 )
@@ -37,7 +44,7 @@ def test_matches_as_the_standard_says(pattern: str, name: str, expected: bool) -
     assert matches(pattern, name) is expected
 
 
-@given(st.lists(st.tuples(FILTERS, st.integers(0, 3)), max_size=20), st.lists(NAMES, max_size=10), st.data())
+@given(st.lists(st.tuples(WIDE, st.integers(0, 3)), max_size=20), st.lists(NAMES, max_size=10), st.data())
 @settings(max_examples=200, deadline=None)
 def test_tree_finds_what_one_by_one_matching_finds(
     entries: list[tuple[str, int]], names: list[str], data: st.DataObject
@@ -56,7 +63,7 @@ def test_tree_finds_what_one_by_one_matching_finds(
         assert set(found) == {value for pattern, value in left if matches(pattern, name)}
 
 
-@given(FILTERS, FILTERS, NAMES)
+@given(WIDE, WIDE, NAMES)
 @settings(max_examples=500, deadline=None)
 def test_covers_and_overlaps_agree_with_names(a: str, b: str, name: str) -> None:
     if name.startswith("$"):
@@ -66,3 +73,14 @@ def test_covers_and_overlaps_agree_with_names(a: str, b: str, name: str) -> None
     if matches(a, name) and matches(b, name):
         assert overlaps(a, b)
     assert overlaps(a, b) == overlaps(b, a)
+
+
+@given(FILTERS, NAMES)
+@settings(max_examples=300, deadline=None)
+def test_a_widened_filter_matches_the_same_and_names_with_dollar(pattern: str, name: str) -> None:
+    wide = widened(pattern)
+    assert is_wide(wide) is pattern.startswith(("+", "#"))
+    plain = name.replace("$", "")
+    assert matches(wide, plain) is matches(pattern, plain)
+    if is_wide(wide):
+        assert matches(wide, name) is matches(pattern, "n" + name)

@@ -9,7 +9,7 @@ from bridge.message import Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.retained import KIND, RetainedMessages
 from edge.broker.store.memory import MemoryStore
-from edge.broker.topics import matches
+from edge.broker.topics import matches, widened
 
 LEVELS = st.sampled_from(("", "a", "b", "$x"))
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)
@@ -22,7 +22,10 @@ def run(address: str, body: bytes) -> Run:
     return Run(address, "d", 1, b"", [body])
 
 
-@given(st.lists(st.tuples(NAMES, st.booleans()), max_size=20), st.lists(FILTERS, min_size=1, max_size=5))
+@given(
+    st.lists(st.tuples(NAMES, st.booleans()), max_size=20),
+    st.lists(FILTERS | FILTERS.map(widened), min_size=1, max_size=5),
+)
 def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())
     retained = RetainedMessages(store)
@@ -41,9 +44,7 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
         for pattern in filters:
             found = {kept.address: kept.bodies[0] for kept in each.matching(pattern)}
             assert found == {name: body for name, body in model.items() if matches(pattern, name)}
-            walked = [kept for kept in each.walk(pattern) if kept is not None]
-            assert len(walked) == len(found)
-            assert {kept.address: kept.bodies[0] for kept in walked} == found
+            assert len(found) == sum(kept is not None for kept in each.walk(pattern)), "each once"
     for address in model:
         retained.discard(address)
     assert len(retained) == 0
@@ -54,17 +55,9 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
     retained = RetainedMessages(MemoryStore(post=lambda call: call()))
     for i in range(20_000):
         retained.put(run(f"plant/{i}/temperature", b"1"))
-    visited = 0
-    collect = retained._collect
-
-    def counting(*arguments: object) -> None:
-        nonlocal visited
-        visited += 1
-        collect(*arguments)  # type: ignore[arg-type]
-
-    retained._collect = counting  # type: ignore[method-assign]
-    assert [each.address for each in retained.matching("plant/77/+")] == ["plant/77/temperature"]
-    assert visited <= 4
+    steps = list(retained.walk("plant/77/+"))
+    assert [each.address for each in steps if each is not None] == ["plant/77/temperature"]
+    assert len(steps) <= 4
 
 
 class Shelf:
