@@ -23,6 +23,7 @@ from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo
+from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.sqlite import SqliteStore
 from edge.broker.uplinks import Uplinks
 
@@ -50,7 +51,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
-        self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe)
+        self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe, limits=_store_limits(configuration))
         self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
         try:
             self.users = LiveUsers(data, self.broker.gate.update)
@@ -275,6 +276,12 @@ def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:
         sock.close()
         raise ListenError(f"{name}: cannot listen on {endpoint}: {error.strerror}") from error
     return sock
+
+
+def _store_limits(configuration: BrokerConfiguration) -> Limits:
+    """Small pages for a new store where messages may wait for company: somebody asked for little wear."""
+    waits = any(address.policy.durability.delay_s > 0 for address in configuration.addresses)
+    return Limits(page_bytes=PAGE_BYTES_WAITING) if waits else Limits()
 
 
 def _tenant(configuration: BrokerConfiguration) -> str | None:

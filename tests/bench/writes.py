@@ -1,16 +1,20 @@
 """Bytes that reach the medium for each byte of payload: what wears a card.
 
 Each broker has a file system and a block device of its own (`medium`). Counted is everything from the first publish to
-the broker's end, so that nothing that was put off is left out; one durable subscriber takes what is published.
+the broker's end, so that nothing that was put off is left out; one durable subscriber takes what is published. Bodies
+are noise, which nothing compresses.
 With `--full` also without it: all is kept, as during an outage of the uplink.
 """
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from edge.broker.store.sqlite import FILE_NAME
 from tests.bench.brokers import Broker, MosquittoEach, MosquittoSaving, WaypostBroker, WaypostWaiting
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -30,7 +34,7 @@ class Rate(NamedTuple):
     connections: int
 
 
-RATES: Final = (Rate(10, 15, 10), Rate(1_000, 15, 50), Rate(50_000, 5, 50))
+RATES: Final = (Rate(10, 15, 10), Rate(1_000, 30, 50), Rate(50_000, 5, 50))
 PEERS: Final[tuple[Callable[[Path], Broker], ...]] = (MosquittoSaving, MosquittoEach, RabbitMQ)
 
 
@@ -61,6 +65,7 @@ def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *,
         publish = ("-c", str(rate.connections), "-s", str(PAYLOAD), *subscriber)
         warm = ("-n", str(WARM.get(broker.name, WARM_USUAL)), "-w", "2000", "-T", "300")
         load.run("mqttload", broker.port("mqtt"), *publish, *warm)
+        _checkpoint(medium.folder)
         before = _settled(medium)
         figures = load.run(
             "mqttload", broker.port("mqtt"), *publish, "-n", str(messages), "-r", str(rate.per_s), "-T", "300"
@@ -73,6 +78,14 @@ def measure(load: LoadGenerators, make: Callable[[Path], Broker], rate: Rate, *,
         f"a byte, carried {found.carried_per_s:,.0f}/s"
     )
     return found
+
+
+def _checkpoint(folder: Path) -> None:
+    """Move what the warming left in a gateway's write-ahead log into its file: up to 16 MiB that are no part of what is
+    counted, and would be more than it."""
+    for path in folder.rglob(FILE_NAME):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _settled(medium: Medium) -> int:
@@ -131,4 +144,4 @@ def _beside(
     ]  # fmt: skip
 
 
-BENCHMARK = Benchmark("store-writes", "bytes written to the medium per byte of payload, by rate", 300, run)
+BENCHMARK = Benchmark("store-writes", "bytes written to the medium per byte of payload, by rate", 400, run)

@@ -172,7 +172,7 @@ class _Repair:
         """Write the fresh file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
-            schema.configure(out, Limits())
+            schema.configure(out, Limits(page_bytes=self._salvage.page_bytes))
             out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
             schema.prepare(out)
             out.execute("BEGIN")
@@ -302,6 +302,7 @@ class _Repair:
             ("state", ("kind", "key", "value")),
             ("ledger", LedgerEntry._fields),
             ("thinned", ("key", "level")),
+            ("wear", ("hour", "seconds", "payload_bytes", "process_bytes", "device_bytes")),
         ):
             rows, complete = self._salvage.rows(table, columns)
             _insert(out, table, columns, rows)

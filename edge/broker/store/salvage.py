@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from edge.broker.store import schema
 from edge.broker.store.inspection import key_of, log_of
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import SELECT, Row
 
 KEY_MAX: Final = (1 << 63) - 1
-_LATER: Final = ("ledger", "thinned")
+_LATER: Final = ("ledger", "thinned", "wear")
 """Tables that a store of schema 1 does not have."""
 _RANGE: Final = f"{SELECT} WHERE key >= ? AND key <= ? ORDER BY key"
 
@@ -32,6 +33,13 @@ class Salvage:
     def close(self) -> None:
         """Idempotent."""
         self._connection.close()
+
+    @property
+    def page_bytes(self) -> int:
+        """Of the database; of one whose head is lost, SQLite's default."""
+        with contextlib.suppress(sqlite3.Error):
+            return schema.page_bytes(self._connection)
+        return Limits().page_bytes
 
     def rows(self, table: str, columns: Sequence[str]) -> tuple[list[tuple[Any, ...]], bool]:
         """(rows of a small table, all of them): read from its beginning, and from its end where that breaks off."""

@@ -63,10 +63,18 @@ _THINNED: Final = """
 CREATE TABLE thinned (key INTEGER PRIMARY KEY, level INTEGER NOT NULL) STRICT;
 """
 
-MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED)
+_WEAR: Final = """
+CREATE TABLE wear (
+    hour INTEGER PRIMARY KEY, seconds REAL NOT NULL, payload_bytes INTEGER NOT NULL, process_bytes INTEGER NOT NULL,
+    device_bytes INTEGER NOT NULL
+) STRICT;
+"""
+"""Totals since the store was made, by hours of running. Segments may be compressed from this version on."""
+
+MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED, _WEAR)
 """``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
 
-COMPATIBLE_FROM: Final = 3
+COMPATIBLE_FROM: Final = 4
 """The oldest program version that can work with what the newest migration leaves: a gateway that went back to its
 previous image opens the store its successor migrated. Kept in ``meta`` as ``<version>:<compatible from>``, so that it
 counts for the version it was written with and no other."""
@@ -107,6 +115,11 @@ def configure(connection: sqlite3.Connection, limits: Limits) -> None:
         "trusted_schema = OFF",
     ):
         connection.execute(f"PRAGMA {pragma}").fetchall()
+
+
+def page_bytes(connection: sqlite3.Connection) -> int:
+    """Page size of the file. Raises sqlite3.Error."""
+    return _number(connection, "page_size")
 
 
 def _check_compatible(connection: sqlite3.Connection, version: int, ours: int) -> None:

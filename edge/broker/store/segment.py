@@ -12,6 +12,10 @@ Layout, little-endian, lengths in bytes::
 Version 2, of thinned messages, has positions missing: its runs have ``| offset u32`` more, the place of the run's first
 message after the position in the key, and `Row.messages` is the span of positions, which no other segment uses.
 
+Version 3 is one of the others under zstd: ``3 u8 | zstd frame``, which says how long it was. Messages that may wait for
+company come that way (``durability: batch``): where a hundred devices sent a message each, the heads of the runs are a
+third of the segment and say much the same.
+
 Lengths stand together so that packing and unpacking a thousand bodies is one call each: nothing here loops over
 messages in Python except the slicing. A CRC-32 over the row's other columns and the data shows every torn or rotten
 segment; it is a column of its own, so that it needs no copy of the data.
@@ -20,22 +24,39 @@ segment; it is a column of its own, so that it needs no copy of the data.
 from __future__ import annotations
 
 import struct
+import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
+import zstandard
+
 from bridge.message import Run, Stored
-from edge.broker.store.limits import POSITION_MAX
+from edge.broker.store.limits import PACKED_BYTES_MIN, POSITION_MAX
 
 VERSION: Final = 1
 SPARSE: Final = 2
+PACKED: Final = 3
 
 _PREAMBLE: Final = struct.Struct("<BBI")
 _RUN: Final = struct.Struct("<HHIHIqQ")
 _SPARSE_RUN: Final = struct.Struct("<HHIHIqQI")
 _COLUMNS: Final = struct.Struct("<qqqqq")
 _WIDTHS: Final = {1: "B", 2: "H", 4: "I"}
+_LEVEL: Final = 1
+"""Of zstd: 40-70 us for a segment of 15 KB; level 3 makes noise and JSON less than a hundredth smaller."""
+
+
+class _Zstd(threading.local):
+    """One compressor and one decompressor a thread: neither may be shared."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=_LEVEL, write_content_size=True)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd: Final = _Zstd()
 
 
 class SegmentDamaged(ValueError):
@@ -70,8 +91,11 @@ class Head(NamedTuple):
     messages: int
 
 
-def encode(key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, span: int | None = None) -> Row:
+def encode(
+    key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, span: int | None = None, packed: bool = False
+) -> Row:
     """Pack runs whose positions follow on from the one in `key`; with a `span` they are any of that many positions.
+    `packed`: compress what that makes smaller.
 
     Raises struct.error or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked at append).
     """
@@ -91,11 +115,18 @@ def encode(key: int, boot: int, monotonic_ns: int, runs: Sequence[Stored], *, sp
     lengths = list(map(len, bodies))
     longest = max(lengths, default=0)
     width = 1 if longest < 0x100 else 2 if longest < 0x1_0000 else 4
-    packed = bytes(lengths) if width == 1 else struct.pack(f"<{len(lengths)}{_WIDTHS[width]}", *lengths)
+    lengths_packed = bytes(lengths) if width == 1 else struct.pack(f"<{len(lengths)}{_WIDTHS[width]}", *lengths)
     preamble = _PREAMBLE.pack(VERSION if span is None else SPARSE, width, len(heads))
-    data = b"".join(chain((preamble,), heads, names, (packed,), bodies))
+    data = b"".join(chain((preamble,), heads, names, (lengths_packed,), bodies))
+    if packed and len(data) >= PACKED_BYTES_MIN:
+        data = min(bytes((PACKED,)) + _zstd.compressor.compress(data), data, key=len)
     row = Row(key, len(lengths) if span is None else span, sum(lengths), boot, monotonic_ns, 0, data)
     return row._replace(crc=_checksum(row))
+
+
+def is_packed(row: Row) -> bool:
+    """True when the row's data is compressed."""
+    return row.data[:1] == bytes((PACKED,))
 
 
 def verify(row: Row) -> None:
@@ -116,13 +147,13 @@ def extent(row: Row) -> int:
 def heads(row: Row) -> list[Head]:
     """Address, first sequence and count of every run. Raises SegmentDamaged."""
     verify(row)
-    return [Head(run.address, sequence, count) for sequence, count, run, _ in _runs(row.data)[1]]
+    return [Head(run.address, sequence, count) for sequence, count, run, _ in _runs(_plain(row))[1]]
 
 
 def decode(row: Row, position: int) -> list[Stored]:
     """The runs of a verified row, the first of which is at `position`. Raises SegmentDamaged."""
     verify(row)
-    data = row.data
+    data = _plain(row)
     offset, runs = _runs(data)
     sparse, width, total = data[0] == SPARSE, data[1], sum(count for _, count, _, _ in runs)
     fits = _in_order(runs, row.messages) if sparse else total == row.messages
@@ -152,6 +183,16 @@ def split(stored: Stored, bytes_max: int) -> Iterator[Stored]:
             start, size = index, 0
         size += len(body)
     yield Stored(stored.position + start, stored.sequence + start, run.part(start, len(run.bodies)))
+
+
+def _plain(row: Row) -> bytes:
+    """The data of a verified row as it was before compression. Raises SegmentDamaged."""
+    if not is_packed(row):
+        return row.data
+    try:
+        return _zstd.decompressor.decompress(row.data[1:], allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise SegmentDamaged(f"zstd: {error}") from error
 
 
 def _checksum(row: Row) -> int:

@@ -66,6 +66,7 @@ class SqliteStore(GroupingStore):
                 wal.make_durable(path)
                 connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 epoch = schema.prepare(connection)
+                limits = msgspec.structs.replace(limits, page_bytes=schema.page_bytes(connection))
                 _sync_directory(directory)
                 side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
                 store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
@@ -191,8 +192,10 @@ class SqliteStore(GroupingStore):
                 by_log.setdefault(log, []).append(stored)
         for log, runs in by_log.items():
             parts = [runs] if group.sizes[log] <= bytes_max else _chunks(runs, bytes_max)
+            waits = log in self._delays
             for part in parts:
-                yield segment.encode(log << POSITION_BITS | part[0].position, self._boot, group.monotonic_ns, part)
+                key = log << POSITION_BITS | part[0].position
+                yield segment.encode(key, self._boot, group.monotonic_ns, part, packed=waits)
 
     def _stop(self) -> None:
         self._reader.stop()

@@ -17,7 +17,7 @@ from edge.broker.store.contract import Summary
 from edge.broker.store.eviction import losses_of
 from edge.broker.store.group import Thinned, Thinning
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
-from edge.broker.store.segment import Row, SegmentDamaged, decode, encode
+from edge.broker.store.segment import Row, SegmentDamaged, decode, encode, is_packed
 
 THINNED: Final = "thinned"
 """Reason in the ledger: summed up in the message with the next sequence that is there."""
@@ -90,7 +90,9 @@ def _thin_piece(
     keys = [row.key for row in rows]
     if gone and after <= before * WORTH:
         last = rows[-1]
-        row = encode(base | first, last.boot, last.monotonic_ns, kept, span=end - first)
+        row = encode(
+            base | first, last.boot, last.monotonic_ns, kept, span=end - first, packed=any(map(is_packed, rows))
+        )
         connection.execute("DELETE FROM segment WHERE key >= ? AND key < ?", (base | first, base | end))
         connection.execute(f"INSERT INTO segment ({', '.join(Row._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
         connection.execute("UPDATE log SET bytes = bytes - ? WHERE log = ?", (before - after, job.log))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from edge.broker.store.limits import Limits
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.fault.store.history import Observed, shorten
@@ -25,8 +27,9 @@ LIMITS = Limits(
 """Small enough for every background work of the store to happen every few commits."""
 
 
-def open_store(directory: Path) -> Rig:
-    return sqlite_rig(directory, LIMITS)
+def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes) -> Rig:
+    """`page_bytes`: of a store that is not there yet."""
+    return sqlite_rig(directory, msgspec.structs.replace(LIMITS, page_bytes=page_bytes))
 
 
 def observe(rig: Rig) -> Observed:

@@ -18,6 +18,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.store.contract import Committed, CursorRecord, Loss, StoreError, Summary
+from edge.broker.store.limits import PAGE_BYTES_WAITING
 from edge.broker.store.progress import Progress
 from tests.fault.store.history import Append, Given, Group, Key, Line, Lost, shorten
 from tests.fault.store.observe import KIND, observe, open_store
@@ -27,6 +28,8 @@ DROPS_OLDEST = {"queue jobs": 90_000}
 THINS = {"topic plant/#": 60_000}
 """Bytes each may keep."""
 WAITS_S = {"queue late": 0.2}
+PAGES = (PAGE_BYTES_WAITING, 4096)
+"""Of the database."""
 DEADLETTERS = "queue dead"
 CURSORS = ("slow", "fast", "uplink")
 REFUSED = 3
@@ -62,7 +65,7 @@ class Workload:
         """The commit that just ended evicted: what went is to be told."""
         self.leaving: dict[Key, list[tuple[int, int]]] = {}
         """Positions that leave with the open group, each cursor's."""
-        self.rig = open_store(directory)
+        self.rig = open_store(directory, page_bytes=self.dice.choice(PAGES))
         self.opened()
 
     def tell(self, line: Line) -> None:

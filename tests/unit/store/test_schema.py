@@ -29,7 +29,7 @@ def test_made_once_with_an_epoch_that_stays(connection: sqlite3.Connection) -> N
     epoch = schema.prepare(connection)
     assert schema.prepare(connection) == epoch
     assert names(connection) == {
-        *("meta", "boot", "log", "segment", "cursor", "address", "state", "ledger", "thinned"),
+        *("meta", "boot", "log", "segment", "cursor", "address", "state", "ledger", "thinned", "wear"),
         *("segments", "logs", "backlog", "losses"),
     }
     assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.message import Run, Stored
-from edge.broker.store.segment import Head, Row, SegmentDamaged, _checksum, decode, encode, heads, split
+from edge.broker.store.limits import PACKED_BYTES_MIN
+from edge.broker.store.segment import Head, Row, SegmentDamaged, _checksum, decode, encode, heads, is_packed, split
 
 RUNS = st.lists(
     st.builds(
@@ -38,11 +41,11 @@ def sample() -> Row:
     return encode(5 << 44 | 3, 2, 99, stored_from(3, runs))
 
 
-@settings(max_examples=150, deadline=None)
-@given(RUNS, st.integers(0, 2**40))
-def test_round_trip(runs: list[Run], position: int) -> None:
+@settings(max_examples=200, deadline=None)
+@given(RUNS, st.integers(0, 2**40), st.booleans())
+def test_round_trip(runs: list[Run], position: int, packed: bool) -> None:
     stored = stored_from(position, runs)
-    row = encode(1 << 44 | position, 1, 2, stored)
+    row = encode(1 << 44 | position, 1, 2, stored, packed=packed)
     assert decode(row, position) == stored
     assert heads(row) == [Head(s.run.address, s.sequence, len(s.run)) for s in stored]
     assert row.messages == sum(map(len, runs))
@@ -89,6 +92,47 @@ def test_a_structure_that_does_not_add_up_is_seen_even_with_a_right_checksum() -
         decode(_sealed_again(row._replace(messages=row.messages + 1)), 3)
     with pytest.raises(SegmentDamaged):
         decode(_sealed_again(row._replace(data=b"\x02" + row.data[1:])), 3)
+
+
+class TestPacked:
+    def row(self, *, span: int | None = None) -> Row:
+        runs = [Run(f"plant/{i}/temperature", f"sensor-{i}", 1, b"", [os.urandom(100)], i * 977) for i in range(100)]
+        return encode(3, 1, 2, stored_from(3, runs), span=span, packed=True)
+
+    def test_what_every_run_repeats_takes_little_though_the_bodies_are_noise(self) -> None:
+        row = self.row()
+        assert is_packed(row)
+        assert row.body_bytes == 10_000
+        assert len(row.data) < 11_300  # 17 700 as it is
+
+    def test_thinned_messages_keep_their_places(self) -> None:
+        row = self.row(span=250)
+        assert is_packed(row)
+        assert row.messages == 250
+        assert [stored.position for stored in decode(row, 3)] == list(range(3, 103))
+
+    def test_what_would_not_be_smaller_stays_as_it_is(self) -> None:
+        noise = stored_from(0, [Run("a", "d", 0, b"", [os.urandom(4000)], 0)])
+        small = stored_from(0, [Run("a", "d", 0, b"", [b"x" * (PACKED_BYTES_MIN - 50)], 0)])
+        for stored in (noise, small):
+            row = encode(0, 1, 2, stored, packed=True)
+            assert not is_packed(row)
+            assert decode(row, 0) == stored
+        at_the_limit = encode(
+            0, 1, 2, stored_from(0, [Run("a", "d", 0, b"", [b"x" * PACKED_BYTES_MIN], 0)]), packed=True
+        )
+        assert is_packed(at_the_limit)
+
+    def test_damage_is_seen_with_the_checksum_and_without(self) -> None:
+        row = self.row()
+        for size in range(0, len(row.data), 97):
+            short = row._replace(data=row.data[:size])
+            for damaged in (short, _sealed_again(short)):
+                with pytest.raises(SegmentDamaged):
+                    decode(damaged, 3)
+        for rotten in (b"\x03", row.data + b"\0", b"\x03" + row.data, row.data[:1] + row.data[2:]):
+            with pytest.raises(SegmentDamaged):
+                heads(_sealed_again(row._replace(data=rotten)))
 
 
 def _sealed_again(row: Row) -> Row:

@@ -216,6 +216,7 @@ class TestMigrate:
         change(made.path, "DROP VIEW losses")
         change(made.path, "DROP TABLE ledger")
         change(made.path, "DROP TABLE thinned")
+        change(made.path, "DROP TABLE wear")
         change(made.path, "UPDATE meta SET value = '1:1' WHERE key = 'compatible'")
         change(made.path, "PRAGMA user_version = 1")
         return made.path
