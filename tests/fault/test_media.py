@@ -60,7 +60,7 @@ class TestFull:
                 kept += more
             assert error == "StoreFull"
             for _ in range(10):
-                assert store.commit(*bodies("refused", 2, 3_000)) == "StoreFull"
+                assert store.commit(*bodies("refused", 5, 3_000)) == "StoreFull"
             shows(store.observe(), kept)
             medium.limit(1 << 30)
             after = bodies("after", 4)
