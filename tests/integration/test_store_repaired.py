@@ -1,7 +1,8 @@
-"""A store that rotted is repaired by hand: the gateway starts and forwards, and the lake explains the rest."""
+"""A store that rots, while it is in use or repaired by hand: the gateway serves on, the lake explains the rest."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def largest(path: Path) -> tuple[int, int]:
     return key >> POSITION_BITS, key & ((1 << POSITION_BITS) - 1)
 
 
+def verified(path: Path) -> tuple[int, int]:
+    """(exit code, positions in damaged segments) of `store verify`."""
+    command = [sys.executable, "-m", "edge.appliance.main", "store", "verify", "--json", "--data", str(path.parent)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    findings = [entry for entry in json.loads(done.stdout)["findings"] if entry["code"] == "segment-damaged"]
+    return done.returncode, sum(entry["last"] + 1 - entry["first"] for entry in findings)
+
+
 def publish(client: Client) -> None:
     for number in range(SENT):
         client.publish(f"load/{number % 3}", b"%d" % number, 1)
@@ -71,3 +80,28 @@ def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
     assert lost
     assert not set(landed) & set(lost)
     assert set(landed) | set(lost) == expected
+
+
+def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
+    port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
+    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+    gateway = edge(tmp_path, "gw1", *uplink)
+    with gateway, Client(gateway, "d") as client:
+        publish(client)
+        assert gateway.stop() == 0
+    expected = {(f"load/{number % 3}", number // 3) for number in range(SENT)}
+    with gateway:
+        rot(path, *largest(path))
+        code, positions = verified(path)
+        assert code == 4
+        with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+            wait_until(
+                lambda: expected <= set(names(lake)[0]) | set(names(lake)[1]),
+                timeout_s=60,
+                what="everything is explained",
+            )
+        landed, lost = names(lake)
+        assert len(landed) == len(set(landed))
+        assert len(lost) == positions > 0
+        assert not set(landed) & set(lost)
+        wait_until(lambda: verified(path) == (0, 0), timeout_s=30, what="the damaged segment is gone", every_s=0.5)

@@ -34,6 +34,10 @@ CHUNK_ROWS: Final = 1024
 CHUNK_BYTES: Final = 4 * MIB
 """Bytes a tool reads in one transaction: a longer one would hold back the gateway's checkpoints."""
 
+NEIGHBOURS: Final = 64
+NEIGHBOUR_BYTES: Final = 2 * MIB
+"""Segments, and bytes of them, looked at on each side of a damaged one to name what is lost: a few ms."""
+
 FINDINGS_MAX: Final = 1000
 """Findings a verification keeps; the others are counted. A card that rots everywhere must not fill the memory."""
 POSITIONS_LOST_MAX: Final = 1 << 32

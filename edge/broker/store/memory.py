@@ -11,7 +11,7 @@ from itertools import chain
 
 from bridge.message import Stored
 from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError
-from edge.broker.store.eviction import EVICTED, losses_of
+from edge.broker.store.eviction import EVICTED
 from edge.broker.store.group import (
     Evicted,
     Eviction,
@@ -27,6 +27,7 @@ from edge.broker.store.group import (
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.ledger import Entries
 from edge.broker.store.limits import Limits
+from edge.broker.store.losses import losses_of
 from edge.broker.store.progress import unpack
 from edge.broker.store.thinning import INTERVALS_S, THINNED, summed_up
 

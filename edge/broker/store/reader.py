@@ -14,9 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bridge.message import Stored
+from edge.broker.store.damage import Damage, examine
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode, extent
+from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +43,10 @@ class Reader:
         self,
         connection: sqlite3.Connection,
         post: Callable[[Callable[[], None]], object],
-        damaged: Callable[[int, int, int], None],
+        damaged: Callable[[Damage], None],
         limits: Limits,
     ) -> None:
-        """`damaged` is posted (log, first position, last position) for each segment that fails its checksum."""
+        """`damaged` is posted for each segment that fails its checksum."""
         self._connection = connection
         self._post = post
         self._damaged = damaged
@@ -120,7 +121,7 @@ class Reader:
                 try:
                     segment = decode(row, row.key & POSITION_MAX)
                 except SegmentDamaged:
-                    self._report(request.log, row)
+                    self._report(request, row)
                 else:
                     yield row.key, segment
         finally:
@@ -132,11 +133,9 @@ class Reader:
         if len(self._partly_read) > self._limits.segments_cached_max:
             self._partly_read.popitem(last=False)
 
-    def _report(self, log: int, row: Row) -> None:
-        first, messages = row.key & POSITION_MAX, extent(row)
-        logger.error("log %d: segment at %d with %d messages is damaged and skipped", log, first, messages)
+    def _report(self, request: Request, row: Row) -> None:
         with contextlib.suppress(RuntimeError):
-            self._post(partial(self._damaged, log, first, first + messages - 1))
+            self._post(partial(self._damaged, examine(self._connection, row, request.end)))
 
 
 def _containing(segment: list[Stored], position: int) -> int:

@@ -24,6 +24,7 @@ from bridge.message import Stored
 from edge.broker.ranges import Ranges
 from edge.broker.store import schema, segment
 from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.damage import DAMAGED
 from edge.broker.store.faults import meaning
 from edge.broker.store.inspection import key_of, log_of
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_MAX, Limits
@@ -35,7 +36,6 @@ from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
 from edge.broker.store.verification import GAPS, gaps_in
 from edge.broker.topics import matches
 
-REASON: Final = "damaged"
 BASE: Final = "base"
 """Kind of small state: the first sequence of an address that forwarders owe (`edge.broker.registry`)."""
 RECOVERED: Final = "recovered"
@@ -378,7 +378,7 @@ class _Repair:
                     messages = min(final + 1 - first, left[name])
                     left[name] -= messages
                     last += 1
-                    entries.append((last, *Loss(name, address, first, final, messages, 0, REASON, now)))
+                    entries.append((last, *Loss(name, address, first, final, messages, 0, DAMAGED, now)))
         _insert(out, "ledger", LedgerEntry._fields, entries)
 
     def _missed(self, log: _Log, progress: Progress) -> bool:

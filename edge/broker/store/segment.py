@@ -153,6 +153,26 @@ def heads(row: Row) -> list[Head]:
 def decode(row: Row, position: int) -> list[Stored]:
     """The runs of a verified row, the first of which is at `position`. Raises SegmentDamaged."""
     verify(row)
+    return _unpacked(row, position)
+
+
+def remains(row: Row, position: int) -> list[Stored]:
+    """What a row that fails its checksum still says, when its lengths add up. Raises SegmentDamaged.
+
+    A compressed one says nothing: a flipped bit there changes whatever comes after it.
+    """
+    if is_packed(row):
+        raise SegmentDamaged("compressed")
+    try:
+        runs = _unpacked(row, position)
+    except TypeError as error:  # a rotten page can give a column another type
+        raise SegmentDamaged(str(error)) from error
+    if sum(len(body) for stored in runs for body in stored.run.bodies) != row.body_bytes:
+        raise SegmentDamaged("sizes do not add up")
+    return runs
+
+
+def _unpacked(row: Row, position: int) -> list[Stored]:
     data = _plain(row)
     offset, runs = _runs(data)
     sparse, width, total = data[0] == SPARSE, data[1], sum(count for _, count, _, _ in runs)

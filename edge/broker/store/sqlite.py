@@ -18,6 +18,7 @@ import msgspec
 from bridge.message import Stored
 from edge.broker.store import schema, segment, wal
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, LogState, Outcome
@@ -264,10 +265,18 @@ class SqliteStore(GroupingStore):
             progress.add(-1, self._logs[log].first - 1)
             yield CursorState(number, name, log, progress)
 
-    def _skip_damaged(self, log: int, first: int, last: int) -> None:
-        """Nobody can be given these messages any more: let every cursor pass."""
-        for cursor in list(self._logs[log].cursors):
-            self.acknowledge(cursor, first, min(last, self._logs[log].next - 1))
+    def _skip_damaged(self, damage: Damage) -> None:
+        """Nobody can be given these messages any more: every cursor passes, and the ledger says what it lost."""
+        log = self._logs[damage.log]
+        first, last = damage.first, min(damage.last, log.next - 1)
+        losses = damage.losses(self._holders(log), time.time_ns())
+        logger.error(
+            "log %r: positions %d to %d are damaged and skipped; the ledger says what is lost", log.name, first, last
+        )
+        for number in sorted(log.cursors):
+            cursor = self._cursors[number]
+            if cursor.progress.open_parts(first, last):
+                self.give_up(number, first, last, [loss for loss in losses if loss.subscription == cursor.name])
 
 
 def _heads(log: str, row: segment.Row) -> list[segment.Head]:

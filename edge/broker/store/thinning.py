@@ -14,9 +14,9 @@ from typing import Final
 
 from bridge.message import Run, Stored
 from edge.broker.store.contract import Summary
-from edge.broker.store.eviction import losses_of
 from edge.broker.store.group import Thinned, Thinning
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
+from edge.broker.store.losses import losses_of
 from edge.broker.store.segment import Row, SegmentDamaged, decode, encode, is_packed
 
 THINNED: Final = "thinned"

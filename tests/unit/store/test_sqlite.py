@@ -193,7 +193,7 @@ class TestDamage:
         rig.reopen()
         assert change(tmp_path, "UPDATE segment SET data = zeroblob(40) WHERE key & 0xfff = 2") == 1
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"x", b"2", b"x"]
-        assert "segment at 2 with 2 messages is damaged" in caplog.text
+        assert "positions 2 to 3 are damaged" in caplog.text
         assert rig.store.cursor(cursor).acknowledged == [(2, 3)]
         rig.store.acknowledge(cursor, 0, 1)
         assert rig.store.cursor(cursor).position == 4

@@ -1,0 +1,23 @@
+"""What consumer groups lose when messages go: what they are owed and have not acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bridge.message import Stored
+from edge.broker.store.contract import Loss
+from edge.broker.store.group import Holder
+
+
+def losses_of(holders: Sequence[Holder], runs: Iterable[Stored], reason: str, now_ns: int) -> Iterator[Loss]:
+    """What each of the cursors loses when these runs go: what it is owed and has not acknowledged."""
+    for position, sequence, run in runs:
+        last = position + len(run.bodies) - 1
+        for name, progress, wants in holders:
+            parts = progress.outside(position, last)
+            if not parts or not (wants is None or wants(run)):
+                continue
+            for low, high in parts:
+                size = sum(map(len, run.bodies[low - position : high - position + 1]))
+                first = sequence + low - position
+                yield Loss(name, run.address, first, first + high - low, high - low + 1, size, reason, now_ns)

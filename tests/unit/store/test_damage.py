@@ -1,0 +1,183 @@
+"""A segment that rots while the gateway runs: who lost what is in the ledger, in the commit that lets cursors pass."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.store import segment
+from edge.broker.store.limits import NEIGHBOURS
+from edge.broker.store.sqlite import FILE_NAME
+from tests.contract.store.rig import Rig, sqlite_rig
+from tests.support.stores import change, key, rot
+
+Entry = tuple[str, str, int, int, int, int]
+
+
+def run(address: str, *bodies: bytes) -> Run:
+    return Run(address, "d", 1, b"", list(bodies), 1)
+
+
+def fill(rig: Rig, log: int, commits: int) -> None:
+    """Each commit: 3 messages of a, 2 of b."""
+    for _ in range(commits):
+        rig.store.append(log, run("a", b"1", b"22", b"333"))
+        rig.store.append(log, run("b", b"4444", b"5"))
+        rig.commit()
+
+
+def losses(rig: Rig) -> list[Entry]:
+    """(subscription, address, first, last, messages, bytes) of what the ledger calls damaged."""
+    rig.settle()
+    assert all(entry.reason == "damaged" for entry in rig.store.losses(0, 100))
+    return [
+        (entry.subscription, entry.address, entry.first, entry.last, entry.messages, entry.bytes)
+        for entry in rig.store.losses(0, 100)
+    ]
+
+
+def behead(path: Path, position: int) -> None:
+    """Zero what says whose messages a segment holds."""
+    change(path, "UPDATE segment SET data = zeroblob(length(data)) WHERE key = ?", key(1, position))
+
+
+def rename(path: Path, position: int, before: bytes, after: bytes) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        (data,) = connection.execute("SELECT data FROM segment WHERE key = ?", (key(1, position),)).fetchone()
+        assert before in data
+        rotten = data.replace(before, after)
+        connection.execute("UPDATE segment SET data = ? WHERE key = ?", (rotten, key(1, position)))
+    connection.close()
+
+
+class Store:
+    def __init__(self, folder: Path) -> None:
+        self.rig = sqlite_rig(folder)
+        self.path = folder / FILE_NAME
+        self.log = self.rig.store.log("topic #")
+        self.one = self.rig.store.open_cursor("one", self.log, 0)
+
+    def names(self) -> list[tuple[str, int]]:
+        """(address, sequence) of everything that is delivered."""
+        return [(address, sequence) for _, address, sequence, _ in self.rig.read_all(self.log)]
+
+    def reopen(self) -> None:
+        """So that everything is counted and nothing is in memory."""
+        self.rig.reopen()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Store]:
+    made = Store(tmp_path)
+    fill(made.rig, made.log, 4)
+    made.reopen()
+    yield made
+    made.rig.store.close()
+
+
+def test_a_body_rots(made: Store) -> None:
+    two = made.rig.store.open_cursor("two", made.log, 0)
+    made.rig.store.acknowledge(two, 0, 5)
+    rot(made.path, 1, 5)
+    assert len(made.names()) == 15
+    assert losses(made.rig) == [
+        ("one", "a", 3, 5, 3, 6), ("one", "b", 2, 3, 2, 5),
+        ("two", "a", 4, 5, 2, 5), ("two", "b", 2, 3, 2, 5),
+    ]  # fmt: skip
+    assert made.rig.store.cursor(made.one).acknowledged == [(5, 9)]
+    assert made.rig.store.cursor(two).position == 10
+
+
+def test_the_ledger_is_written_with_the_cursor_and_once(made: Store) -> None:
+    rot(made.path, 1, 5)
+    made.names()
+    made.names()
+    assert len(losses(made.rig)) == 2
+    made.reopen()
+    made.names()
+    assert len(losses(made.rig)) == 2
+
+
+def test_the_names_rot_too(made: Store) -> None:
+    behead(made.path, 5)
+    assert len(made.names()) == 15
+    assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
+
+
+def test_a_name_that_rots_into_another_is_not_believed(made: Store) -> None:
+    rename(made.path, 5, b"adbd", b"bdbd")
+    made.names()
+    assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
+
+
+def test_the_newest_segment_without_its_names(made: Store) -> None:
+    behead(made.path, 15)
+    assert len(made.names()) == 15
+    assert losses(made.rig) == [("one", "a", 9, 11, 3, 0), ("one", "b", 6, 7, 2, 0)]
+
+
+def test_what_nobody_can_name(made: Store) -> None:
+    behead(made.path, 0)  # nothing is before it
+    made.names()
+    assert losses(made.rig) == [("one", "$log/topic #", 0, 4, 5, 0)]
+
+
+def test_a_group_that_had_them_all_loses_nothing(made: Store) -> None:
+    made.rig.store.acknowledge(made.one, 0, 9)
+    rot(made.path, 1, 5)
+    made.rig.read_all(made.log, 5)
+    assert losses(made.rig) == []
+
+
+def test_a_group_is_told_of_what_it_wanted(made: Store) -> None:
+    made.rig.store.narrow(made.one, lambda run: run.address == "b")
+    behead(made.path, 5)
+    made.names()
+    assert losses(made.rig) == [("one", "b", 2, 3, 2, 0)]
+
+
+def test_a_count_that_rots_takes_nothing_with_it(made: Store) -> None:
+    change(made.path, "UPDATE segment SET messages = 4000 WHERE key = ?", key(1, 5))
+    names = made.names()
+    assert len(names) == 15
+    assert made.rig.store.cursor(made.one).acknowledged == [(5, 9)]
+    assert losses(made.rig) == [("one", "a", 3, 5, 3, 0), ("one", "b", 2, 3, 2, 0)]
+
+
+def test_evicted_before_anybody_read_it(made: Store) -> None:
+    rot(made.path, 1, 0)
+    made.rig.store.evict(made.log, 12)
+    made.rig.settle()
+    found = [(*entry[1:7], entry.reason) for entry in made.rig.store.losses(0, 100)]
+    assert found == [
+        ("one", "a", 0, 2, 3, 6, "damaged"), ("one", "b", 0, 1, 2, 5, "damaged"),
+        ("one", "a", 3, 5, 3, 6, "evicted"), ("one", "b", 2, 3, 2, 5, "evicted"),
+    ]  # fmt: skip
+
+
+def test_neighbours_are_looked_at_up_to_a_bound(tmp_path: Path) -> None:
+    """Address a is seen next `NEIGHBOURS` segments later: not looked for so far, so nobody knows what it lost."""
+    for between, expected in ((NEIGHBOURS - 2, "a"), (NEIGHBOURS, "$log/topic #")):
+        made = Store(tmp_path / str(between))
+        for address in ("a", "a", *("b" for _ in range(between)), "a"):
+            made.rig.store.append(made.log, run(address, b"x"))
+            made.rig.commit()
+        made.reopen()
+        behead(made.path, 1)
+        made.names()
+        assert [entry[1] for entry in losses(made.rig)] == [expected]
+        made.rig.store.close()
+
+
+def test_remains_that_do_not_add_up() -> None:
+    stored = [segment.Stored(0, 0, run("a", b"1", b"22"))]
+    row = segment.encode(0, 1, 1, stored)
+    assert [part.sequence for part in segment.remains(row._replace(crc=0), 0)] == [0]
+    for rotten in (row._replace(body_bytes=4), row._replace(messages=3), row._replace(data=row.data[:-1])):
+        with pytest.raises(segment.SegmentDamaged):
+            segment.remains(rotten, 0)
