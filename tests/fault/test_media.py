@@ -186,7 +186,7 @@ class TestDamaged:
         with start() as store:
             expected = [body for body in self.all_bodies() if not body.startswith("7:")]
             assert store.bodies() == expected
-            assert "2 messages is damaged and skipped" in store.log()
+            assert "positions 14 to 15 are damaged and skipped" in store.log()
             assert store.commit("more") == ""
             assert store.bodies() == [*expected, "more"]
 

@@ -50,7 +50,7 @@ class Damage(NamedTuple):
         return [loss for holder in holders for loss in self._losses_of(holder, now_ns)]
 
     def _losses_of(self, holder: Holder, now_ns: int) -> Iterator[Loss]:
-        left = sum(last + 1 - first for first, last in holder.progress.open_parts(self.first, self.last))
+        left = sum(last + 1 - first for first, last in holder.progress.outside(self.first, self.last))
         for address, first, last in self.gaps:
             messages = min(left, last + 1 - first)
             left -= messages

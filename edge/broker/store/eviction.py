@@ -24,7 +24,8 @@ def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
     rows = connection.execute(SCAN, (base | eviction.first, base | eviction.limit))
     try:
         for row in map(Row._make, rows):
-            if freed >= eviction.bytes:
+            misplaced = not base <= row.key < base | eviction.limit  # a damaged tree leads anywhere
+            if freed >= eviction.bytes or misplaced:
                 break
             position = row.key & POSITION_MAX
             try:

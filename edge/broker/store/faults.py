@@ -33,6 +33,13 @@ def meaning(error: sqlite3.Error, doing: str) -> StoreError:
     return kind(f"{doing}: {error} ({name}): {advice}")
 
 
+def misplaced(key: int) -> sqlite3.DatabaseError:
+    """What SQLite does not notice: a tree that leads to rows of somewhere else."""
+    error = sqlite3.DatabaseError(f"row {key} is not where it belongs")
+    error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_CORRUPT, "SQLITE_CORRUPT"
+    return error
+
+
 _SYSTEM_CODES: dict[int, int] = {
     errno.ENOSPC: sqlite3.SQLITE_FULL,
     errno.EDQUOT: sqlite3.SQLITE_FULL,

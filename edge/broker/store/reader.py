@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from bridge.message import Stored
 from edge.broker.store.damage import Damage, examine
-from edge.broker.store.faults import meaning
+from edge.broker.store.faults import meaning, misplaced
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
 
@@ -118,6 +118,8 @@ class Reader:
         rows = self._connection.execute(SCAN, (start, end))
         try:
             for row in map(Row._make, rows):
+                if not start <= row.key < end:
+                    raise misplaced(row.key)
                 try:
                     segment = decode(row, row.key & POSITION_MAX)
                 except SegmentDamaged:

@@ -13,8 +13,8 @@ import shutil
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,21 +23,35 @@ import msgspec
 from bridge.message import Stored
 from edge.broker.ranges import Ranges
 from edge.broker.store import schema, segment
-from edge.broker.store.contract import LedgerEntry, Loss
-from edge.broker.store.damage import DAMAGED
+from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.faults import meaning
+from edge.broker.store.group import Holder
 from edge.broker.store.inspection import key_of, log_of
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_MAX, Limits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.progress import Progress
 from edge.broker.store.salvage import Salvage
 from edge.broker.store.segment import Row
+from edge.broker.store.shortfall import LogShort
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
 from edge.broker.store.verification import GAPS, gaps_in
-from edge.broker.topics import matches
+from edge.broker.topics import overlaps
 
 BASE: Final = "base"
 """Kind of small state: the first sequence of an address that forwarders owe (`edge.broker.registry`)."""
+SUBSCRIPTION: Final = "subscription"
+"""Kind of small state: a durable subscription (`edge.broker.durable.Declaration`)."""
+QUEUE: Final = "queue"
+"""Cursor of every queue, and what the name of its log begins with."""
+CURSOR: Final[Mapping[str, type]] = {"cursor": int, "name": str, "log": int, "position": int, "acknowledged": bytes}
+SMALL: Final[Mapping[str, Mapping[str, type]]] = {
+    "boot": {"boot": int, "boot_id": str, "opened_at": int},
+    "state": {"kind": str, "key": str, "value": bytes},
+    "ledger": {name: str if name in ("subscription", "address", "reason") else int for name in LedgerEntry._fields},
+    "thinned": {"key": int, "level": int},
+    "wear": {"hour": int, "seconds": float, "payload_bytes": int, "process_bytes": int, "device_bytes": int},
+}
+"""Small tables that are kept row by row."""
 RECOVERED: Final = "recovered"
 """Cursor of a log whose own cursors are lost: it keeps the messages until they are exported or purged."""
 
@@ -145,10 +159,9 @@ class _Log:
     counted: int
     end: int = 0
     bytes: int = 0
-    lost: int = 0
-    """Positions missing that some group had not acknowledged."""
-    lost_head: int = 0
-    """Of these, the ones before everything that is kept."""
+    forlorn: bool = False
+    """Its cursors are lost, and nobody knows whose they were."""
+    short: LogShort = field(default_factory=lambda: LogShort("", ()))
 
 
 class _Repair:
@@ -163,10 +176,9 @@ class _Repair:
         """Sequences kept, by address."""
         self._homes: dict[str, int] = {}
         """The log of an address."""
+        self._state: list[tuple[str, str, bytes]] = []
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
-        self._places: dict[int, list[tuple[str, Progress]]] = {}
-        """(group, how far it has come) by log."""
 
     def run(self) -> Mended:
         """Write the fresh file. Raises sqlite3.Error."""
@@ -176,15 +188,16 @@ class _Repair:
             out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
             schema.prepare(out)
             out.execute("BEGIN")
-            meta = dict(self._salvage.rows("meta", ("key", "value"))[0])
+            meta = dict(self._salvage.rows("meta", {"key": str, "value": str})[0])
             self._known = set(gaps_in(meta.get(GAPS)))
             logs = self._logs()
-            cursors, complete = self._read_cursors()
+            self._small(out)
+            cursors = self._read_cursors(logs)
             for log in logs.values():
                 self._segments(out, log)
-            self._small(out)
+                self._mended.lost_messages += log.short.missing()
             counters = self._counters(out)
-            self._cursors(out, logs, cursors, complete=complete)
+            self._cursors(out, logs, cursors)
             self._epoch(out, meta.get("epoch"))
             self._ledger(out, logs, counters)
             gaps = msgspec.json.encode(self._mended.gaps).decode()
@@ -199,7 +212,7 @@ class _Repair:
         self._mended.new_epoch = self._mended.new_epoch or unknown
 
     def _logs(self) -> dict[int, _Log]:
-        rows, complete = self._salvage.rows("log", ("log", "name", "first", "next"))
+        rows, complete = self._salvage.rows("log", {"log": int, "name": str, "first": int, "next": int})
         logs = {number: _Log(number, name, first, end) for number, name, first, end in rows}
         if not complete:
             self._note("the table of logs is damaged", unknown=True)
@@ -211,29 +224,54 @@ class _Repair:
                 self._note(text, unknown=True)
         return logs
 
-    def _read_cursors(self) -> tuple[list[tuple[Any, ...]], bool]:
-        rows, complete = self._salvage.rows("cursor", ("cursor", "name", "log", "position", "acknowledged"))
-        for _, name, log, position, above in rows:
-            try:
-                progress = Progress(position, above)
-            except (ValueError, TypeError):
-                progress = Progress(position)
-            self._places.setdefault(log, []).append((name, progress))
-        return rows, complete
+    def _read_cursors(self, logs: dict[int, _Log]) -> list[tuple[int, str, int, int, bytes]]:
+        """The cursors of known logs. Where their table is damaged, those that must have been there begin anew."""
+        rows, complete = self._salvage.rows("cursor", CURSOR)
+        kept = [row for row in rows if row[2] in logs]
+        for _, name, log, *_ in rows:
+            if log not in logs:
+                self._note(f"cursor {name!r} is left out: its log {log} is lost")
+        if not complete:
+            self._note("the table of cursors is damaged: who lost its place there is given again what is kept")
+            number = max((row[0] for row in kept), default=0)
+            for log, name in self._groups(logs, {(row[2], row[1]) for row in kept}):
+                number += 1
+                kept.append((number, name, log, logs[log].first or 0, b""))
+        for log in logs.values():
+            mine = [Holder(row[1], _progress(row), None) for row in kept if row[2] == log.number]
+            if not mine and (not complete or log.name.startswith(RECOVERED)):
+                log.forlorn = True
+                mine = [Holder(RECOVERED, Progress(log.first or 0), None)]
+            log.short = LogShort(log.name, mine)
+        return kept
+
+    def _groups(self, logs: dict[int, _Log], there: set[tuple[int, str]]) -> list[tuple[int, str]]:
+        """(log, consumer group) that the small state says there is, and that is not in `there`."""
+        patterns: dict[str, str] = {}
+        for kind, name, value in self._state:
+            if kind == SUBSCRIPTION:
+                with contextlib.suppress(msgspec.MsgspecError, KeyError):
+                    patterns[name] = str(msgspec.msgpack.decode(value, type=dict[str, Any])["pattern"])
+        found = []
+        for log in logs.values():
+            kind, _, address = log.name.partition(" ")
+            names = [name for name, pattern in patterns.items() if kind == "topic" and overlaps(pattern, address)]
+            found += [(log.number, name) for name in ([QUEUE] if kind == QUEUE else names)]
+        return [group for group in found if group not in there]
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     def _segments(self, out: sqlite3.Connection, log: _Log) -> None:
         pending: list[Row] = []
         size, expected = 0, log.first
-        for row, runs in self._sound(log.number):
+        for row, runs in self._sound(log):
             start = log_of(row.key)[1]
             if log.first is None or (not pending and log.bytes == 0 and start < log.first):
                 log.first = expected = start  # rows go in the commit that moves `first`: what is there was not deleted
             if expected is not None and start < expected:
                 continue  # overlaps what is kept
             if expected is not None and start > expected:
-                self._gap(log, expected, start - 1, head=expected == log.first)
+                self._gap(log, expected, start - 1)
             self._take(log, runs)
             expected = start + row.messages
             log.bytes += row.body_bytes
@@ -259,7 +297,7 @@ class _Repair:
             counted = end
         beyond = max(counted, self._salvage.reached(log.number))
         if end < beyond:
-            self._gap(log, end, beyond - 1, head=end == (log.first or 0))
+            self._gap(log, end, beyond - 1)
         log.end = max(end, beyond)
         if self._salvage.lost_tail(log.number):
             self._note(f"the end of log {log.name!r} cannot be read", unknown=True)
@@ -272,45 +310,36 @@ class _Repair:
             seen.add(sequence, sequence + len(run.bodies) - 1)
             self._homes[run.address] = log.number
 
-    def _sound(self, number: int) -> Iterator[tuple[Row, Sequence[Stored]]]:
-        for row in self._salvage.segments(key_of(number, 0), key_of(number, POSITION_MAX)):
+    def _sound(self, log: _Log) -> Iterator[tuple[Row, Sequence[Stored]]]:
+        for row in self._salvage.segments(key_of(log.number, 0), key_of(log.number, POSITION_MAX)):
             try:
                 yield row, segment.decode(row, log_of(row.key)[1])
             except segment.SegmentDamaged:
-                continue
+                damage = self._salvage.remains(row)
+                if damage.runs and damage.first >= (log.first or 0):
+                    log.short.damages.append(damage)
+                    self._take(log, damage.runs)
 
-    def _gap(self, log: _Log, first: int, last: int, *, head: bool) -> None:
+    def _gap(self, log: _Log, first: int, last: int) -> None:
         self._mended.gaps.append((log.number, first, last))
         if last >= log.counted:
             self._note(f"the newest messages of log {log.name!r}, from position {first} on, are lost", unknown=True)
-        if (log.number, first, last) in self._known or self._passed(log.number, first, last):
-            return
-        log.lost += last + 1 - first
-        log.lost_head += (last + 1 - first) if head else 0
-        self._mended.lost_messages += last + 1 - first
-
-    def _passed(self, log: int, first: int, last: int) -> bool:
-        """True when every group of a log had acknowledged these positions already."""
-        places = self._places.get(log, [])
-        return bool(places) and all(progress.within(first, last) == [(first, last)] for _, progress in places)
+        if (log.number, first, last) not in self._known:
+            log.short.gaps.append((first, last))
 
     # --- everything else --------------------------------------------------------------------------------------
 
     def _small(self, out: sqlite3.Connection) -> None:
-        for table, columns in (
-            ("boot", ("boot", "boot_id", "opened_at")),
-            ("state", ("kind", "key", "value")),
-            ("ledger", LedgerEntry._fields),
-            ("thinned", ("key", "level")),
-            ("wear", ("hour", "seconds", "payload_bytes", "process_bytes", "device_bytes")),
-        ):
+        for table, columns in SMALL.items():
             rows, complete = self._salvage.rows(table, columns)
-            _insert(out, table, columns, rows)
+            _insert(out, table, tuple(columns), rows)
+            if table == "state":
+                self._state = rows
             if not complete:
                 self._note(f"table {table} is damaged: {len(rows):,} of its rows are kept")
 
     def _counters(self, out: sqlite3.Connection) -> dict[str, int]:
-        rows, complete = self._salvage.rows("address", ("name", "next"))
+        rows, complete = self._salvage.rows("address", {"name": str, "next": int})
         counters: dict[str, int] = dict(rows)
         if not complete:
             self._note("the table of addresses is damaged", unknown=True)
@@ -320,34 +349,25 @@ class _Repair:
         return counters
 
     def _cursors(
-        self, out: sqlite3.Connection, logs: dict[int, _Log], rows: Sequence[tuple[Any, ...]], *, complete: bool
+        self, out: sqlite3.Connection, logs: dict[int, _Log], cursors: Sequence[tuple[int, str, int, int, bytes]]
     ) -> None:
-        if not complete:
-            self._note("the table of cursors is damaged: consumer groups in the lost part begin anew")
         kept: list[tuple[Any, ...]] = []
-        for cursor, name, log, position, above in rows:
-            if log not in logs:
-                self._note(f"cursor {name!r} is left out: its log {log} is lost")
-                continue
-            end = logs[log].end
-            try:
-                progress = Progress(position, above)
-            except (ValueError, TypeError):
-                progress = Progress(position)
+        for row in cursors:
+            cursor, name, log, _, above = row
+            end, progress = logs[log].end, _progress(row)
+            if above and not progress.above:
                 self._note(f"cursor {name!r}: what it acknowledged out of order is lost, and delivered again")
             if progress.position > end or any(last >= end for _, last in progress.above):
                 progress = Progress(min(progress.position, end))
                 self._note(f"cursor {name!r} was beyond the end of its log: it is at {progress.position}")
             kept.append((cursor, name, log, progress.position, progress.pack()))
         number = max((row[0] for row in kept), default=0)
-        held = {row[2] for row in kept}
         for found in logs.values():
-            empty = (found.first or 0) >= found.end
-            if found.number not in held and not empty and (not complete or found.name.startswith(RECOVERED)):
+            if found.forlorn and (found.first or 0) < found.end:
                 number += 1
                 kept.append((number, RECOVERED, found.number, found.first or 0, b""))
                 self._note(f"log {found.name!r} has lost its cursors: cursor {RECOVERED!r} keeps its messages")
-        _insert(out, "cursor", ("cursor", "name", "log", "position", "acknowledged"), kept)
+        _insert(out, "cursor", tuple(CURSOR), kept)
 
     def _epoch(self, out: sqlite3.Connection, epoch: object) -> None:
         if epoch is None:
@@ -361,63 +381,29 @@ class _Repair:
             _insert(out, "state", ("kind", "key", "value"), bases)
 
     def _ledger(self, out: sqlite3.Connection, logs: dict[int, _Log], counters: dict[str, int]) -> None:
-        """Enter what is missing for every group that waited for it.
-
-        Together no more messages than positions are missing. Ranges hold what was lost for certain, and more where
-        only its bounds are known.
-        """
+        """Enter what is missing for every group that waited for it."""
         (last,) = out.execute("SELECT coalesce(max(entry), 0) FROM ledger").fetchone()
-        now, entries = time.time_ns(), []
+        now = time.time_ns()
+
+        def entered(*loss: str | int) -> bool:
+            query = "SELECT 1 FROM ledger WHERE subscription = ? AND address = ? AND first <= ? AND last >= ?"
+            return out.execute(query, loss).fetchone() is not None
+
         for log in logs.values():
-            groups = [name for name, progress in self._places.get(log.number, ()) if self._missed(log, progress)]
-            left = dict.fromkeys(groups, log.lost)
-            for address, first, final in self._holes(log, counters) if groups else ():
-                for name in groups:
-                    if self._entered(out, name, address, first, final):
-                        continue
-                    messages = min(final + 1 - first, left[name])
-                    left[name] -= messages
-                    last += 1
-                    entries.append((last, *Loss(name, address, first, final, messages, 0, DAMAGED, now)))
-        _insert(out, "ledger", LedgerEntry._fields, entries)
+            kept = {address: seen for address, seen in self._seen.items() if self._homes[address] == log.number}
+            free = {address: end for address, end in counters.items() if self._homes.get(address) in (None, log.number)}
+            found = log.short.losses(kept, free, entered, now)
+            entries = [(number, *loss) for number, loss in enumerate(found, last + 1)]
+            _insert(out, "ledger", LedgerEntry._fields, entries)
+            last += len(found)
 
-    def _missed(self, log: _Log, progress: Progress) -> bool:
-        """True when a group had not acknowledged all that is missing of its log."""
-        return any(
-            progress.within(first, last) != [(first, last)]
-            for number, first, last in self._mended.gaps
-            if number == log.number and (number, first, last) not in self._known
-        )
 
-    def _holes(self, log: _Log, counters: dict[str, int]) -> Iterator[tuple[str, int, int]]:
-        """(address, first, last) of sequences that are in no kept segment, the most certain first."""
-        heads = []
-        for address, home in self._homes.items():
-            if home != log.number:
-                continue
-            seen = self._seen[address]
-            pairs = list(seen)
-            starts = [first for first, _ in pairs[1:]] + [counters[address]]
-            for (_, before), after in zip(pairs, starts, strict=True):
-                if before + 1 < after:
-                    yield address, before + 1, after - 1
-            if log.lost_head and seen.first:
-                heads.append((address, max(0, seen.first - log.lost_head), seen.first - 1))
-        yield from heads
-        kind, _, pattern = log.name.partition(" ")
-        for address, end in counters.items():  # those of which nothing is kept
-            mine = address == pattern if kind == "queue" else kind == "topic" and matches(pattern, address)
-            if mine and end and address not in self._homes:
-                yield address, max(0, end - log.lost), end - 1
-
-    @staticmethod
-    def _entered(out: sqlite3.Connection, name: str, address: str, first: int, last: int) -> bool:
-        """True when the ledger has it already."""
-        rows = out.execute(
-            "SELECT 1 FROM ledger WHERE subscription = ? AND address = ? AND first <= ? AND last >= ?",
-            (name, address, first, last),
-        )
-        return rows.fetchone() is not None
+def _progress(row: tuple[int, str, int, int, bytes]) -> Progress:
+    """Of a row of table ``cursor``; without the ranges above its position when they are rotten."""
+    try:
+        return Progress(row[3], row[4])
+    except ValueError:
+        return Progress(row[3])
 
 
 def _insert(out: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Any]) -> None:

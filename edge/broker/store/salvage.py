@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from edge.broker.store import schema
+from edge.broker.store.damage import Damage, examine
 from edge.broker.store.inspection import key_of, log_of
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import SELECT, Row
 
+ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What reading a damaged file raises; the second when SQLite's own message quotes a rotten name."""
 KEY_MAX: Final = (1 << 63) - 1
 _LATER: Final = ("ledger", "thinned", "wear")
 """Tables that a store of schema 1 does not have."""
@@ -24,6 +27,7 @@ class Salvage:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.text_factory = _text
         for pragma in ("query_only = ON", "cell_size_check = OFF", "temp_store = MEMORY"):
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -37,20 +41,21 @@ class Salvage:
     @property
     def page_bytes(self) -> int:
         """Of the database; of one whose head is lost, SQLite's default."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*ERRORS):
             return schema.page_bytes(self._connection)
         return Limits().page_bytes
 
-    def rows(self, table: str, columns: Sequence[str]) -> tuple[list[tuple[Any, ...]], bool]:
+    def rows(self, table: str, columns: Mapping[str, type]) -> tuple[list[tuple[Any, ...]], bool]:
         """(rows of a small table, all of them): read from its beginning, and from its end where that breaks off."""
         names = ", ".join(columns)
-        order = "kind, key" if columns[0] == "kind" else columns[0]
+        order = "kind, key" if "kind" in columns else next(iter(columns))
         found: dict[tuple[Any, ...], None] = {}
         complete = self._walk(f"SELECT {names} FROM {table} ORDER BY {order}", found)  # noqa: S608 - our own names
         if not complete:
             backwards = ", ".join(f"{name} DESC" for name in order.split(", "))
             self._walk(f"SELECT {names} FROM {table} ORDER BY {backwards}", found)  # noqa: S608
-        sound = [row for row in found if all(value is not None for value in row)]
+        kinds = tuple(columns.values())
+        sound = [row for row in found if all(map(isinstance, row, kinds))]
         return sound, complete and len(sound) == len(found)
 
     def _walk(self, statement: str, found: dict[tuple[Any, ...], None]) -> bool:
@@ -59,7 +64,7 @@ class Salvage:
                 if tuple(row) in found:
                     return False  # met what was read from the other end, or a damaged tree leads back
                 found[tuple(row)] = None
-        except sqlite3.Error as error:
+        except ERRORS as error:
             return any(f"no such table: {table}" in str(error) for table in _LATER)  # of a schema before it
         return True
 
@@ -87,7 +92,7 @@ class Salvage:
                     start = row.key + 1
                     self._reached[log] = start - key_of(log, 0)
                     yield row
-            except sqlite3.Error:
+            except ERRORS:
                 broken = True
             if not broken:
                 return
@@ -96,6 +101,10 @@ class Salvage:
                 self._lost_tail.add(log)
                 return
             start = key
+
+    def remains(self, row: Row) -> Damage:
+        """What a row held that fails its checks."""
+        return examine(self._connection, row, POSITION_MAX)
 
     def reached(self, log: int) -> int:
         """The position behind the beginning of the last row seen of a log, sound or not."""
@@ -132,8 +141,16 @@ class Salvage:
         """The first key from `start` on whose row can be read, None when there is none; False when reading fails."""
         try:
             row = self._connection.execute(f"{_RANGE} LIMIT 1", (start, last)).fetchone()
-        except sqlite3.Error:
+        except ERRORS:
             return False
         if row is None:
             return None
         return int(row[0]) if int(row[0]) >= start else False
+
+
+def _text(content: bytes) -> str | bytes:
+    """A text column, as it is when it is none: what reads it takes no bytes for text."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content

@@ -21,7 +21,7 @@ from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, 
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
 from edge.broker.store.faults import meaning, meaning_of_system
-from edge.broker.store.group import CursorState, Group, LogState, Outcome
+from edge.broker.store.group import CursorState, Group, Holder, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
 from edge.broker.store.lock import DirectoryLock
@@ -269,13 +269,14 @@ class SqliteStore(GroupingStore):
         """Nobody can be given these messages any more: every cursor passes, and the ledger says what it lost."""
         log = self._logs[damage.log]
         first, last = damage.first, min(damage.last, log.next - 1)
-        losses = damage.losses(self._holders(log), time.time_ns())
+        cursors = {number: self._cursors[number] for number in sorted(log.cursors)}
+        holders = [Holder(cursor.name, cursor.progress, cursor.wants) for cursor in cursors.values()]
+        losses = damage.losses(holders, time.time_ns())
         logger.error(
             "log %r: positions %d to %d are damaged and skipped; the ledger says what is lost", log.name, first, last
         )
-        for number in sorted(log.cursors):
-            cursor = self._cursors[number]
-            if cursor.progress.open_parts(first, last):
+        for number, cursor in cursors.items():
+            if cursor.progress.outside(first, last):
                 self.give_up(number, first, last, [loss for loss in losses if loss.subscription == cursor.name])
 
 
