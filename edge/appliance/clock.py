@@ -19,6 +19,10 @@ EARLIEST = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp()
 ASKED_AGAIN_S = 5.0
 """The kernel is asked at most this often: the answer goes into every message."""
 
+STEP_S_MAX = 1.0
+"""A clock that went further than this against the one of the machine's start was set, and the kernel is asked at once:
+what it said before is about another time. Clocks kept right are moved by 0.5 ms a second."""
+
 
 def kernel_synchronized() -> bool:
     """True when the kernel says that a time service keeps its clock right (adjtimex(2)); false where it cannot say."""
@@ -44,12 +48,15 @@ class ClockQuality:
         self._now = now
         self._monotonic = monotonic
         self._asked_at = float("-inf")
+        self._told = 0.0
+        """What the clock showed when the kernel was asked."""
         self._good = False
 
     def __call__(self) -> bool:
-        """True when the clock is past `EARLIEST` and synchronized; at most `ASKED_AGAIN_S` old."""
-        at = self._monotonic()
-        if at - self._asked_at >= ASKED_AGAIN_S:
-            self._asked_at = at
-            self._good = self._now() >= EARLIEST and self._synchronized()
+        """True when the clock is past `EARLIEST` and synchronized; at most `ASKED_AGAIN_S` old, and of this time."""
+        at, now = self._monotonic(), self._now()
+        passed = at - self._asked_at
+        if passed >= ASKED_AGAIN_S or abs(now - self._told - passed) > STEP_S_MAX:
+            self._asked_at, self._told = at, now
+            self._good = now >= EARLIEST and self._synchronized()
         return self._good

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from proton import Message
 
-from tests.fault.kills.checker import Kill, Produced, judge
-from tests.fault.kills.clients import MqttConsumer
+from bridge.message import AMQP
+from edge.appliance.store.figures import figures_of
+from edge.broker.store.inspection import Inspection
+from edge.broker.store.segment import decode
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.verification import verify
+from tests.fault.kills.checker import Consumed, Kill, Produced, judge, judge_ring
+from tests.fault.kills.clients import AmqpProducer, MqttConsumer
+from tests.fault.kills.load import RESOURCES, RING, given
 from tests.support.medium import Files, Medium
 from tests.support.processes import Waypost, edge, free_port, wait_until
 from tests.support.publisher import Publisher
@@ -67,3 +76,75 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     consumer.end()
     verdict = judge([Produced("sender", publisher.acked, publisher.sent)], [consumer.consumed], [Kill(0.0, 1e12)])
     assert not [problem for problem in verdict.problems if "again" not in problem], verdict.problems
+
+
+def test_figures_are_exact_once_there_is_room_again(tmp_path: Path, medium: Medium) -> None:
+    """Filled to the last byte under load and freed again, three times over, with a queue that drops its oldest."""
+    (tmp_path / "gateway.yaml").write_text(RESOURCES)
+    mqtt, amqp = free_port(), free_port()
+    listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")
+    data = tmp_path / "gw"
+    arguments = ("edge", "run", "--data", str(data), "--config", str(tmp_path / "gateway.yaml"), *listeners)
+    gateway = Waypost(tmp_path / "gw.log", *arguments)
+    gateway.environment = medium.environment
+    with gateway:
+        addresses = {"ringA": RING, "keptA": "queue/kept"}
+        producers = [AmqpProducer(name, amqp, address, may_be_full=True) for name, address in addresses.items()]
+        publishers = [Publisher("ring1", mqtt, RING, window=5), Publisher("kept1", mqtt, "queue/kept", window=5)]
+        everyone: list[AmqpProducer | Publisher] = [*producers, *publishers]
+        for producer in everyone:
+            producer.start()
+        for room in (0, 7_000, 30_000):
+            before = [len(producer.acked) for producer in everyone]
+            wait_until(partial(_more, everyone, before), timeout_s=WAIT_S, what="all are acked")
+            failures = medium.count("failures")
+            medium.limit(room)
+            wait_until(partial(_failing, medium, failures + 5), timeout_s=WAIT_S, what="commits fail")
+            medium.heal()
+        before = [len(producer.acked) for producer in everyone]
+        wait_until(partial(_more, everyone, before), timeout_s=WAIT_S, what="all are acked again")
+        for producer in everyone:
+            producer.end()
+        assert gateway.stop() == 0
+    produced = [Produced(producer.name, producer.acked, producer.sent) for producer in everyone]
+    figures = figures_of(data / FILE_NAME)
+    assert {log.name: log.bytes for log in figures.logs} == bytes_on_disk(data), "what is counted is what is there"
+    assert next(log.bytes for log in figures.logs if log.name == f"queue {RING}") <= 2000, "the quota held"
+    assert not verify(data / FILE_NAME).findings
+    left = Consumed("left", got=[(0.0, body) for body in bodies_on_disk(data, f"queue {RING}")])
+    assert not judge_ring(produced[::2], left, given(data, RING, RING)).problems
+    kept = Consumed("kept", got=[(0.0, body) for body in bodies_on_disk(data, "queue queue/kept")])
+    assert not judge(produced[1::2], [kept], []).problems
+
+
+def _failing(medium: Medium, beyond: int) -> bool:
+    return medium.count("failures") > beyond
+
+
+def _more(everyone: list[AmqpProducer | Publisher], before: list[int]) -> bool:
+    return all(len(producer.acked) > count + 20 for producer, count in zip(everyone, before, strict=True))
+
+
+def bytes_on_disk(data: Path) -> dict[str, int]:
+    """Bytes of bodies by log, added up."""
+    with Inspection.open(data / FILE_NAME) as inspection:
+        return {
+            log.name: sum(row.body_bytes for row in inspection.segments_inside(log.log)) for log in inspection.logs()
+        }
+
+
+def bodies_on_disk(data: Path, log: str) -> list[bytes]:
+    """Of a log, oldest first, as they were sent."""
+    bodies: list[bytes] = []
+    with Inspection.open(data / FILE_NAME) as inspection:
+        facts = next(facts for facts in inspection.logs() if facts.name == log)
+        for row in inspection.segments(facts.log, facts.first):
+            for _, _, run in decode(row, facts.first):
+                bodies += map(_payload, run.bodies) if run.flags & AMQP else run.bodies
+    return bodies
+
+
+def _payload(body: bytes) -> bytes:
+    message = Message()
+    message.decode(body)
+    return bytes(message.body)

@@ -33,6 +33,7 @@ struct control {
     int32_t syncs_before;                                   /* calls that succeed before sync_errno counts */
     int32_t syncs_failing;                                  /* then so many fail; -1: all */
     int32_t death;                                          /* the sync of any file before which the process ends */
+    int32_t refusals;                                       /* calls without room after which there is room; 0: never */
 };
 
 #define FILES 4096
@@ -186,7 +187,12 @@ static ssize_t room(int descriptor, size_t length, off_t offset) {
     int64_t growth = (int64_t)offset + (int64_t)length - (int64_t)found.st_size;
     if (growth <= 0) return (ssize_t)length;
     if (growth > control->room) {
-        if ((int64_t)length <= growth - control->room) { control->failures++; errno = ENOSPC; return -1; }
+        if ((int64_t)length <= growth - control->room) {
+            control->failures++;
+            if (control->refusals > 0 && --control->refusals == 0) control->limited = 0;
+            errno = ENOSPC;
+            return -1;
+        }
         length -= (size_t)(growth - control->room);
         growth = control->room;
     }

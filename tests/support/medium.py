@@ -25,7 +25,7 @@ _FIELDS: Final = {
     "classes": (0, "I"), "write_errno": (4, "I"), "sync_errno": (8, "I"), "read_errno": (12, "I"),
     "open_errno": (16, "I"), "limited": (20, "I"), "room": (24, "q"), "writes": (32, "I"), "syncs": (36, "I"),
     "reads": (40, "I"), "failures": (44, "I"), "syncs_before": (48, "i"), "syncs_failing": (52, "i"),
-    "syncs_before_death": (56, "i"),
+    "syncs_before_death": (56, "i"), "refusals": (60, "i"),
 }  # fmt: skip
 """Where each field of ``struct control`` is: offset, format."""
 
@@ -67,14 +67,14 @@ class Event(NamedTuple):
 
 
 @cache
-def compiled() -> Path:
-    """The library. Skips the test when nothing can compile it."""
+def compiled(source: Path = SOURCE) -> Path:
+    """A library to preload. Skips the test when nothing can compile it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler for the failing medium: apt-get install gcc libc6-dev")
-    folder = Path(tempfile.mkdtemp(prefix="medium-"))
-    library = folder / "medium.so"
-    command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
+        pytest.skip(f"no C compiler for {source.name}: apt-get install gcc libc6-dev")
+    folder = Path(tempfile.mkdtemp(prefix=f"{source.stem}-"))
+    library = folder / f"{source.stem}.so"
+    command = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl", "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return library
@@ -129,11 +129,13 @@ class Medium:
             self._set(name, value)
         self._set("classes", files)
 
-    def limit(self, room: int) -> None:
-        """Files may grow by `room` bytes more; then ENOSPC, at the last byte as a file system does."""
+    def limit(self, room: int, *, files: Files = Files.ALL, refusals: int = 0) -> None:
+        """`files` may grow by `room` bytes more; then ENOSPC, at the last byte as a file system does, until `heal` or
+        until so many calls were refused."""
         self._set("room", room)
+        self._set("refusals", refusals)
         self._set("limited", 1)
-        self._set("classes", Files.ALL)
+        self._set("classes", files)
 
     def heal(self) -> None:
         """Nothing fails any more."""

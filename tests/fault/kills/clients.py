@@ -217,8 +217,10 @@ class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has 
 class AmqpProducer(AmqpClient):
     """Sends as credit and a small window allow; acked is what was accepted."""
 
-    def __init__(self, name: str, port: int, address: str) -> None:
+    def __init__(self, name: str, port: int, address: str, *, may_be_full: bool = False) -> None:
+        """`may_be_full`: messages may be refused because there is no room."""
         super().__init__(name, port, address)
+        self._may_be_full = may_be_full
         self.sent = 0
         self._waiting: dict[Any, bytes] = {}
         self.acked: list[bytes] = []
@@ -236,7 +238,11 @@ class AmqpProducer(AmqpClient):
         self._send(event.link)
 
     def on_rejected(self, event: Any) -> None:
-        raise AssertionError(f"{self.name}: rejected: {event.delivery.remote.condition}")
+        condition = event.delivery.remote.condition
+        assert self._may_be_full, f"{self.name}: rejected: {condition}"
+        assert condition.name == "amqp:resource-limit-exceeded", condition
+        self._waiting.pop(event.delivery.tag)
+        self._send(event.link)
 
     def idle(self) -> bool:
         return not self._waiting

@@ -1,8 +1,9 @@
 """Cutting the power: one life of a store after the other, each recorded, cut at many points, and gone on with from one.
 
 A life is the workload run on a disk, killed at a random sync and started again a few times; some lives have syncs that
-fail. Its trace is then cut: before and after every sync first of all, else anywhere. Each cut gives a disk as it may be
-found (`disk`), on which the store is opened, read, held against the history (`history`) and used.
+fail, or a medium that is full for a while. Its trace is then cut: before and after every sync first of all, else
+anywhere. Each cut gives a disk as it may be found (`disk`), on which the store is opened, read, held against the
+history (`history`) and used.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Findings:
     joined: int = 0
     """Of these, the ones where it was found complete."""
     refused: int = 0
-    """Commits refused because a sync failed."""
+    """Commits refused because a sync failed or there was no room."""
     reopened: int = 0
     messages: int = 0
     """Messages read and compared."""
@@ -98,13 +99,17 @@ class Campaign:
     def _process(self, medium: Medium, root: Path, seed: int) -> None:
         dice = random.Random(seed)
         medium.heal()
-        if dice.random() < 0.3:
+        trouble = dice.random()
+        if trouble < 0.3:
             medium.fail(
                 dice.choice((Files.LOG, Files.DATABASE)),
                 sync=errno.EIO,
                 syncs_before=dice.randrange(30),
                 syncs_failing=1,
             )
+        elif trouble < 0.5:
+            store = Files.DATABASE | Files.LOG
+            medium.limit(dice.randrange(600_000), files=store, refusals=dice.randrange(1, 30))
         medium.die(syncs_before=dice.randrange(4, 2 * COMMITS))
         failures = medium.count("failures")
         command = [sys.executable, "-m", "tests.fault.store.workload", str(root / "data"), str(root / "history")]

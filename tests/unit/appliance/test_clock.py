@@ -20,6 +20,10 @@ class Machine:
         self.asked += 1
         return self.synchronized
 
+    def passes(self, seconds: float) -> None:
+        self.time += seconds
+        self.monotonic += seconds
+
     def quality(self) -> ClockQuality:
         return ClockQuality(self.ask, now=lambda: self.time, monotonic=lambda: self.monotonic)
 
@@ -40,9 +44,25 @@ def test_the_kernel_is_asked_rarely_and_again() -> None:
     assert all(quality() for _ in range(1000))
     assert machine.asked == 1
     machine.synchronized = False
-    machine.monotonic = ASKED_AGAIN_S - 0.01
+    machine.passes(ASKED_AGAIN_S - 0.01)
     assert quality(), "not asked yet"
-    machine.monotonic = ASKED_AGAIN_S
+    machine.passes(0.01)
+    assert not quality()
+    assert machine.asked == 2
+
+
+@pytest.mark.parametrize("step_s", [3e8, 1.1, -1.1, -3e8])
+def test_a_clock_that_was_set_is_asked_for_at_once(step_s: float) -> None:
+    machine = Machine()
+    machine.time += 4e8
+    quality = machine.quality()
+    assert quality()
+    machine.synchronized = False
+    machine.passes(0.9)
+    assert quality()
+    machine.time += step_s
+    assert not quality()
+    assert machine.asked == 2
     assert not quality()
     assert machine.asked == 2
 
