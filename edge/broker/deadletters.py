@@ -18,9 +18,10 @@ from bridge.amqp_values import Symbol, encode
 from bridge.message import AMQP, RETAIN, Run, Stored
 from edge.broker.amqp.sections import MESSAGE_ANNOTATIONS, section_at
 from edge.broker.amqp.translate import without_ttl
+from edge.broker.clock import Clock
 from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import Refusal
-from edge.broker.expiry import is_over, ttl_ns
+from edge.broker.expiry import ttl_ns
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run, encode_run
 from edge.broker.store.contract import Loss, Store
@@ -86,17 +87,16 @@ class DeadLetters:
         self,
         store: Store,
         publish: Callable[[DeadLetters, Run, Sequence[int]], None],
-        clock_ns: Callable[[], int],
-        clock_good: Callable[[], bool],
-        monotonic_s: Callable[[], float] | None = None,
+        clock: Clock,
+        monotonic_s: Callable[[], float],
     ) -> None:
-        """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock_ns` (UTC) may."""
-        self.now_s = monotonic_s or (lambda: clock_ns() / 1e9)
+        """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock` (UTC) may."""
+        self.now_s = monotonic_s
         self._store = store
         self._told: set[tuple[str, str, Reason]] = set()
         self._publish = publish
-        self._clock_ns = clock_ns
-        self._clock_good = clock_good
+        self._clock = clock
+        self._clock_ns = clock.clock_ns
         self._token = 0
         self._under_way: dict[int, _UnderWay] = {}
         self._due: dict[Owner, None] = {}
@@ -106,8 +106,9 @@ class DeadLetters:
     # --- from subscriptions -----------------------------------------------------------------------------------
 
     def expired(self, run: Run, ttl: int) -> bool:
-        """True when its `ttl` (nanoseconds) has passed."""
-        return is_over(run, ttl, self._clock_ns(), clock_good=self._clock_good())
+        """True when its `ttl` (nanoseconds) has passed for certain."""
+        self._clock.read()
+        return bool(self._clock.over(run, ttl))
 
     def worthless(self, run: Run, policy: AddressPolicy) -> bool:
         """True when a message that is stored nowhere has waited too long."""
@@ -144,7 +145,7 @@ class DeadLetters:
                 self._under_way[token] = _UnderWay(owner, part.position + index, reason, loss if index == 0 else None)
             gathered = self._store.gathered
             self._publish(self, dead, tokens)
-            if self._store.gathered != gathered:
+            if self._store.gathered > gathered:  # it waits in the open group: one commit for both
                 self._under_way[tokens[0]] = self._under_way[tokens[0]]._replace(loss=None)
                 self._store.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
             done += count

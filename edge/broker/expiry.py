@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from bridge.message import AMQP, CLOCK_GOOD, Run
+from bridge.message import AMQP, Run
 from edge.broker.amqp.translate import read_header
 from edge.broker.configuration import AddressPolicy
 from edge.broker.mqtt.errors import MqttError
@@ -37,14 +37,6 @@ def ttl_ns(run: Run, policy: AddressPolicy) -> int | None:
     if policy.ttl_min_s is not None and ttl is not None:
         ttl = max(ttl, int(policy.ttl_min_s * _NS_IN_S))
     return ttl
-
-
-def is_over(run: Run, ttl: int, now_ns: int, *, clock_good: bool) -> bool:
-    """True when `ttl` nanoseconds have passed since a run came in.
-
-    A stamp made before the clock was set and a reading made after it say nothing about age: such a message is kept.
-    """
-    return now_ns - run.received_at >= ttl and bool(run.flags & CLOCK_GOOD) == clock_good
 
 
 def _own(properties: bytes, is_amqp: bool) -> int | None:

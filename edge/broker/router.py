@@ -12,6 +12,7 @@ from typing import Final
 
 from bridge.message import CLOCK_GOOD, Run
 from edge.broker.addresses import AddressTable, AddressType
+from edge.broker.clock import Clock
 from edge.broker.configuration import AddressPolicy
 from edge.broker.contract import AddressError, Figures, Origin, Refusal, SubscribeOptions
 from edge.broker.deadletters import DeadLetters
@@ -27,7 +28,7 @@ from edge.broker.subscriptions import (
     LogSubscription,
     WaitingPool,
 )
-from edge.broker.subscriptions.sweep import Clock, Sweeper
+from edge.broker.subscriptions.sweep import Sweeper
 from edge.broker.turns import Turns
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
@@ -58,7 +59,9 @@ class Router(Registry):
         `policies` are by pattern of the rule, those of subscriptions by ``topic::name``; `monotonic_s` times
         redeliveries (None: by `clock_ns`).
         """
-        deadletters = DeadLetters(store, self.publish, clock_ns, clock_good, monotonic_s)
+        now_s = monotonic_s or (lambda: clock_ns() / 1e9)
+        self.clock = Clock(clock_ns, clock_good, now_s)
+        deadletters = DeadLetters(store, self.publish, self.clock, now_s)
         pool = WaitingPool(lambda run: deadletters.worthless(run, self.policy(run.address)))
         super().__init__(store, table, flush_soon or self.flush, deadletters, pool, policies or {})
         self.now_ns = clock_ns
@@ -70,8 +73,7 @@ class Router(Registry):
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
         self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
-        clock = Clock(clock_ns, clock_good, deadletters.now_s)
-        self._sweeper = Sweeper(store, clock, self._log_subscriptions, self._flush_soon)
+        self._sweeper = Sweeper(store, self.clock, self._log_subscriptions, self._flush_soon)
         self.quotas.short = self._sweeper.first
         self._gathered: list[Answer] = []
         self._committing: list[Answer] = []

@@ -95,8 +95,6 @@ class Broker:
             self.router,
             store,
             mqtt_runs,
-            clock_ns=time.time_ns,
-            clock_good=clock_good,
             legacy_dollar_topics=configuration.legacy_dollar_topics,
         )
         self._threads = Threads()

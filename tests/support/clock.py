@@ -1,4 +1,4 @@
-"""A wall clock that jumps, for real processes: `clock.c` preloaded into them. Needs a C compiler (`medium.compiled`)."""
+"""A wall clock that jumps, for real processes: `clock.c` preloaded into them. Needs a C compiler."""
 
 from __future__ import annotations
 

@@ -78,7 +78,9 @@ class OutgoingLink:
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         link, position = self._link, stored.position
-        messages = amqp_messages(stored.run, now_ns=self._clock_ns(), attempts=subscription.attempts)
+        clock = self._router.clock
+        now_ns = clock.now_for(stored.run) if clock.stepped else self._clock_ns()
+        messages = amqp_messages(stored.run, now_ns=now_ns, attempts=subscription.attempts)
         if self._selector is not None:
             self._deliver_selected(self._selector, subscription, position, messages)
             return

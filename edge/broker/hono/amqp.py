@@ -137,7 +137,7 @@ class CommandLink(OutgoingLink):
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
-        whole = amqp_messages(run, now_ns=self._clock_ns(), attempts=subscription.attempts)
+        whole = amqp_messages(run, now_ns=self.service.router.clock.now_for(run), attempts=subscription.attempts)
         for i, message in enumerate(whole):
             position = stored.position + i
             try:

@@ -53,17 +53,15 @@ class Clients:
         store: Store,
         translate: Callable[[Run], list[Run]],
         *,
-        clock_ns: Callable[[], int],
-        clock_good: Callable[[], bool] = lambda: False,
         legacy_dollar_topics: bool = False,
     ) -> None:
-        """`translate` makes MQTT runs of a run of AMQP messages; `clock_ns` and `clock_good` are the router's.
+        """`translate` makes MQTT runs of a run of AMQP messages.
 
         `legacy_dollar_topics`: a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too.
         """
         self.legacy_dollar_topics = legacy_dollar_topics
         self.figures = BrokerFigures(router, self._figures, store.info)
-        self.lifetime = Lifetime(clock_ns, clock_good)
+        self.lifetime = Lifetime(router.clock)
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
         self._router = router

@@ -6,12 +6,12 @@ are the same for all messages of a run, so this is looked at once a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from bridge.message import CLOCK_GOOD, Run
+from bridge.message import Run
+from edge.broker.clock import Clock
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX
 from edge.broker.mqtt.properties import message_expiry_s, with_message_expiry
 
@@ -24,12 +24,11 @@ NS_PER_S: Final = 1_000_000_000
 class Lifetime:
     """Counts message expiry down, by the gateway's clock."""
 
-    def __init__(self, clock_ns: Callable[[], int], clock_good: Callable[[], bool]) -> None:
-        """`clock_ns`: UTC nanoseconds, the clock that stamps `Run.received_at`."""
+    def __init__(self, clock: Clock) -> None:
+        """`clock` stamps `Run.received_at`."""
         self.expired = 0
         """Messages not delivered because their time was over, one a subscriber."""
-        self._clock_ns = clock_ns
-        self._clock_good = clock_good
+        self._clock = clock
         self._intervals: dict[bytes, int | None] = {}
 
     def left(self, run: Run) -> Run | None:
@@ -49,11 +48,8 @@ class Lifetime:
         return msgspec.structs.replace(run, properties=with_message_expiry(run.properties, interval_s - age_s))
 
     def _age_s(self, run: Run) -> int:
-        """Whole seconds since the run came. A clock that was set right meanwhile knows nothing of the time before: a
-        message is rather kept than taken for decades old."""
-        if not run.received_at or (self._clock_good() and not run.flags & CLOCK_GOOD):
-            return 0
-        return (self._clock_ns() - run.received_at) // NS_PER_S
+        """Whole seconds since the run came."""
+        return self._clock.age_ns(run) // NS_PER_S if run.received_at else 0
 
     def _interval(self, properties: bytes) -> int | None:
         try:

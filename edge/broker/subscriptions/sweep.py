@@ -19,9 +19,9 @@ from typing import Final, Protocol
 
 import msgspec
 
-from bridge.message import CLOCK_GOOD, Run, Stored
+from bridge.message import Run, Stored
+from edge.broker.clock import Clock, Steady
 from edge.broker.limits import (
-    CLOCK_STEP_S_MAX,
     PENDING_BYTES_LOW,
     SWEEP_BYTES_MAX,
     SWEEP_READ_BYTES_MAX,
@@ -29,8 +29,6 @@ from edge.broker.limits import (
     SWEEP_VISITS_MAX,
 )
 from edge.broker.store.contract import Store
-
-_NS_IN_S: Final = 1_000_000_000
 
 STEADY: Final = ("clock", "steady")
 """Kind and key of the small state that says since when the clock was not set."""
@@ -64,48 +62,6 @@ class Swept(Protocol):
     def bury_expired(self, start: int, runs: list[Stored], judge: Judge) -> bool:
         """Give up what has expired of what was read from `start` on; True when all of it is gone and there is more."""
         ...
-
-
-class Steady(msgspec.Struct, frozen=True):
-    """Since when a clock was not set, and what tells so: how far it is from the one of the machine's start, which
-    nobody sets."""
-
-    ahead_ns: int
-    since_ns: int
-    """UTC, as the clock shows it."""
-
-
-class Clock:
-    """Says what has expired, by a clock that may be set at any time. It is the sweeper's `Judge`."""
-
-    def __init__(
-        self, clock_ns: Callable[[], int], clock_good: Callable[[], bool], monotonic_s: Callable[[], float]
-    ) -> None:
-        self._clock_ns = clock_ns
-        self._clock_good = clock_good
-        self._monotonic_s = monotonic_s
-        self.steady = Steady(0, 0)
-        """To be set to what a former process found."""
-        self.read()
-
-    def read(self) -> None:
-        """Look at the clock, and whether it was set since it was last looked at.
-
-        Only being set tells: after a restart of the machine the two differ by something else, too. Where a clock begins
-        with the same time at every start, they do not; then what came before is older than it seems.
-        """
-        self.now_ns = self._clock_ns()
-        self._good = self._clock_good()
-        ahead_ns = self.now_ns - int(self._monotonic_s() * _NS_IN_S)
-        if abs(ahead_ns - self.steady.ahead_ns) > CLOCK_STEP_S_MAX * _NS_IN_S:
-            self.steady = Steady(ahead_ns, self.now_ns)
-
-    def over(self, run: Run, ttl: int) -> bool | None:
-        """See `Judge`."""
-        stamped_good = bool(run.flags & CLOCK_GOOD)
-        if stamped_good != self._good or (not stamped_good and run.received_at < self.steady.since_ns):
-            return None
-        return self.now_ns - run.received_at >= ttl
 
 
 class Sweeper:

@@ -67,7 +67,7 @@ class Site:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.router = Router(self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
-        self.clients = Clients(self.router, self.store, lambda run: [run], clock_ns=lambda: 1)
+        self.clients = Clients(self.router, self.store, lambda run: [run])
         self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
 
     def settle(self) -> None:
@@ -195,9 +195,7 @@ class TestSessions:
         site.gate.asked.pop()(Verdict.ACCEPTED)
         assert thief.sent()[0].reason == 0x85
         assert not first.connection.closed
-        assert (
-            Clients(site.router, site.store, lambda run: [run], clock_ns=lambda: 1).owner("c") == "joe"
-        )  # after a restart too
+        assert Clients(site.router, site.store, lambda run: [run]).owner("c") == "joe"  # after a restart too
 
     def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
         site = Site()

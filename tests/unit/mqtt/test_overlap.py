@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import Run, Stored
+from edge.broker.clock import Clock
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.client import Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -12,7 +13,7 @@ from edge.broker.mqtt.expiry import Lifetime
 
 
 def client() -> Client:
-    return Client("c", lambda run: [run], Lifetime(lambda: 0, lambda: True), lambda _client: None)
+    return Client("c", lambda run: [run], Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
 
 
 def subscribe(one: Client, pattern: str, qos: int = 1, **options: bool) -> Subscriber:

@@ -1,0 +1,221 @@
+"""The clock of a gateway jumps by ten years, while it runs and while it is down: nothing acknowledged goes by it.
+
+A gateway in the field has no clock of its own to rely on: it starts with the time it last knew, or with 1970, and is
+set some time after. So sessions, retained messages, order, names and the uplink must not depend on it, and a time to
+live must not be taken for over because the clock was set.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from proton.utils import BlockingConnection
+
+from edge.broker.store.sqlite import FILE_NAME
+from tests.integration.test_gateway_clients import Client
+from tests.integration.test_uplink_tls import uplink_status, uplinked
+from tests.support.certificates import Authority
+from tests.support.clock import YEAR_S, Clock
+from tests.support.processes import Waypost, edge, hub, wait_until
+
+WAIT_S = 20.0
+COUNT = 20
+HOUR_S = 3600
+RESOURCES = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1},
+  spec: {listeners: {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.hour},
+  spec: {address: hour, type: queue, messageTtl: {maximum: 3600000}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.second},
+  spec: {address: second, type: queue, messageTtl: {maximum: 1000}}}
+"""
+
+Jump = tuple[int, bool, bool]
+"""Years ahead, and whether the clock is known to be kept right before and after."""
+JUMPS: list[Jump] = [
+    (years, before, after) for years in (10, -10) for before, after in ((False, False), (True, False), (False, True))
+]
+
+
+@pytest.fixture(params=JUMPS, ids=lambda jump: f"{jump[0]:+d} years, {jump[1]} to {jump[2]}")
+def jump(request: pytest.FixtureRequest) -> Jump:
+    chosen: Jump = request.param
+    return chosen
+
+
+@pytest.fixture
+def clock(tmp_path: Path, jump: Jump) -> Iterator[Clock]:
+    with Clock(tmp_path, synchronized=jump[1]) as clock:
+        yield clock
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, clock: Clock) -> Iterator[Waypost]:
+    (tmp_path / "gateway.yaml").write_text(RESOURCES)
+    arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
+    gateway = Waypost(tmp_path / "gateway.log", *arguments)
+    gateway.environment = clock.environment
+    with gateway:
+        yield gateway
+
+
+def lives(seconds: int) -> Properties:
+    properties = Properties(PacketTypes.PUBLISH)
+    properties.MessageExpiryInterval = seconds
+    return properties
+
+
+def publish(client: Client, topic: str, body: bytes, *, expiry_s: int | None = None, retain: bool = False) -> None:
+    properties = None if expiry_s is None else lives(expiry_s)
+    client.client.publish(topic, body, 1, retain, properties).wait_for_publish(WAIT_S)
+
+
+def fill(gateway: Waypost, first: int) -> None:
+    """So many messages from number `first` on for everybody who waits."""
+    with Client(gateway, "publisher", version=5) as publisher:
+        for number in range(first, first + COUNT):
+            publish(publisher, "plant/kept", b"%d" % number)
+            publish(publisher, "plant/hour", b"%d" % number, expiry_s=HOUR_S)
+            publish(publisher, "hour", b"%d" % number)
+
+
+def wait_for(gateway: Waypost, clients: dict[str, str]) -> None:
+    for name, pattern in clients.items():
+        with Client(gateway, name, version=5, clean=False) as client:
+            assert client.subscribe(pattern, 1) == [1]
+
+
+SESSIONS = {"keeps": "plant/kept", "hourly": "plant/hour"}
+
+
+def before(gateway: Waypost) -> None:
+    wait_for(gateway, SESSIONS)
+    fill(gateway, 0)
+    with Client(gateway, "publisher", version=5) as publisher:
+        publish(publisher, "state/kept", b"kept", retain=True)
+        publish(publisher, "state/hour", b"hour", retain=True, expiry_s=HOUR_S)
+
+
+def after(gateway: Waypost, data: Path) -> None:
+    """Everybody gets everything in order, what was sent before and after; and time goes on."""
+    fill(gateway, COUNT)
+    wanted = [b"%d" % number for number in range(2 * COUNT)]
+    for name in SESSIONS:
+        with Client(gateway, name, version=5, clean=False) as client:
+            assert client.session_present, name
+            assert client.bodies(2 * COUNT) == wanted, name
+    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    try:
+        receiver = amqp.create_receiver("hour", credit=2 * COUNT)
+        messages = [receiver.receive(timeout=WAIT_S) for _ in wanted]
+        assert [bytes(message.body) for message in messages] == wanted
+    finally:
+        amqp.close()
+    with Client(gateway, "late", version=5) as client:
+        client.subscribe("state/#", 1)
+        assert {client.get()[:2] for _ in range(2)} == {("state/kept", b"kept"), ("state/hour", b"hour")}
+        publish(client, "second", b"gone soon")
+    expires(gateway, data)
+
+
+def expires(gateway: Waypost, data: Path) -> None:
+    """What came after the jump lives as long as it should."""
+    time.sleep(1.0)  # its life: there is nothing else to wait for
+    amqp = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+    try:
+        amqp.create_receiver("second", credit=1)
+        wait_until(lambda: lost(data) == [("second", 1, "expired")], timeout_s=WAIT_S, what="it expired, nothing else")
+    finally:
+        amqp.close()
+
+
+def lost(data: Path) -> list[tuple[str, int, str]]:
+    """The ledger: address, messages, reason."""
+    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    try:
+        return connection.execute("SELECT address, messages, reason FROM ledger").fetchall()
+    finally:
+        connection.close()
+
+
+def test_while_it_runs(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+    before(gateway)
+    clock.set(jump[0] * YEAR_S, synchronized=jump[2])
+    after(gateway, tmp_path / "gw")
+
+
+def test_while_it_is_down(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
+    before(gateway)
+    gateway.kill()
+    clock.set(jump[0] * YEAR_S, synchronized=jump[2])
+    gateway.start()
+    after(gateway, tmp_path / "gw")
+
+
+class TestUplink:
+    """Messages are named by their sequences, so the way to the hub does not ask for the time; certificates do."""
+
+    @pytest.mark.parametrize("years", [10, -10])
+    def test_it_goes_on(self, tmp_path: Path, years: int) -> None:
+        with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path) as far:
+            near = edge(
+                tmp_path, "gw", f"--hub=amqp://127.0.0.1:{far.port('amqp')}", "--gateway=gw1", "--forward=plant/#"
+            )
+            near.environment = clock.environment
+            with near:
+                fill(near, 0)
+                clock.set(years * YEAR_S, synchronized=False)
+                fill(near, COUNT)
+                near.kill()
+                near.start()
+                fill(near, 2 * COUNT)
+                wanted = [b"%d" % number for number in range(3 * COUNT)]
+                wait_until(lambda: in_lake(tmp_path, "plant/kept") == wanted, timeout_s=WAIT_S, what="all of it, once")
+                wait_until(lambda: in_lake(tmp_path, "plant/hour") == wanted, timeout_s=WAIT_S, what="and of this")
+
+    @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+    @pytest.mark.parametrize(("years", "reason"), [(10, "certificate has expired"), (-10, "not yet valid")])
+    def test_certificates_wait_for_the_right_time(self, tmp_path: Path, years: int, reason: str) -> None:
+        authority = Authority(tmp_path / "authority")
+        theirs = authority.issue("hub")
+        settings = tmp_path / "hub.yaml"
+        settings.write_text(
+            "{apiVersion: waypost/v1, kind: Hub, spec: {tls: {certificate: "
+            f"{theirs.certificate}, key: {theirs.key}}}}}}}"
+        )
+        with Clock(tmp_path, synchronized=False) as clock, hub(tmp_path, "--config", str(settings)) as far:
+            link = f"  hub: {{url: 'amqps://localhost:{far.port('amqp')}', tls: {{caCert: {authority.certificate}}}}}"
+            near = uplinked(tmp_path, gateway=link)
+            near.environment = clock.environment
+            clock.set(years * YEAR_S, synchronized=False)
+            with near:
+                fill(near, 0)
+                wait_until(
+                    lambda: reason in (uplink_status(near)["last_error"] or ""), timeout_s=WAIT_S, what="the reason"
+                )
+                clock.set(0, synchronized=True)
+                fill(near, COUNT)
+                wait_until(
+                    lambda: uplink_status(near)["acked"] == 4 * COUNT, timeout_s=2 * WAIT_S, what="all at the hub"
+                )
+
+
+def in_lake(folder: Path, address: str) -> list[bytes]:
+    """Bodies by sequence."""
+    table = folder / "hub" / "lake" / "telemetry"
+    if not table.exists():
+        return []
+    rows = DeltaTable(table).to_pyarrow_table(columns=["address", "sequence", "body"]).to_pylist()
+    return [row["body"] for row in sorted(rows, key=lambda row: row["sequence"]) if row["address"] == address]
