@@ -240,13 +240,16 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.table import Table
 
     uplink, messages, clients = document["uplink"], document["messages"], document["clients"]
+    store = document["store"]
+    memory = store.get("memory_bytes", 0)
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
         "gateway": f"{document['gateway'] or '-'}  (epoch {document['epoch'][:8]}, version {document['version']})",
         "up": f"{document['uptime_s']:.0f} s",
         "clients": ", ".join(f"{count} {name}" for name, count in clients.items()),
         "messages": ", ".join(f"{count:,} {name}" for name, count in messages.items()),
-        "store": f"{document['store']['messages']:,} messages, {document['store']['file_bytes'] / 1e6:,.1f} MB on disk",
+        "store": f"{store['messages']:,} messages, {store['file_bytes'] / 1e6:,.1f} MB on disk"
+        + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
         "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
     }

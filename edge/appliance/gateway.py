@@ -184,6 +184,7 @@ class Gateway:
                 "messages": info.messages,
                 "bytes": info.bytes,
                 "file_bytes": info.file_bytes,
+                "memory_bytes": info.memory_bytes,
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "uplink": self._uplink_status(),

@@ -15,7 +15,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from edge.broker.configuration import AddressPolicy, WhenFull
+from edge.broker.configuration import AddressPolicy, DurabilityMode, WhenFull
 from edge.broker.limits import EVICT_AHEAD_BYTES_MAX, EVICT_AHEAD_SHARE, FLOOR_HYSTERESIS_BYTES
 from edge.broker.store.contract import Store
 
@@ -99,7 +99,7 @@ class Quotas:
         if log not in account.logs:
             account.logs.append(log)
             account.room = 0
-            self._store.delay(log, policy.durability.delay_s)
+            self._hurry(log, policy)
         return account
 
     def configure(self, policies: Mapping[str, AddressPolicy]) -> None:
@@ -107,7 +107,7 @@ class Quotas:
         for pattern, account in self._accounts.items():
             account.policy = policies.get(pattern, AddressPolicy())
             for log in account.logs:
-                self._store.delay(log, account.policy.durability.delay_s)
+                self._hurry(log, account.policy)
         for pattern, policy in policies.items():
             if policy.reserve_bytes and pattern not in self._accounts:
                 self._accounts[pattern] = Account(self, policy)
@@ -152,6 +152,11 @@ class Quotas:
         return True
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _hurry(self, log: int, policy: AddressPolicy) -> None:
+        """How soon what is appended to a log is to be on disk."""
+        self._store.delay(log, policy.durability.delay_s)
+        self._store.keep_in_memory(log, keep=policy.durability.mode is DurabilityMode.MEMORY)
 
     def _missing(self, account: Account, size: int) -> int:
         """Bytes that would have to go before `size` more fit; 0 or less when they fit."""

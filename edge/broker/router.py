@@ -7,10 +7,10 @@ The router never blocks, never looks at a socket and never asks for the time oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from bridge.message import CLOCK_GOOD, Run
+from bridge.message import CLOCK_GOOD, Run, Stored
 from edge.broker.addresses import AddressTable, AddressType
 from edge.broker.clock import Clock
 from edge.broker.configuration import AddressPolicy
@@ -84,8 +84,11 @@ class Router(Registry):
         """Addresses whose senders wait for room."""
         self._failing = False
         """The last commit failed: senders to stored addresses get no credit until one succeeds."""
+        self._fresh: list[Stored] = []
+        """Taken in memory, and not handed on yet."""
         store.on_commit = self.committed
         self._restore()
+        store.account_for_lost()
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -104,9 +107,14 @@ class Router(Registry):
             self._pressure.hold(origin)
 
     def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Append to a log; `tokens` are answered when that is on disk."""
-        self._store.append(log, run)
-        self.done_on_disk(origin, tokens)
+        """Append to a log; `tokens` are answered when that is on disk, or at once where the address wants no more."""
+        stored = self._store.append(log, run)
+        if stored is None:
+            self.done_on_disk(origin, tokens)
+        else:
+            self._fresh.append(stored)
+            self.done(origin, tokens)
+            self._flush_soon()
 
     def retain(self, run: Run) -> bool:
         """Make it the retained message of its address; True when that has to reach the disk before the answer."""
@@ -154,6 +162,8 @@ class Router(Registry):
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running."""
+        if self._fresh:
+            self._hand_on(())
         if self._pressure.unfinished:
             self._pressure.go_on()
         if self._store.committing:
@@ -180,16 +190,22 @@ class Router(Registry):
         if commit.gave_up:
             for tell in self.loss_listeners:
                 tell()  # before anybody is given what comes after the gap
+        self._hand_on(stored for _, stored in commit.appended)
+        self.flush()
+
+    def _hand_on(self, committed: Iterable[Stored]) -> None:
+        """Deliver what was taken in memory, which came first, and what was committed."""
         touched: set[LogSubscription] = set()
         routes = self._routes
-        for _, stored in commit.appended:
-            route = routes.get(stored.run.address)
-            if route is None:
-                route = self._resolve(stored.run.address)
-            route.arrived(stored, touched)
+        fresh, self._fresh = self._fresh, []
+        for runs in (fresh, committed):
+            for stored in runs:
+                route = routes.get(stored.run.address)
+                if route is None:
+                    route = self._resolve(stored.run.address)
+                route.arrived(stored, touched)
         for subscription in touched:
             subscription.pump()
-        self.flush()
 
     def _answer(self, answers: Sequence[Answer], commit: Committed | None) -> None:
         error = commit.error if commit is not None else None
@@ -244,6 +260,8 @@ class Router(Registry):
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
+        if self._fresh:
+            self._hand_on(())  # `idle` below takes what subscriptions were not told of for nothing to them
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()

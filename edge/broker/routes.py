@@ -39,7 +39,8 @@ class Keeper(Protocol):
     """What a route asks of the router."""
 
     def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Append to a log; the origin hears `accepted` when that is on disk."""
+        """Append to a log; the origin hears `accepted` when that is on disk, or at once where the log is kept in
+        memory."""
         ...
 
     def done(self, origin: Origin, tokens: Sequence[int]) -> None:
@@ -135,11 +136,12 @@ class TopicRoute:
             keeps = False
         for subscription in self.live:
             subscription.offer(run)
-        retained = bool(run.flags & RETAIN) and keeper.retain(run)
-        if keeps:
-            keeper.keep(self.log, origin, run, tokens)
-        elif retained:
+        if run.flags & RETAIN and keeper.retain(run):
+            if keeps:
+                keeper.keep(self.log, origin, run, ())
             keeper.done_on_disk(origin, tokens)
+        elif keeps:
+            keeper.keep(self.log, origin, run, tokens)
         else:
             keeper.done(origin, tokens)
 

@@ -54,6 +54,7 @@ from edge.broker.configuration import (
     TokenIssuer,
 )
 from edge.broker.policy import EVERYTHING, Operation, Rule
+from edge.broker.store.limits import Limits as StoreLimits
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -125,7 +126,8 @@ def with_hub(configuration: BrokerConfiguration, url: str, gateway: str, filters
 
 
 def notices(resources: Sequence[Resource]) -> list[str]:
-    """What these resources ask for that this version keeps and does not act on: said when it is applied.
+    """What these resources ask for that this version keeps and does not act on, or that weakens the promise that what
+    is acknowledged is on disk: said when it is applied.
 
     A rule that is silently not enforced is worse than none, above all where it is about who may do what.
     """
@@ -149,7 +151,11 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
         yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec):
         if spec.durability.mode is DurabilityMode.MEMORY:
-            yield "durability memory: kept, messages are written to disk as with fsync"
+            window = f"{StoreLimits().memory_window_s:g} s"
+            yield (
+                "durability memory: acknowledged before they are on disk, messages that waited less than "
+                f"{window} for their consumers are lost with the power, and the ledger names them"
+            )
         if any(part.direction is Direction.IN for part in spec.forwarders):
             yield "forwarders with direction in: kept, not acted on yet"
 

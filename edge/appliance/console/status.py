@@ -48,6 +48,8 @@ class StoreStatus(TypedDict, total=False):
     messages: int
     bytes: int
     file_bytes: int
+    memory_bytes: int
+    """Bytes of bodies that are in memory only (``durability: memory``): what a power cut would take."""
     commits: Commits
 
 

@@ -160,12 +160,12 @@ def _size(path: Path) -> int:
 
 def _log(inspection: Inspection, log: LogFacts, now: float, monotonic_s: float) -> LogFigures:
     age = None
-    if log.next > log.first:
+    if log.reached > log.first:
         oldest = next(inspection.segments_inside(log.log), None)
         at = None if oldest is None else received_at(oldest)
         age = None if at is None or not at else max(0.0, now - at / 1e9)
     rate = _rate(inspection, log.log, monotonic_s)
-    return LogFigures(log.name, log.next - log.first, log.bytes, age, rate)
+    return LogFigures(log.name, max(0, log.reached - log.first), log.bytes, age, rate)
 
 
 def _rate(inspection: Inspection, log: int, monotonic_s: float) -> float | None:
@@ -208,7 +208,7 @@ def _cursors(inspection: Inspection, logs: Sequence[LogFacts]) -> list[CursorFig
         except ValueError:
             progress = Progress(cursor.position)
         progress.add(-1, log.first - 1)
-        backlog = progress.backlog(log.next)
+        backlog = progress.backlog(log.reached)
         found.append(CursorFigures(cursor.name, log.name, backlog, _bytes(inspection, log, progress, backlog)))
     return found
 
@@ -218,7 +218,7 @@ def _bytes(inspection: Inspection, log: LogFacts, progress: Progress, backlog: i
     if not backlog:
         return 0
     if progress.position <= log.first:
-        size, messages = log.bytes, log.next - log.first
+        size, messages = log.bytes, log.reached - log.first
     else:
         rows = inspection.query(
             "SELECT coalesce(sum(body_bytes), 0), coalesce(sum(messages), 0) FROM segment WHERE key > "

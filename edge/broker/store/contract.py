@@ -9,7 +9,10 @@ Nothing is durable until the group it joined is committed. Positions and sequenc
 a group that fails to commit leaves no hole. What a failed group had appended is given up (its senders are told);
 everything else it held (new logs and cursors, acknowledgements, dropped cursors, small state) is kept and joins the
 next group, so that no number handed out ever becomes invalid. Implementations: `sqlite` (the product) and `memory`
-(its twin in tests and `durability: memory`); one contract suite runs over both.
+(its twin in tests); one contract suite runs over both.
+
+A log may be *kept in memory*: its messages are named and handed on at once, and written only when they have waited for
+their acknowledgements for long. A crash may take them; which they may have been is in the ledger then.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class Committed(NamedTuple):
     """What one commit made durable, or why it did not."""
 
     appended: Sequence[tuple[int, Stored]]
-    """(log, stored run) in the order appended; empty when `error` is set."""
+    """(log, stored run) in the order appended; empty when `error` is set. With those of a log kept in memory that had
+    joined the group after it and need not wait any longer."""
     error: StoreError | None
     gave_up: bool = False
     """It wrote entries into the loss ledger."""
@@ -141,6 +145,8 @@ class StoreInfo(NamedTuple):
     file_bytes: int
     """Bytes of the files on the medium, 0 in memory."""
     pending_bytes: int
+    memory_bytes: int
+    """Bytes of bodies, part of `bytes`, that are in memory only."""
     logs: Sequence[LogInfo]
     cursors: Sequence[CursorInfo]
 
@@ -193,6 +199,21 @@ class Store(Protocol):
         seals at the next `flush`."""
         ...
 
+    def keep_in_memory(self, log: int, *, keep: bool) -> None:
+        """Appends to this log are taken in memory from now on, or written before they are acknowledged (as for a new
+        log). To be said again when the addresses of the log may have changed.
+
+        What every cursor acknowledges within `Limits.memory_window_s` is never written. What is not is written by a
+        group of its own, as is what a log has in memory beyond `Limits.memory_bytes_max`; with twice as much there, and
+        when nothing is reserved yet, appends join the open group.
+        """
+        ...
+
+    def account_for_lost(self) -> None:
+        """Write into the ledger, with reason ``memory``, the sequences that may have been given to messages that were
+        in memory only when the store was last closed by a crash. To be called once, when every cursor is `narrow`."""
+        ...
+
     def due_in(self) -> float | None:
         """Seconds until a `flush` would seal what waits for company; None when nothing does. 0 or more."""
         ...
@@ -205,8 +226,11 @@ class Store(Protocol):
         """(address, next sequence) of every address that ever had a message; for rare questions: it reads them all."""
         ...
 
-    def append(self, log: int, run: Run) -> None:
+    def append(self, log: int, run: Run) -> Stored | None:
         """Add a run to the open group. It gets position and sequence when the group is sealed.
+
+        Returns the run with both when it was taken in memory: it is in no group and in no `Committed`, can be read and
+        acknowledged from now on, and comes after everything told or returned before.
 
         Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
         store is closed.

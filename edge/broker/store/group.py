@@ -11,6 +11,7 @@ from bridge.message import Run, Stored
 from edge.broker.store.contract import CursorRecord, Loss, StoreError
 from edge.broker.store.ledger import Entries
 from edge.broker.store.progress import Progress
+from edge.broker.store.tail import Settlement
 
 
 @dataclass(slots=True)
@@ -197,6 +198,10 @@ class Group:
     thinning: dict[int, int] = field(default_factory=dict)
     """Bytes asked to be freed by thinning, by log."""
     thinnings: list[Thinning] = field(default_factory=list)
+    settled: list[Settlement] = field(default_factory=list)
+    """What it settles of logs that are kept in memory."""
+    filled: list[tuple[int, int, int]] = field(default_factory=list)
+    """(log, first, end) of positions that nothing is at, to be covered by a segment of their own."""
     reclaim_bytes_max: int = 0
     outcome: Outcome | None = None
     done: threading.Event = field(default_factory=threading.Event)

@@ -31,7 +31,10 @@ from edge.broker.store.group import (
     Outcome,
 )
 from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, VALUE_BYTES_MAX, Limits
-from edge.broker.store.places import Places, check_text
+from edge.broker.store.places import check_text
+from edge.broker.store.reader import FAILED
+from edge.broker.store.tail import MEMORY
+from edge.broker.store.tails import Tails
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ def _ignore(_: Committed) -> None:
     """`on_commit` until somebody wants to know."""
 
 
-class GroupingStore(Places, ABC):
+class GroupingStore(Tails, ABC):
     """Gathers, seals and finishes groups (see `contract.Store` for what each method promises)."""
 
     def __init__(self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
@@ -54,22 +57,17 @@ class GroupingStore(Places, ABC):
         self.summary: Summary | None = None
         self._post = post
         self._clock = clock
-        self._closed = False
+        self._closing = self._closed = False
         self._refused: int | None = (
             None  # messages since commits began to fail: one line for each trouble, not each commit
         )
-        self._sealed: Group | None = None
         # the open group
-        self._runs: list[tuple[int, Run]] = []
-        self._size = 0
-        self._sizes: dict[int, int] = {}
         self._state: dict[tuple[str, str], bytes | None] = {}
         # work that can wait for company
         self._lazy_since: float | None = None
         self._retry_at = 0.0
         self._moves_kept = 0
-        # counters: all known ones, and those the medium has not been told
-        self._sequences: dict[str, int] = {}
+        # counters the medium has not been told
         self._uncounted: dict[str, int] = {}
         self._uncounted_logs: set[int] = set()
         self._uncounted_commits = 0
@@ -125,13 +123,17 @@ class GroupingStore(Places, ABC):
 
     # --- messages and state -----------------------------------------------------------------------------------
 
-    def append(self, log: int, run: Run) -> None:
+    def append(self, log: int, run: Run) -> Stored | None:
         if self._closed:
             raise StoreError("the store is closed")
         if not (run.address.isascii() and run.device.isascii() and len(run.address) + len(run.device) < TEXT_BYTES_MAX):
             check_text("address", run.address)
             check_text("device", run.device)
         size = sum(map(len, run.bodies))
+        if self._tails and log in self._tails:
+            stored = self._take(self._tails[log], run, size, self._clock())
+            if stored is not None:
+                return stored
         self._runs.append((log, run))
         self._size += size
         self._sizes[log] = self._sizes.get(log, 0) + size
@@ -143,6 +145,7 @@ class GroupingStore(Places, ABC):
                 self._urgent = True
         else:
             self._urgent = True
+        return None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         check_text("kind", kind)
@@ -158,7 +161,23 @@ class GroupingStore(Places, ABC):
 
     def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         state = self._logs[log]
-        self._read(state, max(position, state.first), bytes_max, done)
+        position = max(position, state.first)
+        tail = self._tails.get(log)
+        if tail is None:
+            self._read(state, position, bytes_max, done)
+        elif position >= tail.written:
+            self._post(partial(done, tail.read(position, bytes_max)))
+        else:
+            self._read(state, position, bytes_max, partial(self._read_behind, log, tail.written, bytes_max, done))
+
+    def _read_behind(
+        self, log: int, written: int, bytes_max: int, done: Callable[[Sequence[Stored]], None], runs: Sequence[Stored]
+    ) -> None:
+        """What the medium has below `written`, or when there is nothing, what comes after it."""
+        if runs or runs is FAILED or self._closed:
+            done(runs)
+        else:
+            self.read(log, written, bytes_max, done)
 
     # --- commits ----------------------------------------------------------------------------------------------
 
@@ -180,6 +199,8 @@ class GroupingStore(Places, ABC):
 
     def log_bytes(self, log: int) -> int:
         size = self._logs[log].bytes + self._sizes.get(log, 0)
+        if self._tails:
+            size += self._in_memory(log)
         size -= self._evicting.get(log, 0) + self._thinning.get(log, 0)
         sealed = self._sealed
         if sealed is not None:
@@ -187,7 +208,7 @@ class GroupingStore(Places, ABC):
         return max(0, size)
 
     def flush(self) -> bool:
-        if self._sealed is not None or self._closed:
+        if self._sealed is not None or self._closing:
             return False
         waiting = self._waiting()
         now = self._clock()
@@ -195,9 +216,12 @@ class GroupingStore(Places, ABC):
             self._lazy_since = None
         elif self._lazy_since is None:
             self._lazy_since = now
+        if self._tails:
+            self._look(now)
+        settle_due = bool(self._unsettled or self._low) and now >= self._retry_at
         batch_due = self._batch_due is not None and now >= self._batch_due
         lazy_due = waiting and now >= self._retry_at and (self._lazy_over(now) or bool(self._unfinished))
-        if not (self._urgent or batch_due or lazy_due):
+        if not (self._urgent or batch_due or lazy_due or settle_due):
             return False
         self._start(now, due=lazy_due or batch_due, last=False)
         return True
@@ -208,19 +232,25 @@ class GroupingStore(Places, ABC):
         return max(0.0, self._batch_due - self._clock())
 
     def info(self) -> StoreInfo:
-        logs = [LogInfo(s.log, s.name, s.first, s.next, s.bytes) for s in self._logs.values()]
+        logs = [
+            LogInfo(s.log, s.name, self._kept_from(s), s.next, s.bytes + self._in_memory(s.log))
+            for s in self._logs.values()
+        ]
         cursors = [
             CursorInfo(s.cursor, s.name, s.log, s.progress.position, s.progress.backlog(self._logs[s.log].next))
             for s in self._cursors.values()
         ]
         messages, size = sum(log.next - log.first for log in logs), sum(log.bytes for log in logs)
-        return StoreInfo(self.epoch, messages, size, self._file_bytes(), self.pending_bytes, logs, cursors)
+        memory = sum(tail.size for tail in self._tails.values())
+        return StoreInfo(self.epoch, messages, size, self._file_bytes(), self.pending_bytes, memory, logs, cursors)
 
     def close(self) -> None:
         if self._closed:
             return
+        self._closing = True  # what `on_commit` flushes from here on is in the last group
         self._wait()
-        if self._urgent or self._runs or self._waiting() or self._uncounted or self._uncounted_logs:
+        waiting = self._urgent or self._runs or self._waiting() or self._tails
+        if waiting or self._uncounted or self._uncounted_logs:
             self._start(self._clock(), due=True, last=True)
             self._wait()
         self._closed = True
@@ -262,11 +292,14 @@ class GroupingStore(Places, ABC):
         group.monotonic_ns = int(now * 1e9)
         try:
             self._number(group)
+            if self._tails or self._accounted:
+                self._settle(group, now, last=last)
             self._count(group, last=last)
             self._choose_evictions(group)
             self._choose_reclaims(group)
-            if due or group.reclaims:
-                group.moved, self._moved = self._moved, set()
+            if due or group.reclaims or group.settled:
+                group.moved |= self._moved
+                self._moved = set()
                 self._lazy_since = None
             group.cursor_rows = self._cursor_rows(group)
             self._commit(group)
@@ -312,7 +345,7 @@ class GroupingStore(Places, ABC):
         limits = self._limits
         group.counting = (
             last
-            or bool(group.evicting or group.thinning)
+            or bool(group.evicting or group.thinning or group.settled)
             or self._uncounted_commits + 1 >= limits.counted_commits_max
             or self._uncounted_bytes + group.size >= limits.counted_bytes_max
             or len(self._uncounted) + len(group.sequences) >= limits.counted_addresses_max
@@ -322,10 +355,16 @@ class GroupingStore(Places, ABC):
         if group.counting:
             group.counters = {**self._uncounted, **group.sequences}
             touched |= self._uncounted_logs | group.ends.keys()
+            if self._tails:
+                group.counters.update(self._reserved_ends(group))
+        settled = {settlement.log: settlement for settlement in group.settled}
+        touched |= settled.keys()
         for log in sorted(touched):
             state = self._logs[log]
             if group.counting:
                 end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
+                if log in settled:
+                    end, size = settled[log].end, size + settled[log].size
                 group.log_rows.append(LogRow(log, state.name, state.first, end, size))
             else:
                 group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
@@ -349,7 +388,8 @@ class GroupingStore(Places, ABC):
                 logger.warning("commits succeed again; %d messages were refused", self._refused)
                 self._refused = None
             self._succeeded(group, group.outcome)
-            self.on_commit(Committed(group.appended, None, bool(group.outcome.entries.added)))
+            appended = [*group.appended, *self._absorb(self._clock())] if group.settled else group.appended
+            self.on_commit(Committed(appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
                 logger.error("%s; messages are refused until commits succeed again", error)
@@ -362,6 +402,11 @@ class GroupingStore(Places, ABC):
             state = self._logs[log]
             state.next = end
             state.bytes += group.sizes[log]
+        for settlement in group.settled:
+            self._settled(settlement)
+        if self._accounted and (MEMORY, next(iter(self._accounted))) in group.state:
+            self._accounted.clear()
+            self._filled.clear()
         self._retry_at = 0.0
         self._moves_kept += bool(group.moved)
         self._ledger.kept(outcome.entries)
@@ -390,7 +435,7 @@ class GroupingStore(Places, ABC):
         self._uncounted_logs.clear()
         self._uncounted_commits = self._uncounted_bytes = 0
         if len(self._sequences) > self._limits.addresses_cached_max:
-            self._sequences.clear()
+            self._sequences = {address: self._sequences[address] for address in self._blocks}
 
     def _failed(self, group: Group) -> None:
         """Give up what was appended; keep the rest for the next group."""
@@ -400,7 +445,8 @@ class GroupingStore(Places, ABC):
         self._dropped |= group.dropped
         self._ledger.failed(group.losses)
         self._given_up[:0] = [given for given in group.given_up if not given.if_kept]
-        self._state = {**group.state, **self._state}
+        self._state = {**{key: value for key, value in group.state.items() if key[0] != MEMORY}, **self._state}
+        self._not_settled(group)
         self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
         self._lazy_since = self._clock()
         self._retry_at = self._lazy_since + self._limits.retry_delay_s

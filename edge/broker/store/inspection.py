@@ -18,6 +18,7 @@ from edge.broker.store.faults import meaning
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.schema import APPLICATION_ID
 from edge.broker.store.segment import Row
+from edge.broker.store.tail import MEMORY, Mark, unpack_mark
 
 BUSY_S: Final = 10.0
 """How long a tool waits for the gateway's lock on the file."""
@@ -34,7 +35,9 @@ class LogFacts(NamedTuple):
     next: int
     bytes: int
     counted: int
-    """`next` as table ``log`` has it: it lags behind the segments (README.md)."""
+    """`next` as table ``log`` has it: it lags behind the segments, or, of a log kept in memory, is ahead."""
+    reached: int
+    """As `next`, less what is only reserved: where a log kept in memory ended when it was written last."""
 
 
 class CursorFacts(NamedTuple):
@@ -126,6 +129,7 @@ class Inspection:
     def logs(self) -> list[LogFacts]:
         """Every log with what was committed since it was counted: O(logs), and at most a few hundred rows more."""
         found = []
+        marks = {mark.log: mark.base for mark in self.marks() if mark.address is None}
         with self._meaning("reading the logs"):
             rows = self.connection.execute("SELECT log, name, first, next, bytes FROM log ORDER BY log").fetchall()
             for log, name, first, counted, size in rows:
@@ -134,8 +138,17 @@ class Inspection:
                     "WHERE key >= ? AND key <= ?",
                     (key_of(log, counted), key_of(log, POSITION_MAX)),
                 ).fetchone()
-                found.append(LogFacts(log, name, first, max(counted, end or 0), size + (more or 0), counted))
+                end = max(counted, end or 0)
+                found.append(LogFacts(log, name, first, end, size + (more or 0), counted, marks.get(log, end)))
         return found
+
+    def marks(self) -> list[Mark]:
+        """What logs kept in memory have reserved, or had: one of positions for each such log."""
+        rows = self.query("SELECT key, value FROM state WHERE kind = ?", (MEMORY,))
+        try:
+            return [unpack_mark(str(key), value if isinstance(value, bytes) else b"") for key, value in rows]
+        except ValueError as error:
+            raise StoreDamaged(str(error)) from error
 
     def cursors(self) -> list[CursorFacts]:
         """Every cursor."""

@@ -45,6 +45,16 @@ POSITIONS_LOST_MAX: Final = 1 << 32
 CHECK_LINES_MAX: Final = 100
 """Lines SQLite's own check may answer (its default)."""
 
+MEMORY_MESSAGE_BYTES: Final = 64
+"""What a message that is in memory only takes beyond its body, about: the bytes object and its share of the run."""
+MEMORY_HOLDERS_MAX: Final = 64
+"""Cursors of a log up to which each message in memory is looked at for who still wants it; with more of them everything
+above the slowest is kept and written, as looking would cost more."""
+MEMORY_LOOK_S: Final = 0.5
+"""Shortest time between two looks at what has been in memory for too long."""
+OFFSET_MAX: Final = (1 << 31) - 1
+"""Positions a sparse segment may span before it is told in two: an offset in it has 32 bits."""
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What one store may use; the defaults fit a gateway with 512 MiB of memory and an SD card."""
@@ -58,6 +68,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_bytes_max: int = 4 * MIB
     """Bytes of messages that wait for company at most: what a power cut may take before anybody was told otherwise, and
     what a commit is worth on any card."""
+    memory_window_s: float = 5.0
+    """``durability: memory``: the longest a message waits in memory for its acknowledgements before it is written. What
+    a power cut may take; longer than any consumer that is there needs, an uplink over a satellite included."""
+    memory_bytes_max: int = 4 * MIB
+    """Bytes in memory of one log (bodies and `MEMORY_MESSAGE_BYTES` each) from which they are written at once; at twice
+    as many the log takes messages only as fast as the medium does."""
+    memory_total_bytes_max: int = 32 * MIB
+    """The same bound over all logs: a sixteenth of the memory of a small Pi."""
+    memory_settle_s: float = 60.0
+    """How often cursors and counters of a log are written while all its messages are taken from memory: a few pages a
+    minute, and what the ledger names after a crash is no older."""
+    memory_reserve_s: float = 120.0
+    """Numbers are reserved for about as long, at the present rate: twice the time between two settlements."""
+    memory_reserve_min: int = 64
+    """Fewest numbers reserved: what the ledger names after a crash for an address that sends now and then."""
+    memory_reserve_max: int = 1 << 20
+    """Most numbers reserved, which is 2 s at the highest rate seen: a crash must not make a hub believe in more."""
+    memory_idle_s: float = 3600.0
+    """An address that sent nothing for so long gives back its reservation."""
+    memory_addresses_max: int = 16_384
+    """Addresses that may have a reservation, about 300 bytes each; others are written before they are acknowledged."""
     retry_delay_s: float = 1.0
     """Pause before state kept from a failed commit is tried again by itself; a new append tries at once."""
     counted_commits_max: int = 64

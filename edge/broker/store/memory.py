@@ -73,6 +73,10 @@ class MemoryStore(GroupingStore):
             taken.append(Stored(stored.position + skipped, stored.sequence + skipped, run))
         self._post(partial(done, taken))
 
+    def _written(self, log: int, before: int) -> int:
+        kept = [stored for stored in self._kept.get(log, ()) if stored.position < before]
+        return kept[-1].position + len(kept[-1].run.bodies) if kept else 0
+
     def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
         return {address: self._counters[address] for address in addresses if address in self._counters}
 
@@ -98,6 +102,8 @@ class MemoryStore(GroupingStore):
         self._kept.clear()
 
     def _keep(self, group: Group) -> Outcome:
+        for settlement in group.settled:
+            self._kept.setdefault(settlement.log, []).extend(settlement.runs)
         for log, stored in group.appended:
             if stored.run.bodies:
                 self._kept.setdefault(log, []).append(stored)

@@ -27,6 +27,7 @@ from edge.broker.store.group import (
 from edge.broker.store.ledger import OpenLedger
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX, Limits
 from edge.broker.store.progress import Progress
+from edge.broker.store.tail import Tail
 
 
 class Places:
@@ -41,6 +42,8 @@ class Places:
         self._cursor_last = 0
         self._delays: dict[int, float] = {}
         """Seconds appends may wait, of logs where they may."""
+        self._tails: dict[int, Tail] = {}
+        """Of logs that are kept in memory."""
         # the open group
         self._new_logs: list[int] = []
         self._opened: set[int] = set()
@@ -113,11 +116,6 @@ class Places:
     def narrow(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         self._cursors[cursor].wants = wants
 
-    def acknowledge(self, cursor: int, first: int, last: int) -> None:
-        state = self._cursors.get(cursor)
-        if state is not None and self._pass(state, first, last):
-            self._moved.add(cursor)
-
     def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
         state = self._cursors.get(cursor)
         if state is None:
@@ -152,7 +150,8 @@ class Places:
         progress.add(max(first, -1), last)
         if progress.position != before and (log.floor is None or log.floor == before):
             log.floor = None
-            self._reclaim[log.log] = None
+            if not self._tails or log.log not in self._tails or before < self._tails[log.log].written:
+                self._reclaim[log.log] = None
         return True
 
     def _add_log(self, state: LogState) -> None:

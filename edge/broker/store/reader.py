@@ -26,6 +26,10 @@ SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 """Rows of table ``segment`` in a range of keys."""
 
 
+FAILED: Final[Sequence[Stored]] = ()
+"""The answer when the medium could not be read, by identity."""
+
+
 class Request(NamedTuple):
     """Read ``position <= p < end`` of a log, about `bytes_max` of bodies; `done` gets the runs."""
 
@@ -72,11 +76,11 @@ class Reader:
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
+            runs = FAILED
             try:
                 runs = self.read(request)
             except sqlite3.Error as error:
                 logger.error("%s", meaning(error, f"read of log {request.log} at {request.position}"))  # noqa: TRY400
-                runs = []
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the answer any more
                 self._post(partial(request.done, runs))
 

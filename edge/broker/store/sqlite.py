@@ -23,10 +23,11 @@ from edge.broker.store.durations import Histogram
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, Holder, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
+from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.progress import Progress
 from edge.broker.store.reader import SCAN, Reader, Request
+from edge.broker.store.tail import MEMORY, Settlement, unpack_mark
 from edge.broker.store.writer import Job, Writer
 
 logger = logging.getLogger(__name__)
@@ -131,7 +132,15 @@ class SqliteStore(GroupingStore):
             after = rows[-1][0]
 
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
-        self._reader.submit(Request(log.log, position, log.next, bytes_max, done))
+        tail = self._tails.get(log.log)
+        end = log.next if tail is None else tail.written  # a rotten last segment reaches no further either
+        self._reader.submit(Request(log.log, position, end, bytes_max, done))
+
+    def _written(self, log: int, before: int) -> int:
+        base = log << POSITION_BITS
+        newest = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
+        rows = self._query(newest, (base, base | before))
+        return (rows[0][0] & POSITION_MAX) + rows[0][1] if rows else 0
 
     def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
         names = msgspec.json.encode(list(addresses)).decode()
@@ -187,6 +196,11 @@ class SqliteStore(GroupingStore):
     def _pack(self, group: Group) -> Iterator[segment.Row]:
         """The group's segments: one a log, more when there is more than a segment may hold."""
         bytes_max = self._limits.segment_bytes_max
+        for log, first, end in group.filled:
+            yield segment.encode(log << POSITION_BITS | first, self._boot, group.monotonic_ns, (), span=end - first)
+        for settlement in group.settled:
+            for key, span, runs in _covering(settlement, bytes_max):
+                yield segment.encode(key, self._boot, group.monotonic_ns, runs, span=span, packed=True)
         by_log: dict[int, list[Stored]] = {}
         for log, stored in group.appended:
             if stored.run.bodies:
@@ -217,6 +231,7 @@ class SqliteStore(GroupingStore):
             self._recount(state)
         for cursor in self._stored_cursors():
             self._add_cursor(cursor)
+        self._lost = [unpack_mark(key, value) for key, value in self.items(MEMORY)]
         for state in self._logs.values():  # what a crash kept from being deleted
             if self._floor(state, state.next) > state.first:
                 self._reclaim[state.log] = None
@@ -304,6 +319,21 @@ def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
             piece.append(part)
             size += part_size
     yield piece
+
+
+def _covering(settlement: Settlement, bytes_max: int) -> Iterator[tuple[int, int, Sequence[Stored]]]:
+    """(key, span, runs) of segments that hold what is settled and cover every position from its start on."""
+    base, place, tail_end = settlement.log << POSITION_BITS, settlement.start, settlement.tail_end
+    pieces = list(_chunks(settlement.runs, bytes_max)) if settlement.runs else []
+    ends = [piece[0].position for piece in pieces[1:]] + [tail_end]
+    for piece, end in zip(pieces, ends, strict=bool(pieces)):
+        if piece[-1].position - place > OFFSET_MAX:
+            yield base | place, piece[0].position - place, ()
+            place = piece[0].position
+        yield base | place, end - place, piece
+        place = end
+    if not pieces and settlement.writes and place < tail_end:  # something follows: nothing between is missing
+        yield base | place, tail_end - place, ()
 
 
 def _make_directory(directory: Path) -> None:

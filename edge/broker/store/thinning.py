@@ -15,7 +15,7 @@ from typing import Final
 from bridge.message import Run, Stored
 from edge.broker.store.contract import Summary
 from edge.broker.store.group import Thinned, Thinning
-from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
+from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.segment import Row, SegmentDamaged, decode, encode, is_packed
 
@@ -64,7 +64,8 @@ def _piece(connection: sqlite3.Connection, job: Thinning, done: Thinned) -> list
     try:
         for row in map(Row._make, cursor):
             apart = rows and row.key & POSITION_MAX != _end(rows[-1])
-            if apart or (rows and size + row.body_bytes > PIECE_BYTES) or _end(row) > job.limit:
+            wide = rows and _end(row) - (rows[0].key & POSITION_MAX) > OFFSET_MAX
+            if apart or wide or (rows and size + row.body_bytes > PIECE_BYTES) or _end(row) > job.limit:
                 break
             rows.append(row)
             size += row.body_bytes

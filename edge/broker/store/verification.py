@@ -162,6 +162,8 @@ class _Verification:
         self._next: dict[str, int] = {}
         self._boots: set[int] = set()
         self._known_gaps: set[tuple[int, int, int]] = set()
+        self._in_memory: set[int] = set()
+        """Logs that are kept in memory, or were: what was acknowledged there was never written."""
         self._holes = False
         self._seen: dict[str, Ranges] = {}
         self._home: dict[str, int] = {}
@@ -182,6 +184,7 @@ class _Verification:
             self._next = {str(name): int(str(end)) for name, end in rows}
             self._boots = {int(str(boot)) for (boot,) in inspection.query("SELECT boot FROM boot")}
             self._known_gaps = set(known_gaps(inspection))
+            self._in_memory = {mark.log for mark in inspection.marks()}
         self._report.logs, self._report.cursors = len(self._logs), len(self._cursors)
         self._report.addresses = len(self._next)
         self._all = sum(log.bytes for log in self._logs)
@@ -260,10 +263,10 @@ class _Verification:
             yield from self._segment(log, row, start)
             if start < log.counted and isinstance(row.body_bytes, int):
                 counted_bytes += row.body_bytes
-        if expected < log.next and self._first(log.log) <= expected:
+        if expected < log.next and log.log not in self._in_memory and self._first(log.log) <= expected:
             yield self._gap(log, expected, log.next - 1)
         steady = alive and self._full and self._first(log.log) == log.first
-        if not steady:
+        if not steady or log.log in self._in_memory:
             self._unsteady |= {address for address, home in self._home.items() if home == log.log}
         counted = self._counted_bytes(log)
         if steady and counted is not None and counted != counted_bytes and not self._holes:

@@ -225,6 +225,8 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     statements += _inserts(_SEGMENT, job.segments)
     statements += (("DELETE FROM cursor WHERE cursor = ?", (cursor,)) for cursor in sorted(group.dropped))
     statements += _inserts(_LOG, group.log_rows)
+    firsts = ((settled.first, settled.log) for settled in group.settled if settled.first is not None)
+    statements += (("UPDATE log SET first = ? WHERE log = ?", first) for first in firsts)
     statements += _inserts(_CURSOR, group.cursor_rows)
     statements += _inserts(_ADDRESS, list(group.counters.items()))
     statements += _inserts(

@@ -45,6 +45,12 @@ spec:
 """
 
 
+LOSS = (
+    "Address load: durability memory: acknowledged before they are on disk, messages that waited less than 5 s for "
+    "their consumers are lost with the power, and the ledger names them"
+)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "gateway.yaml"
@@ -72,7 +78,7 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
         "configuration version 1",
     ]
     assert err.splitlines() == [
-        "note: Address load: durability memory: kept, messages are written to disk as with fsync",
+        "note: " + LOSS,
         "note: MessagingUser default.alice: nobody is asked who he is, authenticationService is none",
     ]
     assert run([*arguments, "--json"]) == 0
@@ -133,7 +139,7 @@ def test_describe_hides_secrets_and_says_what_is_not_acted_on(data: Path, capsys
     assert "********" in out
     assert run(["describe", "addr", "load", "--json", "--data", str(data)]) == 0
     described = json.loads(capsys.readouterr().out)
-    assert described["notes"] == ["Address load: durability memory: kept, messages are written to disk as with fsync"]
+    assert described["notes"] == [LOSS]
 
 
 def test_diff_shows_changes_but_no_secret(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

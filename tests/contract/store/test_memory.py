@@ -1,0 +1,426 @@
+"""Logs kept in memory: named and read at once, written only when they wait, and after a crash the ledger says what of
+them may be gone."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bridge.message import Stored
+from edge.broker.store.contract import StoreFull
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.tail import MEMORY
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
+
+LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path / "store", LIMITS) if request.param == "sqlite" else memory_rig(LIMITS)
+    yield made
+    made.store.close()
+
+
+class Kept:
+    """A log in memory with one cursor, past its first commit: numbers are reserved for its address."""
+
+    def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
+        self.rig, self.name, self.address = rig, name, address
+        self.log = rig.store.log(name)
+        self.cursor = rig.store.open_cursor("c", self.log, 0)
+        rig.store.keep_in_memory(self.log, keep=True)
+        rig.store.append(self.log, run_of(b"first", address=address))
+        assert flush(rig)
+        self.rig.store.acknowledge(self.cursor, 0, 0)
+        rest(rig)
+
+    def take(self, *bodies: bytes, address: str | None = None) -> Stored:
+        stored = self.rig.store.append(self.log, run_of(*bodies, address=address or self.address))
+        assert stored is not None
+        return stored
+
+    def segments(self) -> int:
+        """Messages of the log on the medium."""
+        store = self.rig.store
+        if isinstance(store, SqliteStore):
+            rows = store._query("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
+            return int(rows[0][0])
+        return len(store._kept.get(self.log, []))  # type: ignore[attr-defined]
+
+
+def flush(rig: Rig) -> bool:
+    """Flush once, as things are due now."""
+    started = rig.store.flush()
+    while rig.store.committing:
+        rig.turn()
+    return started
+
+
+def rest(rig: Rig) -> None:
+    """Let cursor moves and deletions that are due be over."""
+    rig.now += 1
+    while flush(rig):
+        pass
+    rig.now += 1
+    while flush(rig):
+        pass
+
+
+def wait(rig: Rig, seconds: float) -> int:
+    """Commits while the clock goes on and the owner looks in four times a second."""
+    before = len(rig.commits)
+    for _ in range(round(seconds * 4)):
+        rig.now += 0.25
+        flush(rig)
+    return len(rig.commits) - before
+
+
+def crashed(rig: Rig, place: Path) -> Rig:
+    """The store as the medium has it now, opened again; the logs and cursors of `Kept` are narrowed by nobody."""
+    assert isinstance(rig.store, SqliteStore)
+    while rig.store.committing:
+        rig.turn()
+    shutil.copytree(rig.store._path.parent, place)
+    assert not verify(place / FILE_NAME).damaged
+    return sqlite_rig(place, LIMITS)
+
+
+class TestTaking:
+    def test_the_first_message_of_an_address_waits_for_the_disk_and_the_next_do_not(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.keep_in_memory(log, keep=True)
+        assert rig.store.append(log, run_of(b"0")) is None
+        assert flush(rig)
+        taken = rig.store.append(log, run_of(b"1", b"2"))
+        assert taken is not None
+        assert flat([taken]) == [(1, "plant/7/temp", 1, b"1"), (2, "plant/7/temp", 2, b"2")]
+        assert rig.store.append(log, run_of(b"3", address="other")) is None
+
+    def test_what_is_taken_is_there_at_once(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"1", b"2")
+        kept.take(b"3")
+        assert rig.store.bounds(kept.log)[1] == 4
+        assert rig.read_all(kept.log, 0, 1) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
+        assert rig.read_all(kept.log, 2) == [(n, kept.address, n, b"%d" % n) for n in (2, 3)]
+        assert rig.store.log_bytes(kept.log) == 3
+
+    def test_what_came_while_something_waited_for_the_disk_is_taken_after_it(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.keep_in_memory(log, keep=True)
+        rig.store.append(log, run_of(b"0"))
+        rig.store.flush()
+        assert rig.store.append(log, run_of(b"1")) is None
+        assert rig.store.append(log, run_of(b"2")) is None
+        while rig.store.committing:
+            rig.turn()
+        (commit,) = rig.commits
+        assert flat([stored for _, stored in commit.appended]) == [(n, "plant/7/temp", n, b"%d" % n) for n in range(3)]
+        assert rig.store.gathered == 0
+        assert rig.store.append(log, run_of(b"3")) is not None
+
+    def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        waited = 0
+        for _ in range(4000):
+            stored = rig.store.append(kept.log, run_of(b"x"))
+            if stored is None:
+                waited += 1
+                flush(rig)
+            end = rig.store.bounds(kept.log)[1]
+            rig.store.acknowledge(kept.cursor, end - 1, end - 1)
+            rig.now += 0.001
+            flush(rig)
+        assert waited == 0
+        assert len(rig.commits) < 30
+
+    def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        rig.store.drop_cursor(kept.cursor)
+        kept.take(b"x" * 100)
+        assert rig.store.log_bytes(kept.log) == 0
+
+    def test_more_addresses_than_may_be_reserved_go_by_the_medium(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        for n in range(LIMITS.memory_addresses_max + 2):
+            assert rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")) is None
+            flush(rig)
+        again = [
+            rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")) is None
+            for n in range(LIMITS.memory_addresses_max + 2)
+        ]  # fmt: skip
+        assert again == [False, False, True, True, True]
+
+
+class TestSettling:
+    def test_what_is_acknowledged_soon_is_never_written(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        commits = 0
+        for _ in range(100):
+            taken = kept.take(b"x" * 30)
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            commits += wait(rig, 0.5)
+        assert kept.segments() == 0
+        assert commits <= 4
+        assert rig.store.info().messages == 0
+        assert rig.store.info().bytes == 0
+
+    def test_what_waits_too_long_is_written(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"1")
+        assert wait(rig, 4.5) == 0
+        kept.take(b"2")
+        assert wait(rig, 1.5) == 1
+        assert kept.segments() >= 1
+        kept.take(b"3")
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"1", b"2", b"3"]
+        assert rig.store.log_bytes(kept.log) == 3
+        rig.store.acknowledge(kept.cursor, 1, 3)
+        rest(rig)
+        assert kept.segments() == 0
+        assert rig.store.log_bytes(kept.log) == 0
+
+    def test_only_what_somebody_waits_for_is_written(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        other = rig.store.open_cursor("other", kept.log, 0)
+        rig.store.narrow(other, lambda run: run.address == "plant/8")
+        rig.store.append(kept.log, run_of(b"0", address="plant/8"))
+        flush(rig)
+        kept.take(b"a", b"b", b"c")
+        kept.take(b"d", b"e", address="plant/8")
+        kept.take(b"f")
+        rig.store.acknowledge(kept.cursor, 1, 2)
+        rig.store.acknowledge(kept.cursor, 4, 7)
+        wait(rig, 6)
+        assert rig.read_all(kept.log, 2) == [
+            (3, kept.address, 2, b"b"),
+            (5, "plant/8", 1, b"d"),
+            (6, "plant/8", 2, b"e"),
+        ]
+
+    def test_what_nobody_wants_is_not_written(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        other = rig.store.open_cursor("other", kept.log, 0)
+        rig.store.narrow(other, lambda run: False)
+        taken = kept.take(b"x" * 10)
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        wait(rig, 20)
+        assert kept.segments() == 0
+        assert rig.store.log_bytes(kept.log) == 0
+
+    def test_above_its_bound_it_is_written_at_once_and_above_twice_as_much_nothing_is_taken(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        rig.store.flush()
+        size, taken = 500, 0
+        while rig.store.append(kept.log, run_of(b"x" * size)) is not None:
+            taken += 1
+            assert taken < 100
+        assert 2 * LIMITS.memory_bytes_max <= taken * (size + 64) < 2 * LIMITS.memory_bytes_max + 2 * size
+        assert flush(rig)
+        assert rig.store._held <= 64 + size
+        assert rig.store.log_bytes(kept.log) == size * (taken + 1)
+        assert len(rig.read_all(kept.log)) == taken + 1
+
+    def test_all_logs_together_have_a_bound(self, rig: Rig) -> None:
+        logs = [Kept(rig, f"queue {n}", f"q/{n}") for n in range(3)]
+        taken = 0
+        full: set[int] = set()
+        while len(full) < len(logs):
+            full = {k.log for k in logs if rig.store.append(k.log, run_of(b"x" * 400, address=k.address)) is None}
+            taken += 1
+            assert taken < 100
+        assert rig.store._held <= LIMITS.memory_total_bytes_max + 3 * 464
+
+    def test_cursors_are_written_now_and_then(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        taken = kept.take(b"x")
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        assert wait(rig, 59) == 0
+        assert wait(rig, 2) == 1
+        assert rig.store.cursors()[0].position == taken.position + 1
+        assert wait(rig, 300) == 0
+
+    def test_an_idle_address_gives_back_what_it_reserved(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"x")
+        rig.store.acknowledge(kept.cursor, 1, 1)
+        assert kept.address in rig.store._blocks
+        wait(rig, 4000)
+        assert kept.address not in rig.store._blocks
+        assert rig.store.append(kept.log, run_of(b"y")) is None
+        flush(rig)
+        assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
+
+    def test_evicting_reaches_what_is_in_memory(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        for n in range(10):
+            kept.take(b"%010d" % n)
+        rig.store.evict(kept.log, 100)
+        flush(rig)
+        assert rig.read_all(kept.log) == []
+        assert rig.store.log_bytes(kept.log) == 0
+        (entry,) = rig.store.losses(0, 10)
+        assert (entry.reason, entry.first, entry.last, entry.messages) == ("evicted", 1, 10, 10)
+
+    def test_a_log_goes_back_to_the_medium(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        kept.take(b"1")
+        rig.store.keep_in_memory(kept.log, keep=False)
+        assert rig.store.append(kept.log, run_of(b"2")) is None
+        flush(rig)
+        assert rig.store.append(kept.log, run_of(b"3")) is None
+        flush(rig)
+        assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
+        assert not rig.store._tails
+        assert not rig.store._blocks
+
+
+class TestFailing:
+    def test_it_takes_until_its_bound_and_goes_on_when_the_medium_does(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        fail_commits(rig)
+        bodies = []
+        for n in range(40):
+            body = Random(n).randbytes(500)  # no room is left, however it is packed
+            if rig.store.append(kept.log, run_of(body)) is not None:
+                bodies.append(body)
+            rig.now += 0.5
+            flush(rig)
+        assert 8 <= len(bodies) <= 16
+        errors = [commit.error for commit in rig.commits]
+        assert isinstance(errors[-1], StoreFull)
+        assert [body for *_, body in rig.read_all(kept.log)] == bodies
+        heal(rig)
+        wait(rig, 10)
+        assert rig.commits[-1].error is None
+        assert kept.segments() >= 1
+        assert [body for *_, body in rig.read_all(kept.log)] == bodies
+        assert rig.store.append(kept.log, run_of(b"on")) is not None
+
+
+class TestReopening:
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Iterator[Rig]:
+        made = sqlite_rig(tmp_path / "store", LIMITS)
+        yield made
+        made.store.close()
+
+    def test_nothing_is_lost_when_it_is_closed_in_order(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"1", b"2", b"3")
+        rig.store.acknowledge(kept.cursor, 2, 2)
+        rig.reopen()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        rig.store.account_for_lost()
+        rest(rig)
+        assert rig.store.losses(0, 10) == []
+        assert rig.read_all(kept.log) == [(1, kept.address, 1, b"1"), (3, kept.address, 3, b"3")]
+        rig.store.append(kept.log, run_of(b"4"))
+        flush(rig)
+        assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
+
+    def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        kept = Kept(rig)
+        kept.take(b"written", b"written too")
+        wait(rig, 6)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        (entry,) = again.store.losses(0, 10)
+        assert (entry.subscription, entry.address, entry.first, entry.reason) == ("c", kept.address, 3, MEMORY)
+        assert entry.last >= 3
+        assert entry.messages == entry.last - 2
+        assert [body for *_, body in again.read_all(kept.log)] == [b"written", b"written too"]
+        again.store.append(kept.log, run_of(b"next"))
+        flush(again)
+        (((position, _, sequence, _),),) = [flat([stored]) for _, stored in again.commits[-1].appended]
+        assert sequence == entry.last + 1
+        assert position > 3
+        assert again.store.cursor(kept.cursor).position == 1
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        rig.store.open_cursor("other", kept.log, 0)
+        rest(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        again.store.narrow(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
+        again.store.account_for_lost()
+        flush(again)
+        assert [entry.subscription for entry in again.store.losses(0, 10)] == ["c"]
+        again.store.close()
+
+    def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        tool = crashed(rig, tmp_path / "again")
+        tool.store.append(kept.log, run_of(b"imported"))
+        tool.store.close()
+        again = sqlite_rig(tmp_path / "again", LIMITS)
+        again.store.account_for_lost()
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        again.reopen()
+        again.store.account_for_lost()
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        assert [body for *_, body in again.read_all(kept.log)] == [b"imported"]
+        again.store.close()
+
+    def test_the_ledger_waits_for_a_medium_that_is_full(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        fail_commits(again)
+        again.store.put("filler", "x", b"x" * 100_000)
+        again.store.account_for_lost()
+        flush(again)
+        assert again.commits[-1].error is not None
+        assert again.store.losses(0, 10) == []
+        heal(again)
+        again.now += 10
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        assert [key for key, _ in again.store.items(MEMORY)] == [str(kept.log)]
+        again.store.close()
+
+    def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"rotten")
+        wait(rig, 6)
+        with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as other, other:
+            other.execute("UPDATE segment SET crc = crc + 1")
+        kept.take(b"in memory")
+        assert rig.read_all(kept.log) == [(2, kept.address, 2, b"in memory")]
+        flush(rig)
+        assert [(entry.reason, entry.messages) for entry in rig.store.losses(0, 10)] == [("damaged", 1)]
+        assert rig.store.cursor(kept.cursor).position == 2
+
+    def test_positions_stay_covered_over_a_gap_wider_than_an_offset(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"early")
+        wait(rig, 6)
+        state = rig.store._logs[kept.log]
+        state.next += 1 << 33  # as if so many had been taken and acknowledged
+        kept.rig.store._tails[kept.log].block.end += 1 << 34
+        kept.take(b"late")
+        rig.store.acknowledge(kept.cursor, 2, state.next - 2)
+        rig.reopen()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"early", b"late"]

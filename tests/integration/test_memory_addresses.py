@@ -1,0 +1,154 @@
+"""An address with `durability: memory`: what is taken from memory never reaches the card, and after a kill the lake
+says what became of every message that was acknowledged."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.verification import verify
+from tests.integration.test_gateway_clients import Client
+from tests.support.processes import Waypost, free_port, hub, wait_until
+
+RESOURCES = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0"}}, hub: {{url: "amqp://127.0.0.1:{port}"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}}}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.plant}},
+  spec: {{address: plant/#, type: topic, durability: memory, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.jobs}},
+  spec: {{address: jobs, type: queue, durability: memory}}}}
+"""
+
+
+class Gateway:
+    """A gateway whose addresses are in memory, and the hub it forwards to when there is one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.hub_port = folder, free_port()
+        (folder / "gateway.yaml").write_text(RESOURCES.format(port=self.hub_port))
+        arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(folder / "gateway.yaml"))
+        self.process = Waypost(folder / "gateway.log", *arguments)
+        self.file = folder / "gw" / FILE_NAME
+
+    def hub(self) -> Waypost:
+        return hub(self.folder, f"--amqp=127.0.0.1:{self.hub_port}")
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        found = self.folder / "hub" / "lake" / table
+        return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
+
+    def ask(self, statement: str) -> list[Any]:
+        connection = sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)
+        try:
+            return connection.execute(statement).fetchall()
+        finally:
+            connection.close()
+
+    def written_bytes(self) -> int:
+        """Bytes the process has written to files so far."""
+        lines = Path(f"/proc/{self.process.pid}/io").read_text().splitlines()
+        return int(dict(line.split(": ") for line in lines)["write_bytes"])
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Gateway]:
+    made = Gateway(tmp_path)
+    with made.process:
+        yield made
+
+
+def numbers(ledger: list[dict[str, Any]]) -> set[int]:
+    return {n for entry in ledger for n in range(entry["first_sequence"], entry["last_sequence"] + 1)}
+
+
+def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) -> None:
+    body, sent = b"x" * 1000, 2000
+    with gateway.hub(), Client(gateway.process, "d") as client:
+        client.publish("plant/7", body, 1)
+        wait_until(lambda: len(gateway.rows("telemetry")) == 1, timeout_s=60, what="the first message has landed")
+        before = gateway.written_bytes()
+        for _ in range(sent):
+            client.client.publish("plant/7", body, 1)
+        client.publish("plant/7", body, 1)
+        wait_until(lambda: len(gateway.rows("telemetry")) == sent + 2, timeout_s=60, what="all has landed")
+        written = gateway.written_bytes() - before
+    rows = gateway.rows("telemetry")
+    assert sorted(row["sequence"] for row in rows) == list(range(sent + 2))
+    assert written < 0.2 * sent * len(body)
+    assert gateway.rows("ledger") == []
+
+
+def test_a_queue_is_delivered_from_memory_and_kept_for_who_is_away(gateway: Gateway) -> None:
+    with Client(gateway.process, "p") as producer:
+        with Client(gateway.process, "c") as consumer:
+            consumer.subscribe("jobs", 1)
+            for n in range(100):
+                producer.publish("jobs", b"%d" % n, 1)
+            assert consumer.bodies(100) == [b"%d" % n for n in range(100)]
+        for n in range(100, 150):
+            producer.publish("jobs", b"%d" % n, 1)
+        wait_until(
+            lambda: gateway.ask("SELECT sum(body_bytes) FROM segment")[0][0] == 150, timeout_s=30, what="it is written"
+        )
+        gateway.process.kill()
+    gateway.process.start()
+    with Client(gateway.process, "c") as consumer:
+        consumer.subscribe("jobs", 1)
+        assert consumer.bodies(50) == [b"%d" % n for n in range(100, 150)]
+
+
+def test_after_a_kill_every_acknowledged_message_is_in_the_lake_or_its_ledger(gateway: Gateway) -> None:
+    with Client(gateway.process, "d") as client:
+        for n in range(60):
+            client.publish("plant/7", b"written %d" % n, 1)
+        wait_until(
+            lambda: gateway.ask("SELECT count(*) FROM segment")[0][0] > 1, timeout_s=30, what="the first are settled"
+        )
+        late = 0
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            client.publish("plant/7", b"in memory", 1)
+            late += 1
+        gateway.process.kill()
+    assert not verify(gateway.file).damaged
+    gateway.process.start()
+    with Client(gateway.process, "d") as client:
+        client.publish("plant/7", b"newest", 1)
+        with gateway.hub():
+            wait_until(
+                lambda: any(row["body"] == b"newest" for row in gateway.rows("telemetry")),
+                timeout_s=60,
+                what="the newest has landed",
+            )
+            wait_until(lambda: bool(gateway.rows("ledger")), timeout_s=60, what="the ledger has landed")
+    telemetry, ledger = gateway.rows("telemetry"), gateway.rows("ledger")
+    landed = {row["sequence"] for row in telemetry}
+    newest = max(landed)
+    assert len(landed) == len(telemetry)
+    assert landed | numbers(ledger) == set(range(newest + 1))
+    assert {row["body"] for row in telemetry} >= {b"written %d" % n for n in range(60)}
+    assert newest >= 60 + late
+    assert {(entry["address"], entry["reason"]) for entry in ledger} == {("plant/7", "memory")}
+    assert "were in memory only" in gateway.process.log.read_text()
+
+
+def test_nothing_is_lost_by_stopping_in_order(gateway: Gateway) -> None:
+    with Client(gateway.process, "d") as client:
+        for n in range(50):
+            client.publish("plant/7", b"%d" % n, 1)
+    assert gateway.process.stop() == 0
+    assert not verify(gateway.file).findings
+    assert gateway.ask("SELECT next FROM address WHERE name = 'plant/7'") == [(50,)]
+    assert gateway.ask("SELECT count(*) FROM ledger") == [(0,)]

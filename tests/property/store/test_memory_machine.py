@@ -1,0 +1,221 @@
+"""Any use of logs that are kept in memory, with crashes at any moment: no name twice, nothing lost that the ledger does
+not name, and no cursor that waits for what is not there."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from bridge.message import Stored
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.tail import MEMORY
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
+
+LIMITS = Limits(
+    segment_bytes_max=60,
+    counted_commits_max=3,
+    reclaim_rows_max=2,
+    addresses_cached_max=2,
+    memory_bytes_max=600,
+    memory_total_bytes_max=1500,
+    memory_reserve_min=4,
+    memory_reserve_max=40,
+    memory_addresses_max=4,
+    memory_idle_s=600,
+    page_bytes=512,
+)
+LOGS = st.sampled_from(["a", "b"])
+ADDRESSES = st.sampled_from(["p", "q", "r"])
+CURSORS = st.sampled_from(["x", "y"])
+BODIES = st.lists(st.binary(max_size=15), min_size=1, max_size=6)
+Name = tuple[str, int]
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """`promised` is what senders were told is safe, `done` what each cursor has acknowledged of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.rig: Rig
+        self.promised: dict[str, dict[int, tuple[Name, bytes]]] = {"a": {}, "b": {}}
+        self.given: set[Name] = set()
+        self.done: dict[tuple[str, str], set[int]] = {}
+        self.crashed = False
+
+    @initialize()
+    def start(self) -> None:
+        self.rig = sqlite_rig(self.directory / "0", LIMITS)
+        self.begin()
+
+    def begin(self, *, keep: bool = True) -> None:
+        """As a router does: logs and cursors first, then what a crash left, then how each log is kept."""
+        store = self.rig.store
+        for log in "ab":
+            for cursor in "xy":
+                number = store.open_cursor(cursor, store.log(log), 0)
+                self.done.setdefault((cursor, log), set())
+                if log == "b" and cursor == "y":
+                    store.narrow(number, lambda run: run.address != "q")
+        store.account_for_lost()
+        for log in "ab":
+            store.keep_in_memory(store.log(log), keep=keep)
+
+    def teardown(self) -> None:
+        self.rig.store.close()
+        assert not verify(self.path()).damaged, verify(self.path()).findings
+        shutil.rmtree(self.directory)
+
+    def path(self) -> Path:
+        assert isinstance(self.rig.store, SqliteStore)
+        return self.rig.store._path
+
+    def promise(self, log: str, stored: Stored) -> None:
+        for position, address, sequence, body in flat([stored]):
+            name = (address, sequence)
+            assert name not in self.given, f"{name} is given twice"
+            assert position not in self.promised[log], f"position {position} is given twice"
+            assert position > max(self.promised[log], default=-1)
+            self.given.add(name)
+            self.promised[log][position] = (name, body)
+
+    @rule(log=LOGS, address=ADDRESSES, bodies=BODIES)
+    def append(self, log: str, address: str, bodies: list[bytes]) -> None:
+        stored = self.rig.store.append(self.rig.store.log(log), run_of(*bodies, address=address))
+        if stored is not None:
+            self.promise(log, stored)
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 6.0, 70.0, 700.0]))
+    def flush(self, seconds: float) -> None:
+        self.rig.now += seconds
+        before = len(self.rig.commits)
+        self.rig.store.flush()
+        self.finish(before)
+
+    def finish(self, before: int) -> None:
+        while self.rig.store.committing:
+            self.rig.turn()
+        for commit in self.rig.commits[before:]:
+            for log, stored in commit.appended:
+                self.promise("ab"[log - 1], stored)
+
+    @rule(log=LOGS, address=ADDRESSES, bodies=BODIES, seconds=st.sampled_from([0.0, 6.0]))
+    def append_during_a_commit(self, log: str, address: str, bodies: list[bytes], seconds: float) -> None:
+        self.rig.now += seconds
+        before = len(self.rig.commits)
+        self.rig.store.flush()
+        self.append(log, address, bodies)
+        self.acknowledge_all(log, "x")
+        self.finish(before)
+
+    @rule(log=LOGS, name=CURSORS, data=st.data())
+    def acknowledge(self, log: str, name: str, data: st.DataObject) -> None:
+        positions = sorted(self.promised[log])
+        if positions:
+            first = data.draw(st.integers(0, len(positions) - 1))
+            last = data.draw(st.integers(first, min(first + 9, len(positions) - 1)))
+            self.ack(log, name, positions[first], positions[last])
+
+    @rule(log=LOGS, name=CURSORS)
+    def acknowledge_all(self, log: str, name: str) -> None:
+        if self.promised[log]:
+            self.ack(log, name, 0, max(self.promised[log]))
+
+    def ack(self, log: str, name: str, first: int, last: int) -> None:
+        number = self.rig.store.log(log)
+        self.rig.store.acknowledge(self.rig.store.open_cursor(name, number, 0), first, last)
+        self.done[name, log] |= {p for p in self.promised[log] if first <= p <= last}
+
+    @rule(log=LOGS, keep=st.booleans())
+    def configure(self, log: str, keep: bool) -> None:
+        self.rig.store.keep_in_memory(self.rig.store.log(log), keep=keep)
+
+    @rule()
+    def a_commit_fails(self) -> None:
+        assert isinstance(self.rig.store, SqliteStore)
+        writer = self.rig.store._writer._connection
+        writer.execute("PRAGMA busy_timeout = 0").fetchall()
+        other = sqlite3.connect(self.path(), isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        self.rig.now += 6
+        before = len(self.rig.commits)
+        self.rig.store.flush()
+        self.finish(before)
+        other.execute("ROLLBACK")
+        other.close()
+
+    @rule()
+    def reopen(self) -> None:
+        before = len(self.rig.commits)
+        self.rig.reopen()
+        self.finish(before)
+        self.begin()
+
+    @rule(keep=st.booleans())
+    def crash(self, keep: bool) -> None:
+        """Go on with a copy of the files as they are."""
+        place = self.directory / str(len(list(self.directory.iterdir())))
+        place.mkdir()
+        for path in self.path().parent.iterdir():
+            shutil.copyfile(path, place / path.name)
+        self.rig.store.close()
+        while not self.rig.posted.empty():
+            self.rig.posted.get()
+        assert not verify(place / FILE_NAME).damaged, verify(place / FILE_NAME).findings
+        self.rig = sqlite_rig(place, LIMITS)
+        self.crashed = True
+        self.begin(keep=keep)
+        before = len(self.rig.commits)
+        while self.rig.store.flush():
+            self.finish(before)
+            before = len(self.rig.commits)
+
+    @invariant()
+    def what_was_promised_is_there_or_in_the_ledger(self) -> None:
+        store = self.rig.store
+        lost = {
+            (e.subscription, e.address, n) for e in store.losses(0, 10_000) for n in range(e.first, e.last + 1)
+        }  # fmt: skip
+        assert self.crashed or not lost
+        for log, promised in self.promised.items():
+            there = {position: name for position, *name, _ in self.rig.read_all(store.log(log))}
+            for position, (name, _) in promised.items():
+                for cursor in "xy":
+                    owed = not (log == "b" and cursor == "y" and name[0] == "q")
+                    if owed and position not in self.done[cursor, log]:
+                        assert there.get(position) == [*name] or (cursor, *name) in lost, (log, position, name, cursor)
+
+    @invariant()
+    def what_is_read_is_what_was_taken(self) -> None:
+        for log, promised in self.promised.items():
+            for position, address, sequence, body in self.rig.read_all(self.rig.store.log(log)):
+                assert promised[position] == ((address, sequence), body)
+
+    @invariant()
+    def memory_is_bounded(self) -> None:
+        store = self.rig.store
+        for tail in store._tails.values():
+            assert tail.cost <= 2 * LIMITS.memory_bytes_max + 6 * 80
+            assert tail.cost == sum(taken.size + 64 * len(taken.stored.run.bodies) for taken in tail.taken)
+        assert store._held == sum(tail.cost for tail in store._tails.values())
+        assert len(store._blocks) <= LIMITS.memory_addresses_max
+
+    @invariant()
+    def only_tails_have_reservations(self) -> None:
+        store = self.rig.store
+        assert {a for tail in store._tails.values() for a in tail.addresses} == store._blocks.keys()
+        assert all(log.isdecimal() for key, _ in store.items(MEMORY) for log in [key.partition(" ")[0]])
+
+
+TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
