@@ -256,3 +256,24 @@ def _print_status(document: dict[str, Any]) -> None:
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
     Console().print(table)
+    rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
+    if rooms or document["store"]["quota"] is not None:
+        _print_room(document["store"])
+
+
+def _print_room(store: dict[str, Any]) -> None:
+    """What addresses keep and may keep, in the order in which they give way."""
+    from rich.console import Console
+    from rich.table import Table
+
+    def size(count: int | None) -> str:
+        return "-" if count is None else f"{count / 1e6:,.1f}"
+
+    full = "the card is at its floor" if store["at_floor"] else f"space: {size(store['quota'])} MB"
+    table = Table(title=f"Room, MB ({full})", title_justify="left", box=None, pad_edge=False)
+    for name in ("address", "used", "quota", "reserve", "when full", "priority", "refused"):
+        table.add_column(name, justify="left" if name in ("address", "when full") else "right")
+    for room in store["room"]:
+        sizes = (size(room[name]) for name in ("used", "quota", "reserve"))
+        table.add_row(room["address"], *sizes, room["when_full"], str(room["priority"]), f"{room['refused']:,}")
+    Console().print(table)

@@ -185,6 +185,9 @@ class Gateway:
                 "bytes": info.bytes,
                 "file_bytes": info.file_bytes,
                 "memory_bytes": info.memory_bytes,
+                "quota": router.quotas.space_bytes,
+                "at_floor": router.quotas.closed,
+                "room": [room._asdict() for room in router.quotas.rooms()],  # type: ignore[misc]  # as RoomStatus
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "uplink": self._uplink_status(),

@@ -84,6 +84,8 @@ class AddressPolicy(msgspec.Struct, frozen=True, kw_only=True):
     reserve_bytes: int = 0
     """Bytes of the space's store that no other address may take from this one."""
     when_full: WhenFull = WhenFull.REJECT
+    priority: int = 4
+    """0 to 9: who gives way when the space or the card is full, the lower first among those alike in `when_full`."""
     durability: Durability = Durability()
     consumers_max: int | None = None
     """Consumers at one time; None for no bound. Of a subscription: 1 unless configured."""

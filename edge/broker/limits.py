@@ -67,6 +67,9 @@ and names what goes, so it should not be every commit."""
 EVICT_AHEAD_BYTES_MAX: Final = MIB
 """The most it gives up ahead."""
 
+YIELDING_LOGS_MAX: Final = 8
+"""Logs of one address that give way to what comes for another, in one go: each is an eviction in the commit."""
+
 FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
 """Free space above the floor at which messages are taken again, so that it does not flap."""
 

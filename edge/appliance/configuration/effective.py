@@ -278,6 +278,7 @@ def _address(spec: AddressSpec) -> AddressConfiguration:
         quota_bytes=quota.bytes if quota is not None else None,
         reserve_bytes=quota.reserve if quota is not None else 0,
         when_full=spec.when_full,
+        priority=spec.priority,
         durability=spec.durability,
         consumers_max=consumers_max,
     )

@@ -186,6 +186,7 @@ class AddressSpec(Part, frozen=True, kw_only=True):
     expiry: str | None = None
     quota: Quota | None = None
     when_full: WhenFull = WhenFull.REJECT
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 4
     durability: DurabilityWord = Durability()
     forwarders: list[ForwarderPart] = []
 

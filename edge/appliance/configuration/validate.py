@@ -32,7 +32,7 @@ from edge.appliance.configuration.resources import (
     error_at,
 )
 from edge.broker.addresses import AddressType
-from edge.broker.configuration import Authentication, Direction, Durability, WhenFull
+from edge.broker.configuration import AddressPolicy, Authentication, Direction, Durability, WhenFull
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX, Limits
@@ -292,6 +292,7 @@ def _policy(resource: Resource, spec: AddressSpec) -> Errors:
             "expiry": spec.expiry is not None,
             "quota": spec.quota is not None,
             "whenFull": spec.when_full is not WhenFull.REJECT,
+            "priority": spec.priority != AddressPolicy().priority,
             "durability": spec.durability != Durability(),
             "forwarders": bool(spec.forwarders),
         }

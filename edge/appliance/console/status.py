@@ -44,12 +44,30 @@ class Commits(TypedDict):
     buckets: Sequence[tuple[float, int]]
 
 
+class RoomStatus(TypedDict, total=False):
+    """What one `Address` resource keeps and may keep, bytes of bodies; `refused` messages had no room."""
+
+    address: str
+    used: int
+    quota: int | None
+    reserve: int
+    when_full: str
+    priority: int
+    refused: int
+
+
 class StoreStatus(TypedDict, total=False):
+    """`room`: in the order in which addresses give way when there is none; `quota`: of the whole space;
+    `at_floor`: the medium has as little free space as messages must leave."""
+
     messages: int
     bytes: int
     file_bytes: int
     memory_bytes: int
     """Bytes of bodies that are in memory only (``durability: memory``): what a power cut would take."""
+    quota: int | None
+    at_floor: bool
+    room: Sequence[RoomStatus]
     commits: Commits
 
 

@@ -291,8 +291,11 @@ class Store(Protocol):
         None where there is no medium."""
         ...
 
-    def evict(self, log: int, size: int) -> None:
+    def evict(self, log: int, size: int, at_most: int | None = None) -> None:
         """Give up the oldest messages of a log, `size` bytes of bodies or a little more, in the open group.
+
+        With `at_most` no byte beyond that goes: less than `size` may, if the next message is too large. Without it
+        whole segments go.
 
         What some cursor had not acknowledged (and `narrow` says it wanted) becomes ledger entries of that commit, with
         reason ``evicted``. Asking again before the commit adds up. Less is evicted when the log holds less, or more
@@ -300,7 +303,7 @@ class Store(Protocol):
         """
         ...
 
-    def thin(self, log: int, size: int) -> None:
+    def thin(self, log: int, size: int, at_most: int | None = None) -> None:
         """Free `size` bytes of bodies of a log or a little more by summing up its oldest messages (`summary` says how),
         and by evicting the oldest where that is not enough. Otherwise as `evict`; the reason is ``thinned``.
 

@@ -104,6 +104,8 @@ class Eviction(NamedTuple):
     holders: Sequence[Holder]
     now_ns: int
     """UTC."""
+    at_most: int | None = None
+    """Bytes of bodies that may go, to the message; None: whole segments go."""
 
 
 class Evicted(NamedTuple):
@@ -113,6 +115,8 @@ class Evicted(NamedTuple):
     first: int
     bytes: int
     losses: Sequence[Loss] = ()
+    cut: bool = False
+    """A segment was cut in two, so that one begins where none began."""
 
 
 class Thinning(NamedTuple):
@@ -128,6 +132,8 @@ class Thinning(NamedTuple):
     read_bytes_max: int
     holders: Sequence[Holder]
     now_ns: int
+    at_most: int | None = None
+    """As in `Eviction`."""
 
 
 @dataclass(slots=True)
@@ -194,6 +200,8 @@ class Group:
     """Noted for the ledger, whatever becomes of what is appended."""
     evicting: dict[int, int] = field(default_factory=dict)
     """Bytes asked to be evicted, by log."""
+    at_most: dict[int, int | None] = field(default_factory=dict)
+    """The most that may go of a log that gives way."""
     evictions: list[Eviction] = field(default_factory=list)
     thinning: dict[int, int] = field(default_factory=dict)
     """Bytes asked to be freed by thinning, by log."""

@@ -287,6 +287,7 @@ class GroupingStore(Tails, ABC):
         group.given_up, self._given_up = self._given_up, []
         group.evicting, self._evicting = self._evicting, {}
         group.thinning, self._thinning = self._thinning, {}
+        group.at_most, self._at_most = self._at_most, {}
         group.losses = self._ledger.take()
         self._sealed = group
         group.monotonic_ns = int(now * 1e9)

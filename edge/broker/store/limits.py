@@ -104,7 +104,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     reclaim_logs_max: int = 8
     """Logs one commit deletes from; the others take their turn in the next."""
     evict_bytes_max: int = 8 * MIB
-    """Bytes of bodies one commit may evict: they are read to name what is lost, about 30 ms on a Pi."""
+    """Bytes of bodies one commit may evict, or twice what it appends when that is more, so that it keeps up: they are
+    read to name what is lost, about 30 ms on a Pi."""
     thin_bytes_max: int = 8 * MIB
     """Bytes of bodies one commit may read to thin them: about 80 000 readings, 0.3 s on the writer's thread of a PC."""
     ledger_entries_max: int = 10_000

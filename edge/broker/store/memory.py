@@ -29,7 +29,8 @@ from edge.broker.store.ledger import Entries
 from edge.broker.store.limits import Limits
 from edge.broker.store.losses import losses_of
 from edge.broker.store.progress import unpack
-from edge.broker.store.thinning import INTERVALS_S, THINNED, summed_up
+from edge.broker.store.segment import split
+from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 
 class MemoryStore(GroupingStore):
@@ -142,8 +143,7 @@ class MemoryStore(GroupingStore):
         acknowledged = [stored for stored in old if _acknowledged(stored, job.holders)]
         self._kept[job.log] = sorted([*acknowledged, *open_, *rest], key=_position)
         if done.freed < job.bytes:
-            missing = job.bytes - done.freed
-            evicted.append(self._evict(Eviction(job.log, job.first, job.limit, missing, job.holders, job.now_ns)))
+            evicted.append(self._evict(rest_of(job, done)))
         return done
 
     def _enter(self, losses: Sequence[Loss]) -> Entries:
@@ -156,8 +156,14 @@ class MemoryStore(GroupingStore):
         runs = self._kept.get(eviction.log, [])
         freed, until, gone = 0, eviction.first, list[Stored]()
         while runs and freed < eviction.bytes and runs[0].position < eviction.limit:
+            size = sum(map(len, runs[0].run.bodies))
+            if eviction.at_most is not None and freed + size > eviction.at_most:
+                if len(runs[0].run) == 1:
+                    break
+                runs[0:1] = split(runs[0], 1)
+                continue
             gone.append(runs.pop(0))
-            freed += sum(map(len, gone[-1].run.bodies))
+            freed += size
             until = gone[-1].position + len(gone[-1].run.bodies)
         losses = list(losses_of(eviction.holders, gone, EVICTED, eviction.now_ns))
         return Evicted(eviction.log, until, freed, losses)

@@ -51,6 +51,7 @@ class Places:
         self._given_up: list[GivenUp] = []
         self._evicting: dict[int, int] = {}
         self._thinning: dict[int, int] = {}
+        self._at_most: dict[int, int | None] = {}
         self._ledger = OpenLedger(limits)
         self._urgent = False
         self._batch_due: float | None = None
@@ -128,14 +129,19 @@ class Places:
             self._ledger.note(losses)
         self._urgent = True
 
-    def evict(self, log: int, size: int) -> None:
-        self._evicting[log] = self._evicting.get(log, 0) + size
-        self._urgent = True
+    def evict(self, log: int, size: int, at_most: int | None = None) -> None:
+        self._give_way(self._evicting, log, size, at_most)
+
+    def thin(self, log: int, size: int, at_most: int | None = None) -> None:
+        self._give_way(self._thinning, log, size, at_most)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def thin(self, log: int, size: int) -> None:
-        self._thinning[log] = self._thinning.get(log, 0) + size
+    def _give_way(self, asked: dict[int, int], log: int, size: int, at_most: int | None) -> None:
+        before = asked.get(log, 0)
+        unbounded = at_most is None or (log in self._at_most and self._at_most[log] is None)
+        self._at_most[log] = None if unbounded or at_most is None else before + at_most
+        asked[log] = before + size
         self._urgent = True
 
     def _pass(self, state: CursorState, first: int, last: int) -> bool:
@@ -176,18 +182,18 @@ class Places:
 
     def _choose_evictions(self, group: Group) -> None:
         """What to evict, with all it takes to name what is lost by it; a group that evicts counts (see README.md)."""
-        left, now_ns = self._limits.evict_bytes_max, time.time_ns()
+        left, now_ns = max(self._limits.evict_bytes_max, 2 * group.size), time.time_ns()
         for log, size in group.evicting.items():
             state = self._logs[log]
             holders = self._holders(state, group)
-            group.evictions.append(Eviction(log, state.first, state.next, min(size, left), holders, now_ns))
+            now, most = min(size, left), group.at_most[log]
+            group.evictions.append(Eviction(log, state.first, state.next, now, holders, now_ns, most))
             left = max(0, left - size)
         for log, size in group.thinning.items():
             state = self._logs[log]
-            span = (*state.thinned_to, state.first, state.next)
-            group.thinnings.append(
-                Thinning(log, *span, size, self._limits.thin_bytes_max, self._holders(state, group), now_ns)
-            )
+            span, holders = (*state.thinned_to, state.first, state.next), self._holders(state, group)
+            most = group.at_most[log]
+            group.thinnings.append(Thinning(log, *span, size, self._limits.thin_bytes_max, holders, now_ns, most))
 
     def _holders(self, state: LogState, group: Group) -> list[Holder]:
         """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""

@@ -82,6 +82,9 @@ class Row(NamedTuple):
 SELECT: Final = f"SELECT {', '.join(Row._fields)} FROM segment"  # noqa: S608 - names of our own
 """Rows of table ``segment``."""
 
+INSERT: Final = f"INSERT INTO segment ({', '.join(Row._fields)}) VALUES ({', '.join('?' * len(Row._fields))})"  # noqa: S608
+"""One row of it."""
+
 
 class Head(NamedTuple):
     """What a run is called, without its bodies."""

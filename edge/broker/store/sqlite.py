@@ -189,7 +189,7 @@ class SqliteStore(GroupingStore):
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         self._boot_row = None
-        if outcome.thinned:
+        if outcome.thinned or any(evicted.cut for evicted in outcome.evicted):
             self._reader.forget()
         super()._succeeded(group, outcome)
 

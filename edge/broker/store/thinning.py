@@ -14,10 +14,10 @@ from typing import Final
 
 from bridge.message import Run, Stored
 from edge.broker.store.contract import Summary
-from edge.broker.store.group import Thinned, Thinning
+from edge.broker.store.group import Eviction, Thinned, Thinning
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
-from edge.broker.store.segment import Row, SegmentDamaged, decode, encode, is_packed
+from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 
 THINNED: Final = "thinned"
 """Reason in the ledger: summed up in the message with the next sequence that is there."""
@@ -47,6 +47,12 @@ def thin(connection: sqlite3.Connection, job: Thinning, summary: Summary) -> Thi
             done.level, done.position = done.level + 1, job.first
     done.ended = done.level == len(INTERVALS_S)
     return done
+
+
+def rest_of(job: Thinning, done: Thinned) -> Eviction:
+    """What has to be evicted as thinning did not free enough: the address has promised to stay within its quota."""
+    missing, most = job.bytes - done.freed, None if job.at_most is None else job.at_most - done.freed
+    return Eviction(job.log, job.first, job.limit, missing, job.holders, job.now_ns, most)
 
 
 _PIECE: Final = f"""
@@ -89,13 +95,13 @@ def _thin_piece(
     kept, gone = summed_up(runs, INTERVALS_S[done.level], summary) if runs and untouched else (runs, [])
     after = sum(len(body) for stored in kept for body in stored.run.bodies)
     keys = [row.key for row in rows]
-    if gone and after <= before * WORTH:
+    if gone and after <= before * WORTH and (job.at_most is None or done.freed + before - after <= job.at_most):
         last = rows[-1]
         row = encode(
             base | first, last.boot, last.monotonic_ns, kept, span=end - first, packed=any(map(is_packed, rows))
         )
         connection.execute("DELETE FROM segment WHERE key >= ? AND key < ?", (base | first, base | end))
-        connection.execute(f"INSERT INTO segment ({', '.join(Row._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608
+        connection.execute(INSERT, row)
         connection.execute("UPDATE log SET bytes = bytes - ? WHERE log = ?", (before - after, job.log))
         done.freed += before - after
         done.losses += losses_of(job.holders, gone, THINNED, job.now_ns)

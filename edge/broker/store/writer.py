@@ -26,7 +26,6 @@ from edge.broker.store.faults import meaning
 from edge.broker.store.group import (
     CursorRow,
     Evicted,
-    Eviction,
     Group,
     LogRow,
     Outcome,
@@ -38,7 +37,7 @@ from edge.broker.store.group import (
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
-from edge.broker.store.thinning import thin
+from edge.broker.store.thinning import rest_of, thin
 
 logger = logging.getLogger(__name__)
 
@@ -150,11 +149,8 @@ class Writer:
             done = Thinned(thinning.log, 0, 0, ended=True)
         else:
             done = thin(self._connection, thinning, job.summary)
-        missing = thinning.bytes - done.freed
-        if missing > 0:
-            _, _, _, first, limit, *_ = thinning
-            rest = Eviction(thinning.log, first, limit, missing, thinning.holders, thinning.now_ns)
-            evicted.append(evict(self._connection, rest))
+        if thinning.bytes > done.freed:
+            evicted.append(evict(self._connection, rest_of(thinning, done)))
         return done
 
     def _enter(self, losses: Sequence[Loss]) -> Entries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,6 +216,67 @@ class TestEvict:
         rig.commit()
         assert ledger(rig) == [("c", "evicted", 0, 3, 4)]
         assert rig.store.info().messages == rig.store.log_bytes(log) == 0
+
+    @pytest.mark.parametrize("seed", range(12))
+    def test_at_most_so_much_to_the_message(self, rig: Rig, seed: int) -> None:
+        dice = random.Random(seed)
+        log = rig.store.log("a")
+        rig.store.open_cursor("slow", log, 0)
+        rig.store.open_cursor("gone", rig.store.log("b"), 0)
+        for _ in range(6):
+            for _ in range(dice.randrange(1, 4)):
+                bodies = [bytes(dice.randrange(1, 60)) for _ in range(dice.randrange(1, 6))]
+                rig.store.append(log, run_of(*bodies, address=dice.choice(["a", "b"])))
+            rig.commit()
+        left = rig.read_all(log)
+        while left:
+            size = dice.randrange(1, 150)
+            at_most = size + dice.randrange(0, 40)
+            rig.store.evict(log, size, at_most)
+            if dice.random() < 0.3:
+                more = dice.randrange(1, 50)
+                at_most, size = size + more, size + more
+                rig.store.evict(log, more, more)
+            rig.commit()
+            now = rig.read_all(log)
+            gone = sum(len(body) for *_, body in left) - sum(len(body) for *_, body in now)
+            assert now == left[len(left) - len(now) :]
+            assert gone <= at_most
+            assert gone >= size or not now or gone + len(now[0][3]) > at_most
+            assert rig.store.log_bytes(log) == sum(len(body) for *_, body in now)
+            if len(now) == len(left):
+                rig.store.evict(log, 1)  # the next one alone is more than that
+                rig.commit()
+                now = rig.read_all(log)
+            left = now
+        entries = rig.store.losses(0, 1000)
+        assert sum(entry.messages for entry in entries) == rig.store.bounds(log)[1]
+
+    def test_one_that_may_go_beyond_is_not_held_back(self, rig: Rig) -> None:
+        log = self.fill(rig)
+        rig.store.evict(log, 10, at_most=10)
+        rig.store.evict(log, 10)
+        rig.store.evict(log, 10, at_most=10)
+        rig.commit()
+        assert rig.store.log_bytes(log) == 1_800
+
+    def test_what_was_cut_is_there_after_opening(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        log = rig.store.log("a")
+        rig.store.open_cursor("slow", log, 0)
+        rig.store.append(log, run_of(*(b"%03d" % number for number in range(100))))
+        rig.commit()
+        rig.read(log, 50, bytes_max=10)  # a part of the segment is remembered
+        rig.store.evict(log, 30, at_most=31)
+        rig.commit()
+        assert [body for *_, body in rig.read_all(log)] == [b"%03d" % number for number in range(10, 100)]
+        rig.reopen()
+        assert rig.store.bounds(log) == (10, 100)
+        assert rig.store.log_bytes(log) == 270
+        assert rig.read_all(log)[0] == (10, "plant/7/temp", 10, b"010")
+        rig.store.append(log, run_of(b"new"))
+        assert rig.commit().appended[0][1][:2] == (100, 100)
+        rig.store.close()
 
     def test_nothing_went_when_the_commit_failed(self, rig: Rig) -> None:
         log = self.fill(rig)

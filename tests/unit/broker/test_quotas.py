@@ -13,7 +13,12 @@ from bridge.message import Run
 from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import AddressPolicy, WhenFull
 from edge.broker.contract import Refusal, SubscribeOptions
-from edge.broker.limits import EVICT_AHEAD_BYTES_MAX, FLOOR_HYSTERESIS_BYTES
+from edge.broker.limits import (
+    EVICT_AHEAD_BYTES_MAX,
+    EVICT_AHEAD_SHARE,
+    FLOOR_HYSTERESIS_BYTES,
+    YIELDING_LOGS_MAX,
+)
 from edge.broker.router import Router
 from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.memory import MemoryStore
@@ -96,8 +101,13 @@ class Site:
         return list(self.store.losses(0, 1000))
 
 
-def quota(size: int | None, when_full: WhenFull = WhenFull.REJECT, reserve: int = 0) -> AddressPolicy:
-    return AddressPolicy(quota_bytes=size, reserve_bytes=reserve, when_full=when_full)
+def quota(
+    size: int | None, when_full: WhenFull = WhenFull.REJECT, reserve: int = 0, priority: int = 4
+) -> AddressPolicy:
+    return AddressPolicy(quota_bytes=size, reserve_bytes=reserve, when_full=when_full, priority=priority)
+
+
+DROP, THIN = WhenFull.DROP_OLDEST, WhenFull.THIN
 
 
 class TestReject:
@@ -234,9 +244,136 @@ class TestSpace:
         site.store.close()
 
 
+class TestOrder:
+    """Who gives way to whom when the space or the card is full."""
+
+    def test_events_go_on_while_telemetry_gives_way_down_to_its_reserve(self) -> None:
+        site = Site(space=2000, events=quota(None, reserve=500), telemetry=quota(None, DROP, reserve=330))
+        assert site.send("telemetry/a", count=15) == [None] * 15
+        sent = 0
+        while site.send("events/a") == [None]:
+            sent += 1
+            assert site.used("telemetry/a") + site.used("events/a") <= 2000
+        assert sent == 16
+        assert site.used("telemetry/a") == 400, "not one message more than its reserve leaves"
+        (entry,) = site.ledger
+        assert (entry.address, entry.reason, entry.first, entry.last) == ("telemetry/a", "evicted", 0, 10)
+
+    def test_thinning_goes_before_dropping_and_low_priority_before_high(self) -> None:
+        site = Site(
+            space=4000,
+            alarms=quota(None),
+            debug=quota(None, THIN, priority=0),
+            readings=quota(None, THIN, priority=9),
+            pictures=quota(None, DROP, priority=0),
+            logs=quota(None, DROP, priority=1),
+        )
+        addresses = ["debug/a", "readings/a", "pictures/a", "logs/a"]
+        for address in addresses:
+            assert site.send(address, count=10) == [None] * 10
+        emptied = []
+        for _ in range(40):
+            assert site.send("alarms/a") == [None]
+            emptied += [address for address in addresses if site.used(address) == 0 and address not in emptied]
+        assert emptied == addresses
+        assert site.send("alarms/a") == [Refusal.FULL]
+
+    def test_nobody_gives_way_to_its_own_rank_or_below(self) -> None:
+        site = Site(
+            space=2000,
+            one=quota(None, DROP),
+            two=quota(None, DROP),
+            low=quota(None, DROP, priority=3),
+            thin=quota(None, THIN, priority=9),
+        )
+        assert site.send("one/a", count=10) == [None] * 10
+        assert site.send("two/a", count=10) == [None] * 10
+        assert site.send("low/a") == [Refusal.FULL]
+        assert site.send("thin/a") == [Refusal.FULL]
+        assert site.send("two/a") == [None]
+        assert site.used("one/a") == 1000
+        assert {entry.address for entry in site.ledger} == {"two/a"}
+
+    def test_who_rejects_never_gives_way(self) -> None:
+        site = Site(space=1000, low=quota(None, priority=0), high=quota(None, priority=9))
+        assert site.send("low/a", count=10) == [None] * 10
+        assert site.send("high/a") == [Refusal.FULL]
+        assert site.ledger == []
+
+    def test_an_own_quota_is_an_own_matter(self) -> None:
+        site = Site(space=5000, events=quota(500), telemetry=quota(None, DROP))
+        site.send("telemetry/a", count=10)
+        assert site.send("events/a", count=5) == [None] * 5
+        assert site.send("events/a") == [Refusal.FULL]
+        assert site.used("telemetry/a") == 1000
+
+    def test_a_sender_has_credit_as_long_as_somebody_gives_way(self) -> None:
+        site = Site(space=2000, events=quota(None), telemetry=quota(None, DROP, reserve=1000))
+        assert site.send("telemetry/a", count=20) == [None] * 20
+        assert site.router.sender_credit(site.sender, "events/a") > 0
+        assert site.send("events/a", count=10) == [None] * 10
+        assert site.router.sender_credit(site.sender, "events/a") == 0
+
+    def test_logs_that_give_way_at_once_are_bounded(self) -> None:
+        site = Site(space=10_000, events=quota(None), telemetry=quota(None, DROP))
+        for number in range(100):
+            assert site.send(f"telemetry/{number}") == [None]
+        assert site.send("events/a", size=100 * YIELDING_LOGS_MAX + 1) == [Refusal.FULL]
+        assert site.send("events/a", size=100 * YIELDING_LOGS_MAX) == [None]
+        assert len(site.ledger) == YIELDING_LOGS_MAX
+
+    def test_at_the_floor_too_and_no_more_than_comes(self) -> None:
+        site = Site(events=quota(None), telemetry=quota(None, DROP, reserve=200))
+        site.router.quotas.floor_bytes = 10 << 20
+        assert site.send("telemetry/a", count=200) == [None] * 200
+        site.free = 0
+        site.settle_down()
+        for _ in range(100):
+            assert site.send("events/a") == [None]
+        lost = sum(entry.bytes for entry in site.ledger)
+        ahead = 20_000 // EVICT_AHEAD_SHARE
+        assert 10_000 <= lost <= 10_000 + ahead + 100
+        while site.send("events/a") == [None]:
+            pass
+        assert site.used("telemetry/a") == 200
+
+    @settings(max_examples=80, deadline=None)
+    @given(
+        st.lists(st.tuples(st.sampled_from(["events", "debug", "logs", "alarms"]), st.integers(1, 300)), max_size=60),
+        st.integers(0, 9),
+    )
+    def test_reserves_hold_and_the_ledger_is_exact(self, steps: list[tuple[str, int]], priority: int) -> None:
+        reserves = {"events": 500, "debug": 100, "logs": 300, "alarms": 0}
+        site = Site(
+            space=2000,
+            events=quota(None, reserve=500),
+            debug=quota(None, THIN, reserve=100, priority=priority),
+            logs=quota(700, DROP, reserve=300),
+            alarms=quota(None, priority=9),
+        )
+        sent = dict.fromkeys(reserves, 0)
+        for name, size in steps:
+            before = {name: site.used(f"{name}/a") for name in reserves}
+            if site.send(f"{name}/a", size=size) == [None]:
+                sent[name] += size
+            else:
+                assert before[name] + size > reserves[name]
+            after = {name: site.used(f"{name}/a") for name in reserves}
+            for other in reserves.keys() - {name}:
+                assert after[other] >= min(before[other], reserves[other])
+            assert sum(after.values()) <= 2000 + 300, "less than a message beyond"
+            gone = dict.fromkeys(reserves, 0)
+            for entry in site.ledger:
+                gone[entry.address.removesuffix("/a")] += entry.bytes
+            assert {name: sent[name] - gone[name] for name in reserves} == after
+        site.store.close()
+
+
 class TestFloor:
     def test_at_the_floor_only_reserves_are_written(self, caplog: pytest.LogCaptureFixture) -> None:
-        site = Site(events=quota(None, reserve=500), queue=quota(None), telemetry=quota(None, WhenFull.DROP_OLDEST))
+        site = Site(
+            events=quota(None, reserve=500), queue=quota(None), telemetry=quota(None, WhenFull.DROP_OLDEST, 1000)
+        )
         site.router.quotas.floor_bytes = 10 << 20
         assert site.send("telemetry/a", count=10) == [None] * 10
         site.free = (10 << 20) - 1

@@ -1,0 +1,120 @@
+"""A full space, seen from outside: telemetry is thinned and pictures go so that events are taken, and all adds up."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+
+from edge.broker.store.sqlite import FILE_NAME
+from tests.integration.test_store_pressure import Publisher
+from tests.support.processes import Waypost, wait_until
+
+WAIT_S = 30.0
+
+RESOURCES = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {listeners:
+  {mqtt: "127.0.0.1:0", http: "127.0.0.1:0"}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default},
+  spec: {authenticationService: {name: none}, quota: {bytes: 200Ki}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.events},
+  spec: {address: events, type: queue, quota: {reserve: 20Ki}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.telemetry},
+  spec: {address: telemetry, type: queue, whenFull: thin, quota: {reserve: 10Ki}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.pictures},
+  spec: {address: pictures, type: queue, whenFull: dropOldest, priority: 2, quota: {reserve: 30Ki}}}
+"""
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Waypost]:
+    (tmp_path / "gateway.yaml").write_text(RESOURCES)
+    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
+    with Waypost(tmp_path / "gateway.log", *arguments) as running:
+        yield running
+
+
+def rooms(gateway: Waypost) -> dict[str, dict[str, Any]]:
+    web = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=WAIT_S)
+    web.request("GET", "/api/v1/status")
+    status = json.loads(web.getresponse().read())
+    web.close()
+    assert status["store"]["quota"] == 200 * 1024
+    return {room["address"]: room for room in status["store"]["room"]}
+
+
+def ledger(gateway: Waypost) -> dict[tuple[str, str], int]:
+    """Messages given up, by address and reason."""
+    data = Path(gateway.arguments[gateway.arguments.index("--data") + 1])
+    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    try:
+        rows = connection.execute("SELECT address, reason, sum(messages) FROM ledger GROUP BY 1, 2")
+        return {(address, reason): messages for address, reason, messages in rows}
+    finally:
+        connection.close()
+
+
+def take(gateway: Waypost, address: str, count: int) -> list[bytes]:
+    got: list[bytes] = []
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"taker-{address}", protocol=paho.MQTTv5)
+    client.on_message = lambda _client, _data, message: got.append(message.payload)
+    client.connect("127.0.0.1", gateway.port("mqtt"))
+    client.subscribe(address, 1)
+    client.loop_start()
+    wait_until(lambda: len(got) >= count, timeout_s=WAIT_S, what=f"{count} messages of {address}")
+    client.disconnect()
+    client.loop_stop()
+    return got
+
+
+def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
+    counts = {"telemetry": 0, "pictures": 0, "events": 0}
+    with Publisher(gateway, paho.MQTTv5) as publisher:
+
+        def publish(address: str, body: bytes) -> int:
+            answer = publisher.publish(address, body)
+            counts[address] += answer == 0
+            return answer
+
+        for number in range(100):
+            assert publish("pictures", b"%01000d" % number) == 0
+        for number in range(700):
+            assert publish("telemetry", b'{"t": %d, "id": "%0120d"}' % (number, 0)) == 0
+        before = rooms(gateway)
+        assert list(before) == ["telemetry", "pictures", "events"], "the order in which they give way"
+        assert ledger(gateway).keys() <= {("telemetry", "thinned"), ("telemetry", "evicted")}, "it thins itself first"
+        while publish("events", b"e" * 1000) == 0:
+            assert counts["events"] < 200
+    after = rooms(gateway)
+    assert counts["events"] * 1000 == after["events"]["used"] > 130_000
+    assert after["events"]["refused"] == 1
+    assert 10 * 1024 <= after["telemetry"]["used"] <= before["telemetry"]["used"]
+    assert 30 * 1024 <= after["pictures"]["used"] < 32 * 1024, "down to its reserve, to the message"
+    assert sum(room["used"] for room in after.values()) <= 200 * 1024 + 1000
+    lost = ledger(gateway)
+    assert ("telemetry", "thinned") in lost
+    assert {address for address, _ in lost} == {"telemetry", "pictures"}
+    status = [sys.executable, "-m", "edge.appliance.main", "edge", "status", "--http"]
+    told = subprocess.run([*status, f"127.0.0.1:{gateway.port('http')}"], capture_output=True, text=True, check=True)
+    assert "thin" in told.stdout
+    assert "space: 0.2 MB" in told.stdout
+    assert len(take(gateway, "events", counts["events"])) == counts["events"]
+    for address in ("telemetry", "pictures"):
+        left = counts[address] - sum(count for (name, _), count in lost.items() if name == address)
+        got = take(gateway, address, left)
+        assert len(got) == left, "what was sent is there or in the ledger"
+    wait_until(
+        lambda: sum(room["used"] for room in rooms(gateway).values()) == 0, timeout_s=WAIT_S, what="all is taken"
+    )
