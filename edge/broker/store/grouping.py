@@ -448,6 +448,7 @@ class GroupingStore(Tails, ABC):
         self._given_up[:0] = [given for given in group.given_up if not given.if_kept]
         self._state = {**{key: value for key, value in group.state.items() if key[0] != MEMORY}, **self._state}
         self._not_settled(group)
-        self._reclaim.update(dict.fromkeys(reclaim.log for reclaim in group.reclaims))
+        for reclaim in group.reclaims:
+            self._spared(reclaim)
         self._lazy_since = self._clock()
         self._retry_at = self._lazy_since + self._limits.retry_delay_s

@@ -242,6 +242,16 @@ class Places:
 
     # --- after its commit -------------------------------------------------------------------------------------
 
+    def _spared(self, reclaim: Reclaim) -> None:
+        """The commit failed. A cursor made meanwhile stands behind what was to go with it, and what was never there."""
+        state = self._logs[reclaim.log]
+        state.doomed = 0
+        self._reclaim[reclaim.log] = None
+        for cursor in (self._cursors[number] for number in state.cursors):
+            if cursor.progress.position > state.next:
+                cursor.progress = Progress(state.next)
+                state.floor = None
+
     def _thinned(self, thinned: Thinned) -> None:
         state = self._logs[thinned.log]
         state.bytes -= thinned.freed
