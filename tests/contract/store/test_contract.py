@@ -488,22 +488,3 @@ class TestDelay:
         rig.reopen()
         assert [body for *_, body in rig.read_all(log)] == [b"0", b"1"]
         rig.store.close()
-
-
-def test_a_cursor_made_after_a_refused_commit_misses_nothing(rig: Rig) -> None:
-    log = rig.store.log("a")
-    rig.commit()
-    fail_commits(rig)
-    rig.store.append(log, run_of(b"refused, and nobody would have kept it"))
-    assert rig.commit().error is not None
-    rig.store.append(log, run_of(b"refused, and nobody would have kept it"))
-    assert rig.store.flush()
-    early = rig.store.open_cursor("made while that commit runs", log, 0)
-    while rig.store.committing:
-        rig.turn()
-    heal(rig)
-    late = rig.store.open_cursor("made behind it", log, 0)
-    assert [rig.store.cursor(cursor).position for cursor in (early, late)] == [0, 0]
-    rig.store.append(log, run_of(b"first"))
-    rig.settle()
-    assert [body for *_, body in rig.read_all(log)] == [b"first"]
