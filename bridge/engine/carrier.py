@@ -70,6 +70,8 @@ class Carrier:
         self._output: list[bytes] = []
         self._links: dict[Any, Link] = {}
         self._links_max = links_max
+        self._sessions = 0
+        self._sessions_max = channel_max + 1
         self._message_bytes_max = max_message_size
         self._session: Any = None  # the one our own links are in; made when it is needed
         self._handshake_timeout_s = handshake_timeout_s
@@ -238,6 +240,11 @@ class Carrier:
         """The socket is of no more use, whatever the protocol would still say."""
         self._done = True
         return self._over(condition)
+
+    def _cut(self, condition: Condition) -> list[Event]:
+        """The peer does what no peer may, and could go on: say why, and listen no more."""
+        self.close(condition)
+        return self._abandon(condition)
 
     def _over(self, condition: Condition | None) -> list[Event]:
         """The one `Closed`, or nothing when it was told before."""

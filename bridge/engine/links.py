@@ -139,6 +139,9 @@ class Links(Carrier):
             name = text(lib.pn_link_name(pn)) or ""
             link = Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
             self._links[pn] = link
+            if len(self._links) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
+                events += self._cut(Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
+                return
             if len(self._links) > self._links_max:
                 self.refuse(link, Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
                 return
@@ -169,10 +172,15 @@ class Links(Carrier):
         self._on_detach(event, events, closed=True)
 
     def _on_session_open(self, event: Any, events: list[Event]) -> None:
-        lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
+        self._sessions += 1
+        if self._sessions <= self._sessions_max:
+            lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
+        else:  # on a channel that was in use: Proton makes a session of each begin
+            events += self._cut(Condition("amqp:connection:framing-error", "more sessions than there are channels"))
 
     def _on_session_close(self, event: Any, events: list[Event]) -> None:
         session = lib.pn_event_session(event)
+        self._sessions -= 1
         condition = read_condition(lib.pn_session_remote_condition(session))
         for link in [link for link in self._links.values() if link._session == session]:
             del self._links[link._pn]

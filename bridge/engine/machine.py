@@ -23,12 +23,14 @@ _LINK_FLOW = lib.PN_LINK_FLOW
 class _Groups:
     """What a run of delivery and flow events touched; told as one event a link."""
 
-    __slots__ = ("dispositions", "flows", "received")
+    __slots__ = ("dispositions", "flows", "received", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
         self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
+        self.wrong = False
+        """The peer sent on a link it receives on."""
 
 
 class Engine(Links):
@@ -153,13 +155,19 @@ class Engine(Links):
                 events.append(Dispositions(link, items))
         for link in groups.flows:
             self._on_flow(link, events)
+        if groups.wrong and not self._told_closed:
+            events += self._cut(Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of"))
         groups.received.clear()
         groups.dispositions.clear()
         groups.flows.clear()
 
     def _on_disposition(self, link: Link, delivery: Any, groups: _Groups) -> None:
         tag = link._tags.get(delivery)
-        if tag is None or not lib.pn_delivery_updated(delivery):
+        if tag is None:  # settled by us meanwhile; or none of ours, which Proton would keep for us to receive
+            if not link.closed and lib.pn_link_unsettled(link._pn) > len(link._sent):
+                groups.wrong = True
+            return
+        if not lib.pn_delivery_updated(delivery):
             return
         state, detail = read_remote_state(delivery)
         settled = lib.pn_delivery_settled(delivery)

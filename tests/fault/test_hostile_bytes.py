@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from proton.utils import BlockingConnection
 
+from bridge.amqp_values import Uint
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, Limits
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -19,6 +20,19 @@ from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPI
 from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.wire import encode_variable_byte_integer
+from tests.support.frames import (
+    ATTACH,
+    BEGIN,
+    RECEIVER,
+    ROOM,
+    SENDER,
+    SOURCE,
+    TARGET,
+    TRANSFER,
+    FramePeer,
+    frame,
+    terminus,
+)
 from tests.support.hostile import Raw, unharmed
 from tests.support.processes import Waypost, edge, resident_mib
 
@@ -46,6 +60,28 @@ def others_feel_nothing(gateway: Waypost, request: pytest.FixtureRequest) -> Ite
     allowed = getattr(request.function, "resident_mib_max", RESIDENT_MIB_MAX)
     with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=allowed):
         yield
+
+
+def transfers_to_a_receiver() -> bytes:
+    message = b"\x00\x53\x75\xb0\x00\x00\x27\x10" + bytes(10_000)
+    return frame(TRANSFER, Uint(0), Uint(0), b"tag", Uint(0), payload=message) * 100
+
+
+def begins_on_one_channel() -> bytes:
+    return frame(BEGIN, None, Uint(0), ROOM, ROOM) * 1_000
+
+
+def attaches_on_one_handle() -> bytes:
+    fields = (Uint(1), SENDER, None, None, terminus(SOURCE, None), terminus(TARGET, "queue/a"), None, None, Uint(0))
+    return b"".join(frame(ATTACH, f"l{random.random()}", *fields) for _ in range(1_000))
+
+
+def send_a_lot(peer: FramePeer, flood: Callable[[], bytes]) -> None:
+    sent = 0
+    while sent < 50 << 20:
+        data = flood()
+        peer.socket.sendall(data)
+        sent += len(data)
 
 
 def farewell(client: Raw) -> ReasonCode:
@@ -95,6 +131,16 @@ class TestSizes:
         with Raw(gateway, protocol="amqp") as client:
             client.send(AMQP_HEADER + b"\xff\xff\xff\xff\x02\x00\x00\x00" + bytes(100_000))
             assert client.rest().startswith(AMQP_HEADER)
+
+    @pytest.mark.parametrize("flood", [transfers_to_a_receiver, begins_on_one_channel, attaches_on_one_handle])
+    def test_what_amqp_forbids_and_an_engine_would_keep(self, gateway: Waypost, flood: Callable[[], bytes]) -> None:
+        """Some 50 MiB of it a connection: it ends soon, and nothing of it stays."""
+        for i in range(2):
+            with FramePeer(gateway.port("amqp"), f"flood-{i}") as peer:
+                peer.begin()
+                peer.attach("l", 0, RECEIVER, "queue/none").expect(ATTACH)
+                with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                    send_a_lot(peer, flood)
 
 
 class TestGarbage:

@@ -1,0 +1,190 @@
+"""Limits and rules of AMQP that no client library breaks, broken by hand: what the gateway answers and when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from bridge.amqp_values import Described, Symbol, Uint, Ulong, encode
+from tests.support.frames import (
+    ATTACH,
+    BEGIN,
+    DETACH,
+    DISPOSITION,
+    RECEIVER,
+    ROOM,
+    SENDER,
+    TRANSFER,
+    FramePeer,
+    frame,
+)
+from tests.support.processes import Waypost, edge
+
+CHANNEL_MAX = 255
+HANDLE_MAX = 0x7FFF_FFFF
+FRAME_BYTES_MAX = 65_536
+LINKS_MAX = 1_024
+DURABLE = (Uint(2), Symbol("never"))
+"""Of a source: terminus durability and expiry policy (section 3.5.3)."""
+NO_STATE_YET = None
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("limits"), "gw") as running:
+        yield running
+
+
+@pytest.fixture
+def peer(gateway: Waypost) -> Iterator[FramePeer]:
+    with FramePeer(gateway.port("amqp")) as connected:
+        yield connected
+
+
+def in_a_session(peer: FramePeer) -> FramePeer:
+    peer.begin()
+    return peer
+
+
+class TestAnnounced:
+    def test_what_it_takes(self, peer: FramePeer) -> None:
+        assert peer.opened.fields[2:4] == [FRAME_BYTES_MAX, CHANNEL_MAX]
+        assert peer.begin().fields[4] == HANDLE_MAX
+
+    def test_up_to_the_limits(self, peer: FramePeer) -> None:
+        assert peer.begin(CHANNEL_MAX).fields[0] == CHANNEL_MAX
+        peer.begin()
+        peer.attach("last", HANDLE_MAX, SENDER, "queue/limits")
+        assert peer.expect(ATTACH).fields[0] == "last"
+        name = "n" * (FRAME_BYTES_MAX - 200)
+        peer.attach(name, 1, SENDER, "queue/limits")
+        assert peer.expect(ATTACH).fields[0] == name
+
+
+@pytest.mark.parametrize(
+    ("condition", "crime"),
+    [
+        ("amqp:connection:framing-error", lambda p: p.send(BEGIN, None, Uint(0), ROOM, ROOM, channel=CHANNEL_MAX + 1)),
+        ("amqp:connection:framing-error", lambda p: in_a_session(p).attach("l", HANDLE_MAX + 1, SENDER, "queue/a")),
+        (
+            "amqp:connection:framing-error",
+            lambda p: in_a_session(p).attach("l" * FRAME_BYTES_MAX, 0, SENDER, "queue/a"),
+        ),
+        ("amqp:connection:framing-error", lambda p: p.socket.sendall(frame(BEGIN, None, Uint(0), ROOM, ROOM) * 300)),
+        ("amqp:not-allowed", lambda p: p.attach("l", 0, SENDER, "queue/a")),
+        ("amqp:invalid-field", lambda p: in_a_session(p).transfer(5, 0, b"x")),
+        ("amqp:invalid-field", lambda p: in_a_session(p).grant(5, 10)),
+        ("amqp:invalid-field", lambda p: in_a_session(p).send(DETACH, Uint(5), True)),
+        (
+            "amqp:invalid-field",
+            lambda p: in_a_session(p).attach("l", 0, SENDER, "queue/a").attach("l", 1, SENDER, "queue/a"),
+        ),
+        (
+            "amqp:not-allowed",
+            lambda p: in_a_session(p).attach("l", 0, RECEIVER, "queue/none").transfer(0, 0, b"not for a receiver"),
+        ),
+    ],
+    ids=[
+        "channel above channel-max",
+        "handle above handle-max",
+        "frame above max-frame-size",
+        "a session for every begin on one channel",
+        "attach without a session",
+        "transfer on a handle without a link",
+        "flow on a handle without a link",
+        "detach of a handle without a link",
+        "a link name that is attached",
+        "transfer on a link the peer receives on",
+    ],
+)
+def test_the_connection_ends(peer: FramePeer, condition: str, crime: Callable[[FramePeer], object]) -> None:
+    crime(peer)
+    assert peer.ended() == condition
+
+
+def test_more_links_than_one_may_have(peer: FramePeer) -> None:
+    """Each beyond is refused; who does not end what was refused, and goes on, is cut off."""
+    peer.begin()
+    for i in range(2 * LINKS_MAX + 1):
+        peer.attach(f"l{i}", i, SENDER, "queue/many")
+    refused = 0
+    while (found := peer.receive()) is not None:
+        if found.code == DETACH:
+            assert found.error == "amqp:resource-limit-exceeded"
+            refused += 1
+        elif found.code not in (ATTACH, 0x13):
+            assert found.error == "amqp:resource-limit-exceeded"
+            break
+    assert refused == LINKS_MAX
+    assert peer.receive() is None
+
+
+def test_answers_to_what_was_settled_are_no_crime(peer: FramePeer) -> None:
+    """Deliveries that are over are not taken for messages of the peer's."""
+    peer.begin()
+    peer.attach("in", 0, RECEIVER, "topic/settled").grant(0, 50)
+    peer.attach("out", 1, SENDER, "topic/settled")
+    peer.expect(ATTACH)
+    peer.expect(ATTACH)
+    for i in range(10):
+        peer.transfer(1, i, b"x")
+    for _ in range(10):
+        found = peer.expect(TRANSFER)
+        answer = (DISPOSITION, True, Uint(found.fields[1]), Uint(found.fields[1]), True, Described(Ulong(0x24), []))
+        peer.send(*answer).send(*answer)
+    peer.transfer(1, 10, b"y")
+    assert peer.expect(TRANSFER).payload.endswith(b"y")
+
+
+def durable(peer: FramePeer, *rest: object) -> FramePeer:
+    return peer.attach("sub", 0, RECEIVER, "topic/kept", *rest, source=DURABLE)
+
+
+class TestDurableSubscription:
+    """A link that is detached and attached again, by the same peer or over another connection (section 2.6.3)."""
+
+    def test_stolen_by_the_same_container(self, gateway: Waypost) -> None:
+        with FramePeer(gateway.port("amqp"), "thief") as old, FramePeer(gateway.port("amqp"), "thief") as new:
+            old.begin()
+            durable(old).expect(ATTACH)
+            new.begin()
+            durable(new).expect(ATTACH)
+            detached = old.expect(DETACH)
+            assert detached.error == "amqp:link:stolen"
+            assert not detached.fields[1:2] or not detached.fields[1], "closed would end the subscription"
+            old.send(DETACH, Uint(0), False)
+            new.grant(0, 10).attach("out", 1, SENDER, "topic/kept")
+            new.transfer(1, 0, b"for the new one")
+            assert new.expect(TRANSFER).payload.endswith(b"for the new one")
+            new.send(DETACH, Uint(0), True)
+
+    def test_unsettled_deliveries_come_again(self, gateway: Waypost) -> None:
+        """The peer may say in `unsettled` what it remembers; nothing is claimed to be remembered here."""
+        with FramePeer(gateway.port("amqp"), "resumes") as peer:
+            peer.begin()
+            durable(peer).grant(0, 10)
+            peer.attach("out", 1, SENDER, "topic/kept").expect(ATTACH)
+            for i in range(3):
+                peer.transfer(1, i, b"%d" % i)
+            found = [peer.expect(TRANSFER) for _ in range(3)]
+            first = Uint(found[0].fields[1])
+            peer.send(DISPOSITION, True, first, first, True, Described(Ulong(0x24), []))
+            peer.send(DETACH, Uint(0), False)
+            peer.expect(DETACH)
+        with FramePeer(gateway.port("amqp"), "resumes") as peer:
+            peer.begin()
+            durable(peer, {each.fields[2]: NO_STATE_YET for each in found[1:]})
+            answer = peer.expect(ATTACH)
+            assert answer.fields[7:8] in ([], [None]), "unsettled"
+            peer.grant(0, 10)
+            again = [peer.expect(TRANSFER) for _ in range(2)]
+            assert [each.payload[-1:] for each in again] == [b"1", b"2"]
+            assert not any(each.fields[9:10] == [True] for each in again), "resume: they are deliveries of their own"
+            peer.send(DETACH, Uint(0), True)
+            peer.expect(DETACH)
+
+
+def test_a_frame_that_says_it_is_shorter_than_its_header(peer: FramePeer) -> None:
+    peer.socket.sendall(b"\0\0\0\x04\x02\0\0\0" + encode(None))
+    assert peer.ended() == "amqp:connection:framing-error"
