@@ -21,7 +21,8 @@ MEMORY_SHARE: Final = 0.1
 
 ROUTER: Final = 67_000
 """The least that skupper-router, the C router, was seen to do with other load generators on a machine with two cores,
-67 000-105 000 messages a second: for machines that do not have it (it is in no Debian release)."""
+67 000-105 000 messages a second: for machines that do not have it (it is in no Debian release). A floor and not the
+comparison: with our generators on such a machine, quiet, it did 329 000-387 000 (`tests/bench/README.md`)."""
 
 _queues = count()
 
