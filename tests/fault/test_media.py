@@ -135,6 +135,7 @@ class TestFailing:
             assert store.bodies() == []
             assert "read of log" in store.log()
             medium.heal()
+            assert store.answered() == kept
             shows(store.observe(), kept)
 
     def test_opening_on_a_read_only_medium(self, medium: Medium, start: Callable[[], Driven]) -> None:

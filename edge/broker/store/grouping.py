@@ -38,6 +38,9 @@ from edge.broker.store.tails import Tails
 
 logger = logging.getLogger(__name__)
 
+Reading = Callable[[Sequence[Stored]], None]
+"""Takes the answer of a read."""
+
 Post = Callable[[Callable[[], None]], object]
 """Runs a callback on the event loop's thread, soon; callable from any thread."""
 
@@ -67,6 +70,9 @@ class GroupingStore(Tails, ABC):
         self._lazy_since: float | None = None
         self._retry_at = 0.0
         self._moves_kept = 0
+        # reads the medium failed
+        self._unread: list[tuple[int, int, int, Reading]] = []
+        self._read_again_at = 0.0
         # counters the medium has not been told
         self._uncounted: dict[str, int] = {}
         self._uncounted_logs: set[int] = set()
@@ -163,21 +169,32 @@ class GroupingStore(Tails, ABC):
         state = self._logs[log]
         position = max(position, state.first)
         tail = self._tails.get(log)
-        if tail is None:
-            self._read(state, position, bytes_max, done)
-        elif position >= tail.written:
+        if tail is not None and position >= tail.written:
             self._post(partial(done, tail.read(position, bytes_max)))
         else:
-            self._read(state, position, bytes_max, partial(self._read_behind, log, tail.written, bytes_max, done))
+            written = None if tail is None else tail.written
+            self._read(state, position, bytes_max, partial(self._was_read, log, position, bytes_max, done, written))
 
-    def _read_behind(
-        self, log: int, written: int, bytes_max: int, done: Callable[[Sequence[Stored]], None], runs: Sequence[Stored]
+    def _was_read(
+        self, log: int, position: int, bytes_max: int, done: Reading, written: int | None, runs: Sequence[Stored]
     ) -> None:
-        """What the medium has below `written`, or when there is nothing, what comes after it."""
-        if runs or runs is FAILED or self._closed:
+        """`written`: what comes from there on was not on the medium, but in memory."""
+        if self._closed:
             done(runs)
-        else:
+        elif runs is FAILED:
+            self._unread.append((log, position, bytes_max, done))
+            self._read_again_at = self._clock() + self._limits.retry_delay_s
+        elif not runs and written is not None:
             self.read(log, written, bytes_max, done)
+        else:
+            done(runs)
+
+    def _read_again(self, now: float) -> None:
+        """What could not be read may be readable by now."""
+        if now >= self._read_again_at:
+            again, self._unread = self._unread, []
+            for log, position, bytes_max, done in again:
+                self.read(log, position, bytes_max, done)
 
     # --- commits ----------------------------------------------------------------------------------------------
 
@@ -212,6 +229,8 @@ class GroupingStore(Tails, ABC):
             return False
         waiting = self._waiting()
         now = self._clock()
+        if self._unread:
+            self._read_again(now)
         if not waiting:
             self._lazy_since = None
         elif self._lazy_since is None:

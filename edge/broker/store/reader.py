@@ -26,8 +26,8 @@ SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 """Rows of table ``segment`` in a range of keys."""
 
 
-FAILED: Final[Sequence[Stored]] = ()
-"""The answer when the medium could not be read, by identity."""
+FAILED: Final[list[Stored]] = []
+"""The answer when the medium could not be read, by identity; empty for ever."""
 
 
 class Request(NamedTuple):

@@ -7,16 +7,19 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
 
-from bridge.message import Run
+from bridge.message import Run, Stored
 from edge.broker.store.contract import StoreError
-from tests.contract.store.rig import Rig
+from tests.contract.store.rig import Rig, flat
 from tests.fault.store.history import Observed
 from tests.fault.store.observe import observe, open_store
+
+READ_BYTES = 1 << 24
 
 
 class Answer(msgspec.Struct):
@@ -65,8 +68,12 @@ class Driven:
         return observed
 
     def bodies(self) -> list[str]:
-        """What a consumer that begins at the front is given; nothing where reading fails."""
+        """What a consumer that begins at the front is given; nothing where reading fails, then `answered` has it."""
         return self._ask("read").bodies
+
+    def answered(self) -> list[str]:
+        """What the last `bodies` is given in the end, a while later."""
+        return self._ask("answered").bodies
 
     def close(self) -> str:
         return self._ask("close").error
@@ -100,6 +107,7 @@ class _Driver:
         self._rig: Rig = open_store(directory)
         self._log = self._rig.store.log("queue jobs")
         self._cursor = self._rig.store.open_cursor("consumer", self._log, 0)
+        self._answers: list[Sequence[Stored]] = []
 
     def do(self, command: Command) -> Answer:
         match command.do:
@@ -111,11 +119,24 @@ class _Driver:
                 self._rig.store.acknowledge(self._cursor, 0, command.upto)
                 return self._commit()
             case "read":
-                return Answer(bodies=[body.decode() for *_, body in self._rig.read_all(self._log)])
+                self._answers.clear()
+                self._rig.store.read(self._log, 0, READ_BYTES, self._answers.append)
+                while not (self._answers or self._rig.store._unread):
+                    self._rig.turn()
+                return self._read()
+            case "answered":
+                while not self._answers:
+                    self._rig.now += 10
+                    self._rig.store.flush()
+                    self._rig.turn()
+                return self._read()
             case "close":
                 self._rig.store.close()
                 return Answer()
         return Answer(observed=observe(self._rig))
+
+    def _read(self) -> Answer:
+        return Answer(bodies=[body.decode() for runs in self._answers for *_, body in flat(runs)])
 
     def _commit(self) -> Answer:
         error = self._rig.commit().error

@@ -1,0 +1,193 @@
+"""Addresses kept in memory, as the router sees them: who is answered when, and in what order things arrive. And a
+medium that cannot be read: nothing is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge.message import RETAIN, Run, Stored
+from edge.broker.configuration import AddressPolicy, Durability, DurabilityMode, Redelivery
+from edge.broker.contract import Outcome, Refusal, SubscribeOptions
+from edge.broker.router import Router
+from edge.broker.store.contract import StoreFull
+from edge.broker.store.group import LogState
+from edge.broker.store.reader import FAILED
+from tests.unit.broker.test_promises import Consumer, Site
+
+MEMORY = AddressPolicy(durability=Durability(DurabilityMode.MEMORY))
+DURABLE = SubscribeOptions(durable_name="d", all_qos=True)
+
+
+class Sender:
+    """Remembers what it was answered."""
+
+    name = "sender"
+
+    def __init__(self, router: Router) -> None:
+        self.router = router
+        self.answered: list[int] = []
+        self.why: Refusal | None = None
+        self._token = 0
+
+    def send(self, address: str, *bodies: bytes, flags: int = 1) -> None:
+        tokens = range(self._token, self._token + len(bodies))
+        self._token += len(bodies)
+        self.router.publish(self, Run(address, self.name, flags, b"", list(bodies)), tokens)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.answered += tokens
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.answered += tokens
+        self.why = why
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site(queue=MEMORY, topic=MEMORY, deadletter=MEMORY)
+
+
+@pytest.fixture
+def sender(site: Site) -> Sender:
+    """Whose addresses have their first message behind them."""
+    made = Sender(site.router)
+    made.send("queue/a", b"first")
+    site.settle_down()
+    return made
+
+
+def bodies(consumer: Consumer) -> list[str]:
+    return [body for body, _ in consumer.got]
+
+
+def test_the_answer_does_not_wait(site: Site, sender: Sender) -> None:
+    sender.send("queue/a", b"1", b"2")
+    assert sender.answered == [0, 1, 2]
+    assert not site.store.committing
+
+
+def test_what_was_taken_is_delivered_at_the_end_of_the_turn_in_order(site: Site, sender: Sender) -> None:
+    consumer = site.consumer("queue/a")
+    sender.send("queue/a", b"1", b"2")
+    sender.send("queue/a", b"3")
+    site.router.flush()
+    assert bodies(consumer) == ["first", "1", "2", "3"]
+
+
+def test_housekeeping_passes_over_nothing_that_was_just_taken(site: Site, sender: Sender) -> None:
+    consumer = site.consumer("queue/a")
+    consumer.answer(Outcome.ACCEPTED)
+    for n in range(5):
+        sender.send("queue/a", b"%d" % n)
+        site.router.tick()
+    assert bodies(consumer) == ["first", "0", "1", "2", "3", "4"]
+    assert site.kept("queue/a") == 5
+
+
+def test_a_sender_to_both_kinds_is_answered_in_its_order(site: Site, sender: Sender) -> None:
+    site.policies = {"queue/#": MEMORY}
+    site.router.reconfigure(site.table, site.policies)
+    site.consumer("topic/t", options=DURABLE)
+    sender.send("queue/a", b"again")
+    site.settle_down()
+    sender.send("topic/t", b"to the disk")
+    sender.send("queue/a", b"in memory")
+    assert sender.answered == [0, 1]
+    site.settle_down()
+    assert sender.answered == [0, 1, 2, 3]
+
+
+def test_a_retained_message_is_answered_when_it_is_on_disk(site: Site, sender: Sender) -> None:
+    site.consumer("topic/t", options=DURABLE)
+    sender.send("topic/t", b"0")
+    site.settle_down()
+    sender.send("topic/t", b"1")
+    assert sender.answered[-1] == 2
+    sender.send("topic/t", b"2", flags=1 | RETAIN)
+    assert sender.answered[-1] == 2
+    site.settle_down()
+    assert sender.answered[-1] == 3
+
+
+def test_many_addresses_and_turns_arrive_once_and_in_order(site: Site, sender: Sender) -> None:
+    consumer = site.consumer("topic/#", credit=100_000, options=DURABLE)
+    for n in range(400):
+        sender.send(f"topic/{n % 3}", b"%d" % n)
+        if n % 7 == 0:
+            site.router.flush()
+        if n % 11 == 0 and site.posted:
+            site.posted.popleft()()
+    site.settle_down()
+    assert bodies(consumer) == [str(n) for n in range(400)]
+    assert sender.answered == list(range(401))
+
+
+def test_who_comes_back_reads_on_from_memory(site: Site, sender: Sender) -> None:
+    consumer = site.consumer("queue/a", credit=2)
+    sender.send("queue/a", b"1", b"2", b"3")
+    site.settle_down()
+    assert bodies(consumer) == ["first", "1"]
+    assert consumer.joined is not None
+    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    assert bodies(site.consumer("queue/a", "other")) == ["first", "1", "2", "3"]
+
+
+def test_a_dead_letter_goes_to_memory_and_the_ledger_says_so() -> None:
+    buried = AddressPolicy(
+        durability=Durability(DurabilityMode.MEMORY), redelivery=Redelivery(attempts_max=1), deadletter="deadletter/x"
+    )
+    site = Site(queue=buried, deadletter=MEMORY)
+    for n in range(3):
+        site.send("queue/a", b"%d" % n)
+    consumer = site.consumer("queue/a", credit=1)
+    for _ in range(3):
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        consumer.credit = 1
+        assert consumer.joined is not None
+        consumer.joined.pump()
+        site.settle_down()
+    assert bodies(site.consumer("deadletter/x")) == ["0", "1", "2"]
+    assert site.kept("queue/a") == 0
+    assert sum(last - first + 1 for _, first, last in site.buried) == 3
+
+
+def test_a_full_medium_refuses_once_memory_is_full(site: Site, sender: Sender) -> None:
+    site.store.failure = StoreFull("the medium is full")
+    body = b"x" * 1_000_000
+    sent = 0
+    while sender.why is None:
+        sender.send("queue/a", body)
+        site.settle_down(wait_s=1.0)
+        sent += 1
+        assert sent < 20
+    assert sent >= 8
+    assert sender.why is Refusal.FULL
+    assert site.store.log_bytes(1) <= 9_001_000
+    site.store.failure = None
+    site.settle_down(wait_s=10.0)
+    assert len(bodies(site.consumer("queue/a"))) == sent
+
+
+def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
+    site = Site()
+    site.send("queue/a", b"1", b"2")
+    failing = [True]
+    read = site.store._read
+
+    def fails(log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+        if failing[0]:
+            site.posted.append(lambda: done(FAILED))
+        else:
+            read(log, position, bytes_max, done)
+
+    site.store._read = fails  # type: ignore[method-assign]  # the medium
+    consumer = site.consumer("queue/a")
+    for _ in range(20):
+        site.settle_down(wait_s=1.0)
+    assert bodies(consumer) == []
+    assert site.kept("queue/a") == 2
+    failing[0] = False
+    site.settle_down(wait_s=2.0)
+    assert bodies(consumer) == ["1", "2"]
