@@ -183,12 +183,21 @@ class AmqpClient(Client, MessagingHandler):  # type: ignore[misc]  # Proton has 
         MessagingHandler.__init__(self, auto_accept=False, auto_settle=True, **options)
         self._address = address
         self._connection: Any = None
+        self._selectables: list[Any] = []
 
     def connection(self) -> None:
         container = Container(self)
         container.container_id = self.name
-        container.run()
+        try:
+            container.run()
+        finally:
+            for selectable in self._selectables:  # Proton leaves one open now and then, and select() ends at 1 024
+                selectable.close()
+            self._selectables.clear()
         self.ended.wait(RETRY_S)
+
+    def on_selectable_init(self, event: Any) -> None:
+        self._selectables.append(event.selectable)
 
     def on_start(self, event: Any) -> None:
         self._connection = event.container.connect(f"127.0.0.1:{self.port}", reconnect=False)
