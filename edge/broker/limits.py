@@ -101,6 +101,13 @@ ATTEMPTS_TRACKED_MAX: Final = 100_000
 """Messages of one subscription whose failed deliveries are counted, about 150 bytes each; only messages that were
 delivered and failed are, so a consumer has to fail on purpose to get there."""
 
+ATTEMPTS_KEPT_MAX: Final = 1_000
+"""Of those, messages of one subscription whose count is kept over a restart, those that failed most: 6 to 11 bytes
+each, written again when one changes."""
+
+ATTEMPTS_WRITTEN_S: Final = 1.0
+"""Seconds between two writes of them: each may be a commit of its own."""
+
 ATTEMPTS_ANNOTATION_BYTES_MAX: Final = MIB
 """Annotations consumers of one subscription added to messages they gave back; what is more is not added."""
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -34,9 +35,12 @@ from edge.broker.subscriptions import (
     TransientSubscription,
     WaitingPool,
 )
+from edge.broker.subscriptions.burying import ATTEMPTS
 from edge.broker.subscriptions.pattern import Joinable, PatternSubscription
 from edge.broker.topics import FilterTree, is_filter, matches, overlaps
 from edge.broker.watchers import CreditWatchers
+
+logger = logging.getLogger(__name__)
 
 RESERVED = "$SYS/"
 """Names below it are the broker's own."""
@@ -80,6 +84,8 @@ class Registry:
         self._live_tree: FilterTree[TransientSubscription] = FilterTree()
         self._shares: dict[str, TransientSubscription] = {}
         self._rule_of_log: dict[int, str] = {}
+        self._attempts: dict[str, bytes] = {}
+        """How often messages failed before the start, of cursors that are not open yet."""
         self._pattern_consumers: FilterTree[Consumer] = FilterTree()
         self._credit = CreditWatchers()
         self.merge_live: Callable[[list[TransientSubscription]], Sequence[Taker]] = lambda live: live
@@ -405,9 +411,18 @@ class Registry:
             acknowledged=record.acknowledged,
         )
         subscription.policy = policy
+        self._recall_attempts(subscription)
         if name != QUEUE_CURSOR:
             self._store.narrow(cursor, subscription.owed)
         return subscription
+
+    def _recall_attempts(self, subscription: LogSubscription) -> None:
+        packed = self._attempts.pop(subscription.name_in_log, None)
+        if packed is not None:
+            try:
+                subscription.recall_attempts(packed)
+            except msgspec.MsgspecError as error:
+                logger.warning("%s: how often messages failed cannot be read: %s", subscription.name, error)
 
     def _forget(self, subscription: DurableSubscription) -> None:
         self._drop(subscription)
@@ -423,6 +438,7 @@ class Registry:
 
     def _restore(self) -> None:
         """Bring back queues and durable subscriptions as the store kept them."""
+        self._attempts = dict(self._store.items(ATTEMPTS))
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")

@@ -1,17 +1,22 @@
 """Failed deliveries of one subscription: how often each message failed, where it must not go, when it may go again.
 
-Only messages that failed and are not settled yet are in here, in memory: a restart begins to count anew.
+Only messages that failed and are not settled yet are in here, in memory. How often each failed is kept in the store's
+small state as well, soon after it changes, so that a message no consumer can take reaches its last attempt though the
+gateway restarts; what else is known of it is not: after a restart it is delivered at once, and to anybody.
 """
 
 from __future__ import annotations
 
 import heapq
+from operator import itemgetter
+
+import msgspec
 
 from bridge.message import Stored
 from edge.broker.amqp.annotations import merged_run
 from edge.broker.configuration import Redelivery
 from edge.broker.contract import Consumer
-from edge.broker.limits import ATTEMPTS_ANNOTATION_BYTES_MAX, ATTEMPTS_TRACKED_MAX
+from edge.broker.limits import ATTEMPTS_ANNOTATION_BYTES_MAX, ATTEMPTS_KEPT_MAX, ATTEMPTS_TRACKED_MAX
 from edge.broker.ranges import Ranges
 
 
@@ -25,13 +30,20 @@ def delay_s(redelivery: Redelivery, attempts: int) -> float:
     return delay if highest is None else min(delay, highest)
 
 
+def unpack(packed: bytes) -> dict[int, int]:
+    """What `Attempts.pack` packed. Raises msgspec.MsgspecError when it is damaged."""
+    return msgspec.msgpack.decode(packed, type=dict[int, int])
+
+
 class Attempts:
     """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
 
-    __slots__ = ("_annotations", "_due", "_excluded", "counts", "parked")
+    __slots__ = ("_annotations", "_due", "_excluded", "changed", "counts", "parked")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
+        self.changed = False
+        """`counts` is not what was last packed."""
         self.parked = Ranges()
         """Messages no consumer there may have; they wait for another one."""
         self._excluded: dict[int, set[Consumer]] = {}
@@ -41,6 +53,7 @@ class Attempts:
     def failed(self, position: int) -> int:
         """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
         count = self.counts[position] = self.counts.get(position, 0) + 1
+        self.changed = True
         if len(self.counts) > ATTEMPTS_TRACKED_MAX:
             oldest = next(iter(self.counts))
             self.forget(oldest, oldest)
@@ -53,9 +66,18 @@ class Attempts:
         else:
             gone = [position for position in range(first, last + 1) if position in self.counts]
         for position in gone:
-            del self.counts[position]
+            if self.counts.pop(position):
+                self.changed = True
             self._excluded.pop(position, None)
             self._annotations.pop(position, None)
+
+    def pack(self) -> bytes | None:
+        """What is to be kept: the counts, the highest where there are too many; None: nothing."""
+        self.changed = False
+        failed = [(position, count) for position, count in self.counts.items() if count > 0]
+        if len(failed) > ATTEMPTS_KEPT_MAX:
+            failed = heapq.nlargest(ATTEMPTS_KEPT_MAX, failed, key=itemgetter(1))
+        return msgspec.msgpack.encode(dict(failed)) if failed else None
 
     def annotate(self, position: int, annotations: bytes) -> None:
         """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""

@@ -12,12 +12,15 @@ from bridge.message import Run, Stored
 from edge.broker.configuration import AddressPolicy
 from edge.broker.deadletters import DeadLetters, Reason
 from edge.broker.expiry import ttl_ns
-from edge.broker.limits import GIVING_UP_MAX, READ_BYTES_MAX, SWEEP_AGAIN_S, SWEEP_RANGES_MAX
+from edge.broker.limits import ATTEMPTS_WRITTEN_S, GIVING_UP_MAX, READ_BYTES_MAX, SWEEP_AGAIN_S, SWEEP_RANGES_MAX
 from edge.broker.store.contract import Store
-from edge.broker.subscriptions.attempts import Attempts
+from edge.broker.subscriptions.attempts import Attempts, unpack
 from edge.broker.subscriptions.group import part_of
 from edge.broker.subscriptions.place import Place
 from edge.broker.subscriptions.sweep import Judge
+
+ATTEMPTS: Final = "attempts"
+"""Kind of the small state that says how often messages failed: `Burying.name_in_log` -> `Attempts.pack`."""
 
 SWEEP_AGAIN_NS: Final = int(SWEEP_AGAIN_S * 1e9)
 
@@ -52,6 +55,8 @@ class Burying(Place, ABC):
         self._refused: deque[tuple[int, int, Reason]] = deque()  # the same, at the next tick
         self._given_up = 0  # on their way to a dead letter address
         self._burying = False
+        self._attempts_kept = False
+        self._attempts_due_s = 0.0  # when their counts may be written again
         self._timeless = b""  # properties seen last that say nothing of a time to live
         self._due_ns: int | None = 0 if position < store.bounds(log)[1] else None
         """When something that waits in the store may have expired (UTC); 0: not known, None: nothing expires."""
@@ -148,7 +153,7 @@ class Burying(Place, ABC):
             return
         self._store.acknowledge(self.cursor, first, last)
         if self._failed:
-            self._attempts.forget(first, last)
+            self._forget_attempts(first, last)
         if full and self._given_up <= GIVING_UP_MAX:
             self._bury_next()
             self.pump()
@@ -159,6 +164,43 @@ class Burying(Place, ABC):
         if self._refused and self._refused[-1][1:] == (first - 1, reason):
             first = self._refused.pop()[0]
         self._refused.append((first, last, reason))
+
+    # --- attempts over a restart ------------------------------------------------------------------------------
+
+    def recall_attempts(self, packed: bytes) -> None:
+        """Count on from what a former process kept, for messages that are still to be had."""
+        self._attempts_kept = True
+        for position, count in unpack(packed).items():
+            if position < self._store.bounds(self.log)[1] and self.available(position, position):
+                self._failed[position] = count
+
+    def _forget_attempts(self, first: int, last: int) -> None:
+        """These are settled."""
+        self._attempts.forget(first, last)
+        if self._attempts.changed:
+            self._deadletters.wake_later(self)
+
+    def _keep_attempts(self, now_s: float) -> None:
+        """Have the store remember how often what is here has failed, if that decides about anything."""
+        if not self._attempts.changed or now_s < self._attempts_due_s or self._closed:
+            return
+        self._attempts_due_s = now_s + ATTEMPTS_WRITTEN_S
+        packed = self._attempts.pack()
+        if packed is not None and self.policy.redelivery.attempts_max is not None:
+            self._store.put(ATTEMPTS, self.name_in_log, packed)
+            self._attempts_kept = True
+        else:
+            self._drop_attempts()
+
+    def _drop_attempts(self) -> None:
+        if self._attempts_kept:
+            self._store.delete(ATTEMPTS, self.name_in_log)
+            self._attempts_kept = False
+
+    @property
+    def name_in_log(self) -> str:
+        """What the cursor is called among those of all logs."""
+        return f"{self.log} {self.name}"
 
     # --- inside -----------------------------------------------------------------------------------------------
 

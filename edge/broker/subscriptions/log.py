@@ -210,6 +210,7 @@ class LogSubscription(Burying):
         """The subscription is deleted: its cursor goes, and the log keeps nothing for it."""
         self._closed = True
         self._buffer.clear()
+        self._drop_attempts()
         self._store.drop_cursor(self.cursor)
 
     @property
@@ -242,7 +243,7 @@ class LogSubscription(Burying):
             for low, high in parts:
                 self._store.acknowledge(self.cursor, low, high)
                 if self._failed:
-                    self._attempts.forget(low, high)
+                    self._forget_attempts(low, high)
             return
         for low, high in parts:
             if outcome is Outcome.RELEASED:
@@ -270,12 +271,15 @@ class LogSubscription(Burying):
         self._bury_again()
         if due:
             self.pump()
-        return bool(self._attempts.delayed or self._giving_up or self._refused)
+        self._keep_attempts(now_s)
+        waits = self._attempts.delayed or self._giving_up or self._refused or self._attempts.changed
+        return bool(waits) and not self._closed
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _has_failed(self, consumer: Consumer, first: int, last: int, *, undeliverable: bool) -> None:
         redelivery = self.policy.redelivery
+        self._deadletters.wake_later(self)
         for position in range(first, last + 1):
             attempts = self._attempts.failed(position)
             if undeliverable:
@@ -286,7 +290,6 @@ class LogSubscription(Burying):
                 self._giving_up.append((position, position, Reason.UNDELIVERABLE))
             elif redelivery.delay_s > 0 and not undeliverable:
                 self._attempts.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
-                self._deadletters.wake_later(self)
             else:
                 self._give_back(position, position)
 

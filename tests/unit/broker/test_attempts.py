@@ -1,0 +1,158 @@
+"""How often a message failed is known after a restart, as long as that decides about anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.contract import Outcome, SubscribeOptions
+from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S
+from edge.broker.subscriptions.attempts import Attempts, unpack
+from edge.broker.subscriptions.burying import ATTEMPTS
+from tests.unit.broker.test_promises import Consumer, Site, attempts
+
+
+def kept(site: Site) -> dict[str, dict[int, int]]:
+    return {key: unpack(value) for key, value in site.store.items(ATTEMPTS)}
+
+
+def fail(site: Site, consumer: Consumer, times: int = 1) -> None:
+    for _ in range(times):
+        consumer.answer(Outcome.MODIFIED_FAILED)
+        site.settle_down()
+
+
+def restart(site: Site, address: str = "queue/a") -> Consumer:
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    site.boot()
+    return site.consumer(address)
+
+
+def test_the_last_attempt_comes_though_the_gateway_restarts() -> None:
+    site = Site(queue=attempts(4))
+    site.send("queue/a", b"poison", b"fine")
+    consumer = site.consumer("queue/a")
+    assert consumer.last is not None
+    for failed in range(1, 4):
+        fail(site, consumer)
+        consumer = restart(site)
+        assert sorted(consumer.got) == [("fine", 0), ("poison", failed)]
+        assert list(kept(site).values()) == [{0: failed}]
+        consumer.last = (site.router.queues["queue/a"], 0)
+    fail(site, consumer)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    assert site.consumer("deadletter/dead").got == [("poison", 0)]
+    assert kept(site) == {}, "nothing is kept of what is settled"
+    assert site.kept("queue/a") == 1
+
+
+def test_a_subscription_counts_too() -> None:
+    site = Site(topic=attempts(3))
+    options = SubscribeOptions(durable_name="sub")
+    site.consumer("topic/a", options=options)
+    site.boot()
+    consumer = site.consumer("topic/a", options=options)
+    site.send("topic/a", b"0")
+    fail(site, consumer, 2)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    site.boot()
+    consumer = site.consumer("topic/a", options=options)
+    assert consumer.got == [("0", 2)]
+    fail(site, consumer)
+    assert site.consumer("deadletter/dead").got == [("0", 0)]
+
+
+def test_accepted_after_all() -> None:
+    site = Site(queue=attempts(4))
+    site.send("queue/a", b"0", b"1")
+    consumer = site.consumer("queue/a")
+    fail(site, consumer, 2)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    assert kept(site) != {}
+    consumer.last = (site.router.queues["queue/a"], 0)
+    consumer.answer(Outcome.ACCEPTED, 2)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    assert kept(site) == {}
+    assert site.kept("queue/a") == 0
+
+
+def test_what_was_acknowledged_since_counts_for_nobody() -> None:
+    site = Site(queue=attempts(4))
+    site.send("queue/a", b"0", b"1", b"2")
+    consumer = site.consumer("queue/a")
+    fail(site, consumer)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    (key,) = kept(site)
+    site.store.acknowledge(site.router.queues["queue/a"].cursor, 0, 1)
+    site.settle_down()
+    site.boot()
+    assert not site.router.queues["queue/a"]._failed
+    assert key in kept(site), "it is of no account, and goes with the next change"
+
+
+def test_a_deleted_subscription_leaves_nothing() -> None:
+    site = Site(topic=attempts(9))
+    consumer = site.consumer("topic/a", options=SubscribeOptions(durable_name="sub"))
+    site.send("topic/a", b"0")
+    fail(site, consumer)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    assert kept(site) != {}
+    assert consumer.joined is not None
+    site.router.unsubscribe(consumer, consumer.joined, forget=True)
+    site.settle_down()
+    assert kept(site) == {}
+
+
+def test_where_attempts_have_no_end_nothing_is_written() -> None:
+    site = Site()
+    site.send("queue/a", b"0")
+    consumer = site.consumer("queue/a")
+    fail(site, consumer, 5)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    assert kept(site) == {}
+    assert consumer.got[-1] == ("0", 5)
+
+
+def test_no_more_than_one_write_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(queue=attempts(1_000))
+    written: list[str] = []
+    put = site.store.put
+
+    def counted(kind: str, key: str, value: bytes) -> None:
+        written.append(kind)
+        put(kind, key, value)
+
+    monkeypatch.setattr(site.store, "put", counted)
+    site.send("queue/a", b"0")
+    consumer = site.consumer("queue/a")
+    written.clear()
+    for _ in range(100):
+        site.now += 0.05
+        fail(site, consumer)
+    assert 5 <= written.count(ATTEMPTS) <= 6
+
+
+def test_what_cannot_be_read_is_said_and_left(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site(queue=attempts(2))
+    site.send("queue/a", b"0")
+    consumer = site.consumer("queue/a")
+    fail(site, consumer)
+    site.settle_down(wait_s=ATTEMPTS_WRITTEN_S)
+    (key,) = kept(site)
+    site.store.put(ATTEMPTS, key, b"\xc1")
+    site.settle_down()
+    site.boot()
+    assert "cannot be read" in caplog.text
+    assert site.consumer("queue/a").got == [("0", 0)]
+
+
+def test_those_that_failed_most_are_kept() -> None:
+    counts = Attempts()
+    for position in range(ATTEMPTS_KEPT_MAX + 10):
+        counts.failed(position)
+    for position in range(0, 20, 2):
+        counts.failed(position)
+    packed = counts.pack()
+    assert packed is not None
+    found = unpack(packed)
+    assert len(found) == ATTEMPTS_KEPT_MAX
+    assert {position for position, count in found.items() if count == 2} == set(range(0, 20, 2))
