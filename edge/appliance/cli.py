@@ -239,6 +239,9 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from edge.appliance.wear import Outlook, lasting_line, written_line
+
+    wear = msgspec.convert(document["store"]["wear"], Outlook)
     uplink, messages, clients = document["uplink"], document["messages"], document["clients"]
     store = document["store"]
     memory = store.get("memory_bytes", 0)
@@ -250,6 +253,8 @@ def _print_status(document: dict[str, Any]) -> None:
         "messages": ", ".join(f"{count:,} {name}" for name, count in messages.items()),
         "store": f"{store['messages']:,} messages, {store['file_bytes'] / 1e6:,.1f} MB on disk"
         + (f", {memory / 1e3:,.1f} kB of messages in memory only" if memory else ""),
+        "written": written_line(wear),
+        "card": lasting_line(wear),
         "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
     }

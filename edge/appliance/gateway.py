@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from bridge.version import VERSION
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
@@ -17,6 +19,7 @@ from edge.appliance.console.door import Door, Opening
 from edge.appliance.console.history import History
 from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
+from edge.appliance.wear import Outlook, outlook
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.credentials import CredentialsError
 from edge.broker.hono.addresses import with_addresses
@@ -71,6 +74,7 @@ class Gateway:
         self._reporter: asyncio.Task[None] | None = None
         self._info: StoreInfo | None = None
         self._info_at = float("-inf")
+        self._wear: Outlook
 
     async def start(self) -> dict[str, tuple[str, int]]:
         """Serve; returns what listens where, by name. Raises ListenError or CredentialsError, with nothing
@@ -188,6 +192,7 @@ class Gateway:
                 "quota": router.quotas.space_bytes,
                 "at_floor": router.quotas.closed,
                 "room": [room._asdict() for room in router.quotas.rooms()],  # type: ignore[misc]  # as RoomStatus
+                "wear": msgspec.to_builtins(self._wear),
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "uplink": self._uplink_status(),
@@ -216,8 +221,18 @@ class Gateway:
     def _store_info(self) -> StoreInfo:
         now = time.monotonic()
         if self._info is None or now - self._info_at > STORE_FIGURES_S:
-            self._info, self._info_at = self.store.info(), now
+            self._info, self._info_at, self._wear = self.store.info(), now, self._outlook()
         return self._info
+
+    def _outlook(self) -> Outlook:
+        device, (totals, rows) = self.store.device, self.store.written
+        return outlook(
+            totals,
+            rows,
+            endurance_bytes=self.configuration.endurance_bytes,
+            life_used=device.life_used() if device is not None else None,
+            device=device.name if device is not None else None,
+        )
 
     async def _report(self) -> None:
         """Tell the peers of the uplinks how we are, for as long as we live."""

@@ -258,6 +258,8 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     legacy_dollar_topics: bool = False
     """A filter of an MQTT 3.1 client that begins with a wildcard matches names that begin with ``$`` too, which MQTT
     3.1 does not set apart; for later versions it must not [MQTT-4.7.2-1]."""
+    endurance_bytes: float | None = None
+    """What may be written to the medium of the store by its data sheet; None: nobody said."""
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()

@@ -286,3 +286,4 @@ def test_status_counts(gateway: Waypost) -> None:
         assert status["clients"]["mqtt"] >= 1
         assert status["messages"]["acknowledged"] >= 1
         assert {"address": "queue/counted", "type": "queue", "stored": 1, "subscribers": 0} in status["addresses"]
+        assert status["store"]["wear"]["payload_bytes"] >= 1

@@ -163,6 +163,7 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
 def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:
     gateway = spec.hub.gateway if spec.hub is not None and spec.hub.gateway else name
     hubs = (_hub(spec.hub, gateway),) if spec.hub is not None else ()
+    terabytes = spec.storage.endurance_terabytes
     return msgspec.structs.replace(
         configuration,
         gateway=gateway,
@@ -170,6 +171,7 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
         tls=_listener_tls(spec.listeners.tls),
         limits=limits_of(spec),
         legacy_dollar_topics=spec.mqtt.legacy_dollar_topics,
+        endurance_bytes=terabytes * 1e12 if terabytes is not None else None,
         connectors=(*configuration.connectors, *hubs),
     )
 

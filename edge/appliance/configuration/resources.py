@@ -302,12 +302,19 @@ class MqttPart(Part, frozen=True, kw_only=True):
     legacy_dollar_topics: bool = False
 
 
+class StoragePart(Part, frozen=True, kw_only=True):
+    """The card or disk the data directory is on. `enduranceTerabytes`: what may be written to it by its data sheet."""
+
+    endurance_terabytes: Annotated[float, msgspec.Meta(ge=0.001, le=1_000_000)] | None = None
+
+
 class GatewaySpec(Part, frozen=True, kw_only=True):
     """This node. `limits` may name any field of `edge.broker.limits.Limits`, in camelCase."""
 
     listeners: Listeners = Listeners()
     hub: HubPart | None = None
     mqtt: MqttPart = MqttPart()
+    storage: StoragePart = StoragePart()
     limits: dict[str, Any] = {}
 
 

@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from edge.appliance.console.status import Status, StatusSource, status_of
+from edge.appliance.console.status import Status, StatusSource, Wear, status_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -35,6 +35,7 @@ class GatewayCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         status = status_of(self._source)
         yield from _gateway(status)
+        yield from _wear(status.get("store", {}).get("wear", {}))
         yield from _uplink(status)
 
 
@@ -73,6 +74,37 @@ def _gateway(status: Status) -> Iterable[Metric]:
     for address in status.get("addresses", ()):
         received.add_metric([address.get("address", "")], address.get("received", 0))
     yield received
+
+
+def _wear(wear: Wear) -> Iterable[Metric]:
+    """What the kernel or the configuration does not say is left out."""
+    counted: tuple[tuple[str, str, int | None], ...] = (
+        ("waypost_store_payload_bytes", "Bytes of bodies stored since the store was made.", wear.get("payload_bytes")),
+        ("waypost_process_written_bytes", "Bytes the gateway wrote to media since.", wear.get("process_bytes")),
+    )
+    for name, about, value in counted:
+        if value is not None:
+            yield CounterMetricFamily(name, about, value=value)
+    device = [wear.get("device") or ""]
+    written = wear.get("device_bytes")
+    if written is not None:
+        about = "Bytes written to the store's device since, by everybody."
+        family = CounterMetricFamily("waypost_device_written_bytes", about, labels=["device"])
+        family.add_metric(device, written)
+        yield family
+    for name, about, figure in (
+        ("waypost_device_endurance_bytes", "Bytes the device is rated for.", wear.get("endurance_bytes")),
+        ("waypost_device_used_ratio", "Share of the device's life that is used up.", wear.get("used")),
+        ("waypost_device_days_left", "Days of running until it is, at the present pace.", wear.get("days_left")),
+    ):
+        if figure is not None:
+            gauge = GaugeMetricFamily(name, about, labels=["device"])
+            gauge.add_metric(device, figure)
+            yield gauge
+    paces = GaugeMetricFamily("waypost_device_written_bytes_per_day", "Pace over the last while.", labels=["window"])
+    for window, pace in wear.get("bytes_per_day", {}).items():
+        paces.add_metric([window], pace)
+    yield paces
 
 
 def _uplink(status: Status) -> Iterable[Metric]:

@@ -56,6 +56,21 @@ class RoomStatus(TypedDict, total=False):
     refused: int
 
 
+class Wear(TypedDict, total=False):
+    """What the card has had to bear: `edge.appliance.wear.Outlook`. Totals are since the store was made."""
+
+    device: str | None
+    running_s: float
+    payload_bytes: int
+    process_bytes: int | None
+    device_bytes: int | None
+    written_per_payload_byte: float | None
+    bytes_per_day: Mapping[str, float]
+    endurance_bytes: float | None
+    used: float | None
+    days_left: float | None
+
+
 class StoreStatus(TypedDict, total=False):
     """`room`: in the order in which addresses give way when there is none; `quota`: of the whole space;
     `at_floor`: the medium has as little free space as messages must leave."""
@@ -68,6 +83,7 @@ class StoreStatus(TypedDict, total=False):
     quota: int | None
     at_floor: bool
     room: Sequence[RoomStatus]
+    wear: Wear
     commits: Commits
 
 

@@ -12,6 +12,7 @@ from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.shared import size, span, store_path
+from edge.appliance.wear import Outlook, lasting_line, written_line
 from edge.broker.store.contract import StoreError
 from edge.broker.store.verification import Depth, Report, verify
 
@@ -20,6 +21,8 @@ WALK_BYTES_MAX: Final = 256_000_000
 FULL_FAIL_H: Final = 2.0
 FULL_WARN_H: Final = 48.0
 """A weekend."""
+WEAR_WARN_DAYS: Final = 90.0
+"""A site visit takes that long to arrange."""
 SECRET_NAMES: Final = ("credentials.db", "store.sqlite", "store.sqlite-wal", "store.sqlite-shm")
 
 
@@ -112,7 +115,8 @@ def store(around: Surroundings) -> Iterator[Result]:
     try:
         report = verify(path, Depth.QUICK if walked else Depth.TOUCH)
         yield from _verified(report, walked=walked)
-        figures = figures_of(path, running=around.running, now=around.now())
+        endurance, root = around.configuration.endurance_bytes, around.root
+        figures = figures_of(path, running=around.running, now=around.now(), endurance_bytes=endurance, root=root)
     except StoreError as error:
         yield fail("store", str(error), "waypost store verify")
         return
@@ -127,12 +131,24 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield warn("backlog", f"{seen}; full in {span(full * 3600)}", step)
     else:
         yield ok("backlog", seen)
+    if figures.wear is not None:
+        yield _worn(figures.wear)
     given_up = sum(entry.messages for entry in figures.ledger)
     if given_up:
         reasons = ", ".join(f"{entry.messages:,} {entry.reason}" for entry in figures.ledger)
         yield warn(
             "losses", f"the ledger has {given_up:,} messages: {reasons}", "sqlite3 store.sqlite 'SELECT * FROM losses'"
         )
+
+
+def _worn(wear: Outlook) -> Result:
+    """How long the card will do."""
+    name, seen = "card wear", f"{written_line(wear)}; {lasting_line(wear)}"
+    if wear.used is not None and wear.used >= 1:
+        return fail(name, seen, "replace the card; copy the data directory while the gateway is stopped")
+    if wear.days_left is not None and wear.days_left < WEAR_WARN_DAYS:
+        return warn(name, seen, "have a new card ready; `durability: batch:100` writes far less than fsync")
+    return ok(name, seen)
 
 
 def _verified(report: Report, *, walked: bool) -> Iterator[Result]:

@@ -50,15 +50,29 @@ def info(data: Path, as_json: bool) -> None:
     from edge.appliance.store.figures import figures_of
 
     with explained():
-        figures = figures_of(store_path(data), running=is_running(data))
+        figures = figures_of(store_path(data), running=is_running(data), endurance_bytes=_endurance_of(data))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(figures), indent=2))
     else:
         _print_info(figures)
 
 
+def _endurance_of(data: Path) -> float | None:
+    """What the applied configuration says the medium is rated for; None: nothing that can be used."""
+    from edge.appliance.configuration.effective import effective
+    from edge.appliance.configuration.repository import Repository, RepositoryError
+    from edge.appliance.configuration.resources import ConfigurationRejected
+
+    try:
+        return effective(Repository(data).load().resources).endurance_bytes
+    except (ConfigurationRejected, RepositoryError):
+        return None
+
+
 def _print_info(figures: StoreFigures) -> None:
     from rich.table import Table
+
+    from edge.appliance.wear import lasting_line, written_line
 
     room = figures.room
     head = Table(show_header=False, box=None, pad_edge=False)
@@ -78,6 +92,8 @@ def _print_info(figures: StoreFigures) -> None:
         ("arriving", rate),
         ("room", lasting),
         ("full", full),
+        ("written", "not told yet" if figures.wear is None else written_line(figures.wear)),
+        ("card", "not told yet" if figures.wear is None else lasting_line(figures.wear)),
     ):
         head.add_row(f"[bold]{name}[/bold]", value, style=None)
     out = console()

@@ -10,9 +10,11 @@ from typing import Final
 
 import msgspec
 
+from edge.appliance.wear import Outlook, outlook
 from edge.broker.store.inspection import Inspection, LogFacts, key_of, received_at
 from edge.broker.store.limits import POSITION_MAX
 from edge.broker.store.progress import Progress
+from edge.broker.store.wear import Device
 
 RATE_SEGMENTS_MAX: Final = 512
 """Newest segments of a log the rate is taken from: a row's head each, no body is read."""
@@ -112,6 +114,8 @@ class StoreFigures(msgspec.Struct):
     state: list[StateFigures]
     ledger: list[LedgerFigures]
     room: Room
+    wear: Outlook | None
+    """What was written to the card, as the store was told last; None: a store of an older schema, or a new one."""
 
 
 def figures_of(
@@ -121,8 +125,13 @@ def figures_of(
     now: float | None = None,
     monotonic: Callable[[], float] = time.monotonic,
     free_bytes: int | None = None,
+    endurance_bytes: float | None = None,
+    root: Path = Path("/"),
 ) -> StoreFigures:
-    """Look at the store at `path`. `now`: UTC seconds. Raises StoreError."""
+    """Look at the store at `path`. `now`: UTC seconds; `endurance_bytes`: of its medium; `root`: where ``sys`` is.
+
+    Raises StoreError.
+    """
     now = time.time() if now is None else now
     free = shutil.disk_usage(path.parent).free if free_bytes is None else free_bytes
     with Inspection.open(path) as inspection, inspection.snapshot():
@@ -148,7 +157,16 @@ def figures_of(
             state=_state(inspection),
             ledger=[LedgerFigures(e.reason, e.entries, e.messages, e.bytes) for e in inspection.ledger()],
             room=_room(logs, free, free_pages * page),
+            wear=_wear(inspection, endurance_bytes, Device.of(path, root)),
         )
+
+
+def _wear(inspection: Inspection, endurance_bytes: float | None, device: Device | None) -> Outlook | None:
+    rows = inspection.wear()
+    if not rows:
+        return None
+    name, life = (device.name, device.life_used()) if device is not None else (None, None)
+    return outlook(rows[-1], rows, endurance_bytes=endurance_bytes, life_used=life, device=name)
 
 
 def _size(path: Path) -> int:

@@ -19,6 +19,7 @@ from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POS
 from edge.broker.store.schema import APPLICATION_ID
 from edge.broker.store.segment import Row
 from edge.broker.store.tail import MEMORY, Mark, unpack_mark
+from edge.broker.store.wear import Totals, load
 
 BUSY_S: Final = 10.0
 """How long a tool waits for the gateway's lock on the file."""
@@ -157,6 +158,13 @@ class Inspection:
                 "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
             )
             return [CursorFacts._make(row) for row in rows]
+
+    def wear(self) -> list[Totals]:
+        """What was written until the end of each hour of running; nothing in a store of an older schema."""
+        if "wear" not in self.tables():
+            return []
+        with self._meaning("reading what was written"):
+            return load(self.connection)
 
     def ledger(self) -> list[LedgerFacts]:
         """What was given up, by reason; none in a store whose schema has no ledger yet."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from bridge.message import Stored
-from edge.broker.store import schema, segment, wal
+from edge.broker.store import schema, segment, wal, wear
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
@@ -73,6 +73,7 @@ class SqliteStore(GroupingStore):
                 side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
                 store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
                 store._load()
+                store._start_meter()
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
             except sqlite3.Error as error:
                 raise meaning(error, f"opening {path}") from error
@@ -107,11 +108,26 @@ class SqliteStore(GroupingStore):
         self._reader: Reader
         self._boot = 0
         self._boot_row: tuple[int, str, int] | None = None
+        self.device: wear.Device | None = None
+        """What the store is on."""
+        self._meter: wear.Meter
+        self._wear: wear.Totals | None = None
+        """On its way to the medium."""
+        self._closing = False
 
     @property
     def commits(self) -> Histogram:
         """How long the commits of this process took."""
         return self._writer.durations.histogram()
+
+    @property
+    def written(self) -> tuple[wear.Totals, Sequence[wear.Totals]]:
+        """What was written until now, and until the end of earlier hours of running."""
+        return self._meter.totals(), self._meter.rows
+
+    def close(self) -> None:
+        self._closing = True
+        super().close()
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -183,12 +199,17 @@ class SqliteStore(GroupingStore):
     # --- writing ----------------------------------------------------------------------------------------------
 
     def _commit(self, group: Group) -> None:
+        self._wear = self._meter.totals() if group.counting and (self._closing or self._meter.due()) else None
+        segments = list(self._pack(group))
         self._writer.submit(
-            Job(group, list(self._pack(group)), self._boot_row, self.summary, partial(self._finish, group))
+            Job(group, segments, self._boot_row, self._wear, self.summary, partial(self._finish, group))
         )
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         self._boot_row = None
+        self._meter.payload_bytes += group.size
+        if self._wear is not None:
+            self._meter.kept(self._wear)
         if outcome.thinned or any(evicted.cut for evicted in outcome.evicted):
             self._reader.forget()
         super()._succeeded(group, outcome)
@@ -235,6 +256,10 @@ class SqliteStore(GroupingStore):
         for state in self._logs.values():  # what a crash kept from being deleted
             if self._floor(state, state.next) > state.first:
                 self._reclaim[state.log] = None
+
+    def _start_meter(self) -> None:
+        self.device = device = wear.Device.of(self._path)
+        self._meter = wear.Meter(wear.load(self._side), lambda: wear.counters(device), self._clock)
 
     def _load_ledger(self) -> None:
         growing = self._query(f"{_LEDGER} ORDER BY entry DESC LIMIT ?", (self._limits.ledger_growing_max,))

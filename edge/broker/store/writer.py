@@ -38,6 +38,7 @@ from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
+from edge.broker.store.wear import Totals, write
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class Job(NamedTuple):
     group: Group
     segments: Sequence[Row]
     boot: tuple[int, str, int] | None
+    wear: Totals | None
     summary: Summary | None
     finished: Callable[[], None]
 
@@ -121,7 +123,7 @@ class Writer:
         connection = self._connection
         statements = list(_statements(job))
         group = job.group
-        alone = not (group.reclaims or group.evictions or group.thinnings or group.losses or group.given_up)
+        alone = not (group.reclaims or group.evictions or group.thinnings or group.losses or group.given_up or job.wear)
         try:
             if len(statements) == 1 and alone:
                 connection.execute(*statements[0])
@@ -129,6 +131,8 @@ class Writer:
             connection.execute("BEGIN IMMEDIATE")
             for text, parameters in statements:
                 connection.execute(text, parameters)
+            if job.wear is not None:
+                write(connection, job.wear)
             evicted = [evict(connection, eviction) for eviction in group.evictions]
             thinned = [self._thin(job, thinning, evicted) for thinning in group.thinnings]
             losses = list(chain(group.losses, *(given.losses for given in group.given_up if given.if_kept)))

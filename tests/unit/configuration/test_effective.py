@@ -30,6 +30,7 @@ spec:
   listeners: {mqtt: "0.0.0.0:1883", amqp: "[::]:5672"}
   hub: {url: "amqps://hub.example", gateway: north, tls: {caCert: /ca, clientCert: /c, clientKey: /k}}
   mqtt: {legacyDollarTopics: true}
+  storage: {enduranceTerabytes: 0.5}
   limits: {connectionsMax: 500, handshakeS: 3}
 ---
 apiVersion: waypost/v1
@@ -75,6 +76,7 @@ def test_everything_arrives() -> None:
     assert configuration.amqp == Endpoint("::", 5672)
     assert configuration.http is None
     assert configuration.legacy_dollar_topics
+    assert configuration.endurance_bytes == 500e9
     assert configuration.limits == Limits(connections_max=500, handshake_s=3)
     assert configuration.connectors == (
         Connector(

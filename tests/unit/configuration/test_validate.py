@@ -59,6 +59,7 @@ def user(password: str, name: str = "u1") -> str:
         address("address: s, type: subscription, topic: plant/#"),
         gateway("{listeners: {mqtt: 'h:1', amqp: 'h:2'}, limits: {connectionsMax: 5, handshakeS: 2.5}}"),
         gateway("{listeners: {mqtt: 'h:0', amqp: 'h:0'}}"),
+        gateway("{storage: {enduranceTerabytes: 60}}"),
         gateway("{listeners: {mqtts: 'h:1', amqpWss: 'h:2', tls: {certificate: c, key: k}}, hub: {url: 'amqps://h'}}"),
         space(
             "{connectors: [{name: c, endpointHosts: [{host: b}], tls: {}, credentials: {username: u, password: p}},"

@@ -24,6 +24,16 @@ STATUS: dict[str, object] = {
         "messages": 20,
         "bytes": 2_000,
         "file_bytes": 40_960,
+        "wear": {
+            "device": "mmcblk0",
+            "payload_bytes": 1_000,
+            "process_bytes": 2_500,
+            "device_bytes": 9_000,
+            "bytes_per_day": {"hour": 50.0, "day": 40.0},
+            "endurance_bytes": 60e12,
+            "used": 0.25,
+            "days_left": 1_000.5,
+        },
         "commits": {"total": 5, "seconds": 0.25, "buckets": [[0.001, 3], [0.1, 4]]},
     },
     "uplink": {"state": "connecting", "endpoint": "amqp://hub", "backlog_messages": 20, "backlog_bytes": 2_000},
@@ -97,12 +107,21 @@ def test_metrics_name_what_the_status_says() -> None:
     assert 'waypost_store_commit_seconds_bucket{le="+Inf"} 5.0' in text
     assert "waypost_store_commit_seconds_sum 0.25" in text
     assert 'waypost_address_received_total{address="plant/\\"7\\"/temp"} 100.0' in text
+    assert "waypost_store_payload_bytes_total 1000.0" in text
+    assert "waypost_process_written_bytes_total 2500.0" in text
+    assert 'waypost_device_written_bytes_total{device="mmcblk0"} 9000.0' in text
+    assert 'waypost_device_written_bytes_per_day{window="hour"} 50.0' in text
+    assert 'waypost_device_endurance_bytes{device="mmcblk0"} 6e+13' in text
+    assert 'waypost_device_used_ratio{device="mmcblk0"} 0.25' in text
+    assert 'waypost_device_days_left{device="mmcblk0"} 1000.5' in text
 
 
 def test_metrics_of_a_gateway_that_says_little() -> None:
     text = client_of({}).get("/metrics").text
     assert "waypost_store_messages 0.0" in text
     assert "waypost_uplink" not in text
+    for unknown in ("store_payload_bytes", "process_written", "device_written_bytes_total", "device_days_left"):
+        assert f"waypost_{unknown}" not in text
 
 
 def test_health_follows_the_problems() -> None:

@@ -10,6 +10,7 @@ from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor import home
 from edge.appliance.doctor.check import Level, surroundings
+from edge.broker.configuration import BrokerConfiguration
 from tests.support.stores import Made, change, make
 from tests.unit.doctor.around import bad, found, levels, machine
 
@@ -103,6 +104,28 @@ class TestStore:
         monkeypatch.setattr(home, "WALK_BYTES_MAX", 1000)
         result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["store"]
         assert "too large to walk here" in result.seen
+
+    @pytest.mark.parametrize(
+        ("written_mb", "level", "words"),
+        [(100, "ok", "days left"), (900_000, "warn", "days left"), (1_000_000, "fail", "endurance is exceeded")],
+    )
+    def test_worn_card(self, made: Made, written_mb: int, level: str, words: str) -> None:
+        change(made.path, "DELETE FROM wear")
+        change(made.path, f"INSERT INTO wear VALUES (0, 3500, 10, 20, {written_mb * 10**6})")
+        configuration = BrokerConfiguration(endurance_bytes=1e12)
+        around = machine(made.path.parent / "root", data=made.path.parent, configuration=configuration)
+        result = found(home.store, around)["card wear"]
+        assert result.level.value == level
+        assert words in result.seen
+        assert bool(result.next_step) == (level != "ok")
+
+    def test_without_a_rating_it_says_where_to_put_it(self, made: Made) -> None:
+        change(made.path, "DELETE FROM wear")
+        change(made.path, "INSERT INTO wear VALUES (0, 3500, 10, 20, 30000000000)")
+        result = found(home.store, machine(made.path.parent / "root", data=made.path.parent))["card wear"]
+        assert result.level is Level.OK
+        assert "30.0 GB to the device; 20 B of it by the gateway, 2.0 bytes a byte of messages" in result.seen
+        assert "spec.storage.enduranceTerabytes" in result.seen
 
     @pytest.mark.parametrize(("hours", "level"), [(1.0, "fail"), (40.0, "warn"), (1000.0, "ok")])
     def test_soon_full(self, made: Made, monkeypatch: pytest.MonkeyPatch, hours: float, level: str) -> None:

@@ -11,8 +11,9 @@ from bridge.message import Run
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.figures import StoreFigures, figures_of
+from edge.broker.store.inspection import Inspection
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from tests.contract.store.rig import sqlite_rig
+from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, TOPIC, Made, change, make
 
 NOW = AT / 1e9 + 3600
@@ -47,6 +48,23 @@ class TestFigures:
         assert queue.backlog_messages == 145
         assert abs(queue.backlog_bytes - bodies) < 50
         assert forwarder.backlog_messages == 220 - 11
+
+    def test_what_was_written_goes_on_from_one_gateway_to_the_next(self, made: Made) -> None:
+        first = figures_of(made.path, now=NOW).wear
+        assert first is not None
+        with Inspection.open(made.path) as inspection:
+            ever = sum(int(str(count)) for (count,) in inspection.query("SELECT next FROM address"))
+        assert ever < first.payload_bytes < 100 * ever
+        data = made.path.parent
+        rig = sqlite_rig(data)
+        rig.store.append(rig.store.log(QUEUE), run_of(b"x" * 1000))
+        rig.commit()
+        rig.store.close()
+        then = figures_of(made.path, now=NOW).wear
+        assert then is not None
+        assert then.payload_bytes == first.payload_bytes + 1000
+        change(made.path, "DROP TABLE wear")
+        assert figures_of(made.path, now=NOW).wear is None
 
     def test_ages(self, made: Made) -> None:
         queue, topic = figures_of(made.path, now=NOW).logs

@@ -1,0 +1,122 @@
+"""What the card has had to bear, and how long it will: the store's totals turned into an outlook."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from edge.appliance.store.shared import size, span
+from edge.broker.store.wear import HOUR_S, Totals
+
+DAY_S: Final = 24 * HOUR_S
+WINDOWS_S: Final = {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S}
+"""Of running: what rates are taken over."""
+RATE_SPAN_S_MIN: Final = 600.0
+"""Less says nothing about a day: starting alone writes."""
+
+
+class Outlook(msgspec.Struct, kw_only=True):
+    """Totals are those of `edge.broker.store.wear.Totals`; None: not known."""
+
+    device: str | None = None
+    """Name of the block device the store is on."""
+    running_s: float
+    payload_bytes: int
+    process_bytes: int | None
+    device_bytes: int | None
+    written_per_payload_byte: float | None
+    """By the gateway's process."""
+    bytes_per_day: dict[str, float]
+    """Written to the device (by the process, where the device is not known) a day of running, by the window it is taken
+    over; without windows there is too little to say about."""
+    endurance_bytes: float | None = None
+    """What the device is rated for: ``spec.storage.enduranceTerabytes`` of the Gateway resource."""
+    used: float | None = None
+    """Share of its life, 1 is all: the larger of what was counted of its endurance and what the device says itself."""
+    days_left: float | None = None
+    """Of running, until its endurance is used up, at the faster of the last day's and the last week's pace; None: not
+    known, or never."""
+
+
+def outlook(
+    now: Totals,
+    rows: Sequence[Totals],
+    *,
+    endurance_bytes: float | None = None,
+    life_used: float | None = None,
+    device: str | None = None,
+) -> Outlook:
+    """`rows`: totals at earlier times, oldest first. `life_used`: what the device says of itself."""
+    written, own, payload = _written(now), now.process_bytes, now.payload_bytes
+    rates = {name: rate for name, window_s in WINDOWS_S.items() if (rate := _rate(now, rows, window_s)) is not None}
+    counted = written / endurance_bytes if endurance_bytes else None
+    known = [share for share in (counted, life_used) if share is not None]
+    used = max(known) if known else None
+    pace = max((rates[name] for name in ("day", "week") if name in rates), default=0.0)
+    left = None
+    if endurance_bytes and used is not None and (pace or used >= 1):
+        left = max(0.0, (1 - used) * endurance_bytes) / pace if used < 1 else 0.0
+    return Outlook(
+        device=device,
+        running_s=now.seconds,
+        payload_bytes=payload,
+        process_bytes=own or None,
+        device_bytes=now.device_bytes or None,
+        written_per_payload_byte=own / payload if own and payload else None,
+        bytes_per_day=rates,
+        endurance_bytes=endurance_bytes,
+        used=used,
+        days_left=left,
+    )
+
+
+def _written(totals: Totals) -> int:
+    return totals.device_bytes or totals.process_bytes
+
+
+def _rate(now: Totals, rows: Sequence[Totals], window_s: float) -> float | None:
+    """Bytes a day from the newest row that is as old as the window, or from the beginning of what is known."""
+    if not _written(now):
+        return None
+    start = Totals() if not rows or rows[0].seconds < HOUR_S else rows[0]
+    for row in rows:
+        if row.seconds <= now.seconds - window_s:
+            start = row
+    seconds = now.seconds - start.seconds
+    if seconds < RATE_SPAN_S_MIN:
+        return None
+    if start.seconds and not (now.device_bytes and start.device_bytes):  # the device is not known, or was not then
+        return max(0, now.process_bytes - start.process_bytes) / seconds * DAY_S
+    return max(0, _written(now) - _written(start)) / seconds * DAY_S
+
+
+def written_line(seen: Outlook) -> str:
+    """Who wrote how much, for people."""
+    device, own = seen.device_bytes, seen.process_bytes
+    if device is None and own is None:
+        return "not known: the kernel does not say"
+    parts = []
+    if device is not None:
+        parts.append(f"{size(device)} to {seen.device or 'the device'}")
+    if own is not None:
+        factor = seen.written_per_payload_byte
+        ratio = "" if factor is None else f", {factor:.1f} bytes a byte of messages"
+        parts.append(f"{size(own)} of it by the gateway{ratio}" if parts else f"{size(own)} by the gateway{ratio}")
+    return f"{'; '.join(parts)}; in {span(seen.running_s)} of running"
+
+
+def lasting_line(seen: Outlook) -> str:
+    """How fast, and how long it will do, for people."""
+    rates = [f"{size(rate)} (last {name})" for name, rate in seen.bytes_per_day.items()]
+    pace = f"{', '.join(rates)} a day" if rates else "too short to say how fast"
+    if seen.endurance_bytes is None:
+        used = "" if seen.used is None else f", {seen.used:.0%} of its life used by its own account"
+        return f"{pace}{used}; set spec.storage.enduranceTerabytes of the Gateway resource to know for how long"
+    of = f"{seen.used or 0:.1%} of {size(seen.endurance_bytes)} used"
+    if seen.used is not None and seen.used >= 1:
+        return f"{pace}; {of}: its rated endurance is exceeded"
+    if seen.days_left is None:
+        return f"{pace}; {of}"
+    return f"{pace}; {of}, {seen.days_left:,.0f} days left"

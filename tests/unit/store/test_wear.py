@@ -1,0 +1,219 @@
+"""The meter of what is written to the card: the kernel's counters, the hours it keeps, what a store makes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store import wear
+from edge.broker.store.inspection import Inspection
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.wear import HOUR_S, HOURS_KEPT, PERSIST_S, Counters, Device, Meter, Totals
+from tests.contract.store.rig import Rig, fail_commits, run_of, sqlite_rig
+
+
+class Kernel:
+    """Counters and a clock that go as the test says."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+        self.counters = Counters(1_000, 1_000_000)
+
+    def meter(self, *rows: Totals) -> Meter:
+        return Meter(rows, lambda: self.counters, lambda: self.now)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+class TestMeter:
+    def test_counts_from_its_beginning(self, kernel: Kernel) -> None:
+        meter = kernel.meter()
+        assert meter.totals() == Totals(0, 0, 0, 0)
+        kernel.now, kernel.counters = 60.0, Counters(1_500, 1_000_700)
+        meter.payload_bytes += 100
+        assert meter.totals() == Totals(10, 100, 500, 700)
+
+    def test_goes_on_where_the_store_stopped_though_the_kernel_begins_anew(self, kernel: Kernel) -> None:
+        kernel.counters = Counters(0, 0)  # another process, another boot
+        meter = kernel.meter(Totals(10, 1, 2, 3), Totals(5_000, 100, 500, 700))
+        kernel.now, kernel.counters = 51.0, Counters(7, 9)
+        assert meter.totals() == Totals(5_001, 100, 507, 709)
+
+    def test_a_counter_that_falls_takes_nothing_back(self, kernel: Kernel) -> None:
+        meter = kernel.meter(Totals(5, 100, 500, 700))
+        kernel.now, kernel.counters = 40.0, Counters(0, 5)
+        assert meter.totals() == Totals(5, 100, 500, 700)
+
+    @pytest.mark.parametrize("later", [Counters(None, None), Counters(5, None), Counters(None, 5)])
+    def test_what_the_kernel_does_not_say_stays_zero(self, kernel: Kernel, later: Counters) -> None:
+        kernel.counters = Counters(None, None)
+        meter = kernel.meter()
+        kernel.counters = later
+        assert meter.totals()[2:] == (0, 0)
+
+    def test_is_due_after_a_while(self, kernel: Kernel) -> None:
+        meter = kernel.meter()
+        kernel.now += PERSIST_S - 0.1
+        assert not meter.due()
+        kernel.now += 0.1
+        assert meter.due()
+        meter.kept(meter.totals())
+        assert not meter.due()
+
+    def test_keeps_the_last_of_each_hour_and_a_bounded_number(self, kernel: Kernel) -> None:
+        meter = kernel.meter()
+        for seconds in (10.0, HOUR_S - 1, HOUR_S, HOUR_S + 5):
+            meter.kept(Totals(seconds))
+        assert [row.seconds for row in meter.rows] == [HOUR_S - 1, HOUR_S + 5]
+        for hour in range(2, 3 * HOURS_KEPT):
+            meter.kept(Totals(hour * HOUR_S))
+        assert len(meter.rows) == HOURS_KEPT + 1
+
+
+class TestDevice:
+    """A device as /sys shows it, in files."""
+
+    def make(self, root: Path, *, partition: bool = False, life: str | None = None) -> Path:
+        number = os.stat(root).st_dev
+        whole = root / "sys/devices/mmcblk0"
+        folder = whole / "mmcblk0p2" if partition else whole
+        folder.mkdir(parents=True)
+        for place, sectors in ((whole, 900), (folder, 900 if not partition else 5)):
+            (place / "stat").write_text(f"  1 2 3 4 5 6 {sectors} 8 9 10 11\n")
+        if partition:
+            (folder / "partition").write_text("2\n")
+        if life is not None:
+            (whole / "device").mkdir()
+            (whole / "device/life_time").write_text(life)
+        links = root / "sys/dev/block"
+        links.mkdir(parents=True)
+        (links / f"{os.major(number)}:{os.minor(number)}").symlink_to(folder)
+        return root
+
+    @pytest.mark.parametrize("partition", [False, True])
+    def test_is_the_whole_one(self, tmp_path: Path, partition: bool) -> None:
+        device = Device.of(tmp_path, self.make(tmp_path, partition=partition))
+        assert device is not None
+        assert (device.name, device.written_bytes()) == ("mmcblk0", 900 * 512)
+        assert device.life_used() is None
+
+    @pytest.mark.parametrize(
+        ("life", "used"),
+        [
+            ("0x01 0x01\n", 0.0),
+            ("0x02 0x04\n", 0.3),
+            ("0x0b 0x01", 1.0),
+            ("0x00 0x00", None),
+            ("none", None),
+            ("", None),
+        ],
+    )
+    def test_an_emmc_tells_its_age(self, tmp_path: Path, life: str, used: float | None) -> None:
+        device = Device.of(tmp_path, self.make(tmp_path, life=life))
+        assert device is not None
+        assert device.life_used() == (None if used is None else pytest.approx(used))
+
+    def test_where_the_system_shows_none(self, tmp_path: Path) -> None:
+        assert Device.of(tmp_path, tmp_path) is None
+        assert Device.of(tmp_path / "nowhere") is None
+        assert wear.counters(None).device_bytes is None
+
+    def test_what_cannot_be_read_is_not_known(self, tmp_path: Path) -> None:
+        device = Device.of(tmp_path, self.make(tmp_path))
+        assert device is not None
+        (device.folder / "stat").write_text("1 2 3")
+        assert device.written_bytes() is None
+
+    def test_a_process_is_told_what_it_wrote_less_what_was_taken_back(self, tmp_path: Path) -> None:
+        (tmp_path / "proc/self").mkdir(parents=True)
+        assert wear.process_written_bytes(tmp_path) is None
+        (tmp_path / "proc/self/io").write_text("wchar: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 4096\n")
+        assert wear.process_written_bytes(tmp_path) == 4096
+        assert (wear.process_written_bytes() or 0) >= 0
+
+
+class TestStore:
+    """What the store keeps of it."""
+
+    LIMITS = Limits(counted_commits_max=4)
+
+    def rows(self, folder: Path) -> list[Totals]:
+        with Inspection.open(folder / FILE_NAME) as inspection:
+            return inspection.wear()
+
+    def publish(self, rig: Rig, log: int, commits: int, size: int = 100) -> None:
+        for _ in range(commits):
+            rig.store.append(log, run_of(b"x" * size))
+            rig.now += 1.0
+            assert rig.store.flush()
+            while rig.store.committing:
+                rig.turn()
+
+    def test_it_rides_along_with_counters_and_is_no_commit_of_its_own(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.LIMITS)
+        store = rig.store
+        assert isinstance(store, SqliteStore)
+        log = store.log("a")
+        store.open_cursor("c", log, 0)
+        self.publish(rig, log, 9)
+        assert self.rows(tmp_path) == []  # counted twice, but not for long enough
+        rig.now += PERSIST_S
+        commits = store.commits.total
+        self.publish(rig, log, 4)
+        assert store.commits.total == commits + 4
+        (kept,) = self.rows(tmp_path)
+        assert PERSIST_S < kept.seconds < PERSIST_S + 20
+        assert kept.payload_bytes in range(900, 1300)
+        assert store.written[0].payload_bytes == 1300
+        store.close()
+
+    def test_it_goes_on_after_a_restart(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.LIMITS)
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        for restarts in range(1, 4):
+            self.publish(rig, log, 5)
+            rig.reopen()
+            assert isinstance(rig.store, SqliteStore)
+            assert rig.store.written[0].payload_bytes == 500 * restarts
+            (kept,) = self.rows(tmp_path)
+            assert kept.payload_bytes >= 400 * restarts
+        rig.store.close()
+
+    def test_hours_that_are_long_ago_go(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.LIMITS)
+        log = rig.store.log("a")
+        for _ in range(HOURS_KEPT + 20):
+            rig.now += HOUR_S
+            self.publish(rig, log, 4)
+        assert HOURS_KEPT - 1 <= len(self.rows(tmp_path)) <= HOURS_KEPT + 1
+        assert isinstance(rig.store, SqliteStore)
+        assert rig.store.written[1] == self.rows(tmp_path)
+        rig.store.close()
+
+    def test_what_was_refused_is_no_payload(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, self.LIMITS)
+        log = rig.store.log("a")
+        self.publish(rig, log, 1)
+        fail_commits(rig)
+        rig.now += PERSIST_S
+        self.publish(rig, log, 4, 100_000)
+        assert rig.commits[-1].error is not None
+        assert isinstance(rig.store, SqliteStore)
+        assert rig.store.written[0].payload_bytes == 100
+        assert rig.store.written[1] == []
+        rig.store.close()
+
+    def test_a_store_of_an_older_schema_has_none(self, tmp_path: Path) -> None:
+        sqlite_rig(tmp_path).store.close()
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+            connection.execute("DROP TABLE wear")
+        assert self.rows(tmp_path) == []
