@@ -20,7 +20,7 @@ from edge.appliance.console.history import History
 from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.devices.credentials import LiveUsers
 from edge.appliance.wear import Outlook, outlook
-from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
+from edge.broker.configuration import BrokerConfiguration, DurabilityMode, Endpoint, TokenIssuer
 from edge.broker.credentials import CredentialsError
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
@@ -298,8 +298,8 @@ def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:
 
 
 def _store_limits(configuration: BrokerConfiguration) -> Limits:
-    """Small pages for a new store where messages may wait for company: somebody asked for little wear."""
-    waits = any(address.policy.durability.delay_s > 0 for address in configuration.addresses)
+    """Small pages for a new store where messages may wait, for company or in memory: somebody asked for little wear."""
+    waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
     return Limits(page_bytes=PAGE_BYTES_WAITING) if waits else Limits()
 
 

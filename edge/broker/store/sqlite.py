@@ -199,7 +199,8 @@ class SqliteStore(GroupingStore):
     # --- writing ----------------------------------------------------------------------------------------------
 
     def _commit(self, group: Group) -> None:
-        self._wear = self._meter.totals() if group.counting and (self._closing or self._meter.due()) else None
+        due = group.counting and (self._closing or self._meter.due())
+        self._wear = self._meter.totals(_payload_bytes(group)) if due else None
         segments = list(self._pack(group))
         self._writer.submit(
             Job(group, segments, self._boot_row, self._wear, self.summary, partial(self._finish, group))
@@ -207,7 +208,7 @@ class SqliteStore(GroupingStore):
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         self._boot_row = None
-        self._meter.payload_bytes += group.size
+        self._meter.payload_bytes += _payload_bytes(group)
         if self._wear is not None:
             self._meter.kept(self._wear)
         if outcome.thinned or any(evicted.cut for evicted in outcome.evicted):
@@ -359,6 +360,11 @@ def _covering(settlement: Settlement, bytes_max: int) -> Iterator[tuple[int, int
         place = end
     if not pieces and settlement.writes and place < tail_end:  # something follows: nothing between is missing
         yield base | place, tail_end - place, ()
+
+
+def _payload_bytes(group: Group) -> int:
+    """Bytes of the bodies a group writes."""
+    return group.size + sum(settlement.size for settlement in group.settled)
 
 
 def _make_directory(directory: Path) -> None:

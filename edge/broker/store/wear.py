@@ -120,12 +120,12 @@ class Meter:
         self._began = self._kept_at = clock()
         self._first = read()
 
-    def totals(self) -> Totals:
-        """Until now."""
+    def totals(self, payload_bytes: int = 0) -> Totals:
+        """Until now, with bodies that are just being committed."""
         base, now = self._base, self._read()
         return Totals(
             base.seconds + max(0.0, self._clock() - self._began),
-            base.payload_bytes + self.payload_bytes,
+            base.payload_bytes + self.payload_bytes + payload_bytes,
             base.process_bytes + _since(self._first.process_bytes, now.process_bytes),
             base.device_bytes + _since(self._first.device_bytes, now.device_bytes),
         )

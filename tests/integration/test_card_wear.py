@@ -1,0 +1,81 @@
+"""What a gateway says it wrote to its card: while it runs, across restarts, and beside it stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import Waypost, edge, wait_until
+from tests.support.publisher import Publisher
+
+WAIT_S = 30.0
+RESOURCES = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: worn}, spec: {storage: {enduranceTerabytes: 60}, listeners:
+  {mqtt: "127.0.0.1:0", http: "127.0.0.1:0"}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.plant},
+  spec: {address: "plant/#", type: queue, durability: "DURABILITY"}}
+"""
+
+
+def ask(gateway: Waypost, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}{path}", timeout=WAIT_S) as answer:
+        return bytes(answer.read())
+
+
+def payload_bytes(gateway: Waypost) -> int:
+    status: dict[str, Any] = json.loads(ask(gateway, "/api/v1/status"))
+    return int(status["store"]["wear"]["payload_bytes"])
+
+
+def command(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "edge.appliance.main", *arguments],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def publish(gateway: Waypost, messages: int) -> int:
+    """Bytes of bodies the gateway has acknowledged."""
+    publisher = Publisher("device", gateway.port("mqtt"), "plant/1")
+    publisher.start()
+    try:
+        wait_until(lambda: len(publisher.acked) >= messages, timeout_s=WAIT_S, what="messages acknowledged")
+    finally:
+        publisher.end()
+    return sum(map(len, publisher.acked))
+
+
+@pytest.mark.parametrize(("durability", "page"), [("fsync", 4096), ("batch:100", 1024), ("memory", 1024)])
+def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durability: str, page: int) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(RESOURCES.replace("DURABILITY", durability))
+    gateway = edge(tmp_path, "gw", "--config", str(config))
+    published = 0
+    for _ in range(2):
+        with gateway:
+            published += publish(gateway, 20)
+            if durability != "memory":
+                wait_until(lambda: payload_bytes(gateway) >= published, timeout_s=WAIT_S, what="bodies are counted")
+            text = ask(gateway, "/metrics").decode()
+            assert "waypost_store_payload_bytes_total" in text
+            assert "waypost_device_endurance_bytes{" in text
+            shown = command("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+            assert "of running" in shown
+            assert "60.0 TB" in " ".join(shown.split())
+            assert gateway.stop() == 0
+        info = json.loads(command("store", "info", "--data", str(tmp_path / "gw"), "--json"))
+        assert info["page_bytes"] == page
+        assert info["wear"]["payload_bytes"] >= published
+        assert info["wear"]["running_s"] > 0
+        assert "of running" in command("store", "info", "--data", str(tmp_path / "gw"))
