@@ -31,9 +31,14 @@ def ask(gateway: Waypost, path: str) -> bytes:
         return bytes(answer.read())
 
 
-def payload_bytes(gateway: Waypost) -> int:
-    status: dict[str, Any] = json.loads(ask(gateway, "/api/v1/status"))
-    return int(status["store"]["wear"]["payload_bytes"])
+def counted(gateway: Waypost, payload_bytes: int) -> None:
+    """Wait until the status has so many bytes of bodies."""
+
+    def there() -> bool:
+        status: dict[str, Any] = json.loads(ask(gateway, "/api/v1/status"))
+        return int(status["store"]["wear"]["payload_bytes"]) >= payload_bytes
+
+    wait_until(there, timeout_s=WAIT_S, what="bodies are counted")
 
 
 def command(*arguments: str) -> str:
@@ -66,7 +71,7 @@ def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durabilit
         with gateway:
             published += publish(gateway, 20)
             if durability != "memory":
-                wait_until(lambda: payload_bytes(gateway) >= published, timeout_s=WAIT_S, what="bodies are counted")
+                counted(gateway, published)
             text = ask(gateway, "/metrics").decode()
             assert "waypost_store_payload_bytes_total" in text
             assert "waypost_device_endurance_bytes{" in text
