@@ -1,24 +1,29 @@
-"""What several readings of one device amount to: numeric JSON, summed up without changing what a reader looks for.
+"""What several readings of one device amount to: numbers, summed up without changing what a reader looks for.
 
 A summary is the last message as it was, with a member ``thinned`` more: how many messages it stands for, from when to
 when, and minimum, maximum and mean of every number in them, by the number's path (``accel.x``). A reader that knows
 nothing of it sees the last reading. A bare number becomes an object whose number has the empty name. The user property
-`PROPERTY` (an annotation in AMQP) says so outside of the body too.
+`PROPERTY`, in an AMQP message the annotation of that name, says so outside of the body too.
+
+Called on the thread that commits: nothing in a message may make it fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
+from bridge.amqp_values import DecodeError, Symbol, Ulong, encode
 from bridge.message import AMQP, Run
+from edge.broker.amqp.annotations import merged
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run, encode_run
+from edge.broker.readings import NUMBER_MAX, is_number, reading, rewritten
 
 PROPERTY: Final = "x-opt-waypost-thinned"
-"""User property of a summary; its value is the number of messages it stands for."""
+"""User property or annotation of a summary; its value is the number of messages it stands for."""
 
 MEMBER: Final = "thinned"
 BARE: Final = "bare"
@@ -30,22 +35,17 @@ DEPTH_MAX: Final = 8
 NUMBERS_MAX: Final = 64
 """Numbers of one message; with more it stays as it is."""
 
-BODY_BYTES_MAX: Final = 4096
-"""A longer body is no reading."""
-
 
 def kind(run: Run, body: bytes) -> str | None:
-    """`BARE` or `OBJECT` for a reading that can be summed up, None for anything else."""
-    if run.flags & AMQP or len(body) > BODY_BYTES_MAX or body[:1] not in b"{-0123456789" or not body:
+    """What can be summed up together has it in common, for a reading; None for anything else."""
+    found = reading(run, body)
+    if found is None:
         return None
-    document = _document(body)
-    if _is_number(document):
-        return BARE
-    if isinstance(document, dict):
-        count = sum(1 for _ in _numbers(document))
-        if 0 < count <= NUMBERS_MAX:
-            return OBJECT
-    return None
+    if not isinstance(found.document, dict):
+        return f"{BARE} {found.form} {found.about}"
+    if not 0 < sum(1 for _ in _numbers(found.document)) <= NUMBERS_MAX:
+        return None
+    return f"{OBJECT} {found.form} {found.about}"
 
 
 def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
@@ -54,13 +54,14 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
     highest: dict[str, float] = {}
     sums: dict[str, tuple[float, int]] = {}
     stands_for, since = 0, messages[0][0].received_at
-    last: Any = None
-    for _, body in messages:
-        last = _document(body)
-        if not isinstance(last, dict):
-            last = {"": last}
-        before = last.pop(MEMBER, None)
-        part = _part(before) if before is not None else _own(last)
+    document: dict[str, Any] = {}
+    for run, body in messages:
+        found = reading(run, body)
+        if found is None:
+            return None
+        document = dict(found.document) if isinstance(found.document, dict) else {"": found.document}
+        before = document.pop(MEMBER, None)
+        part = _part(before) if before is not None else _own(document)
         if part is None:
             return None
         count, begin, low, high, mean = part
@@ -71,36 +72,53 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
             sums[path] = (total + value * count, many + count)
             lowest[path] = min(lowest.get(path, value), low.get(path, value))
             highest[path] = max(highest.get(path, value), high.get(path, value))
-    run = messages[-1][0]
-    last[MEMBER] = {
+    document[MEMBER] = {
         "messages": stands_for,
         "from": since,
-        "to": run.received_at,
+        "to": messages[-1][0].received_at,
         "min": lowest,
         "max": highest,
         "mean": {path: total / many for path, (total, many) in sums.items()},
     }
-    properties = _marked(run.properties, stands_for)
-    return Run(run.address, run.device, run.flags, properties, [msgspec.json.encode(last)], run.received_at)
+    try:
+        return _whole(*messages[-1], document, stands_for)
+    except (ValueError, OverflowError, RecursionError):  # JSON can say what cannot be written again
+        return None
+
+
+def _whole(run: Run, body: bytes, document: dict[str, Any], count: int) -> Run:
+    """The last message with what it stands for. Raises ValueError, OverflowError or RecursionError."""
+    found = reading(run, body)
+    if found is None:
+        raise DecodeError("no reading")
+    whole, properties = rewritten(run, body, found, document, MEMBER), run.properties
+    if run.flags & AMQP:
+        whole = merged(whole, encode({Symbol(PROPERTY): Ulong(count)}))
+    else:
+        properties = _marked(properties, count)
+    return Run(run.address, run.device, run.flags, properties, [whole], run.received_at)
 
 
 _Part = tuple[int, int, dict[str, float], dict[str, float], dict[str, float]]
 """(messages, nanoseconds since 1970 of the first or 0, minima, maxima, means)."""
 
+_Number = Annotated[float, msgspec.Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
+_INT64_MAX: Final = (1 << 63) - 1
+
 
 class _Thinned(msgspec.Struct):
-    messages: int
-    min: dict[str, float]
-    max: dict[str, float]
-    mean: dict[str, float]
-    since: int = msgspec.field(name="from", default=0)
+    messages: Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+    min: dict[str, _Number]
+    max: dict[str, _Number]
+    mean: dict[str, _Number]
+    since: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)] = msgspec.field(name="from", default=0)
 
 
 def _part(member: Any) -> _Part | None:
     """What a message that is a summary itself stands for; None when it only looks like one."""
     try:
         found = msgspec.convert(member, _Thinned)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, OverflowError):
         return None
     return found.messages, found.since, found.min, found.max, found.mean
 
@@ -113,21 +131,10 @@ def _own(document: dict[str, Any]) -> _Part:
 def _numbers(node: dict[str, Any], path: str = "", depth: int = 0) -> Iterator[tuple[str, float]]:
     for key, value in node.items():
         name = f"{path}.{key}" if path else key
-        if _is_number(value):
+        if is_number(value):
             yield name, value
         elif isinstance(value, dict) and depth < DEPTH_MAX and name != MEMBER:
             yield from _numbers(value, name, depth + 1)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _document(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
-        return None
 
 
 def _marked(properties: bytes, count: int) -> bytes:

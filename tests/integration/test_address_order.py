@@ -13,6 +13,8 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
+from proton import Message
+from proton.utils import BlockingConnection
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_store_pressure import Publisher
@@ -118,3 +120,32 @@ def test_events_are_taken_while_others_give_way(gateway: Waypost) -> None:
     wait_until(
         lambda: sum(room["used"] for room in rooms(gateway).values()) == 0, timeout_s=WAIT_S, what="all is taken"
     )
+
+
+def test_readings_of_amqp_senders_are_thinned(tmp_path: Path) -> None:
+    resources = RESOURCES.replace('http: "127.0.0.1:0"', 'http: "127.0.0.1:0", amqp: "127.0.0.1:0"')
+    (tmp_path / "gateway.yaml").write_text(resources)
+    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(tmp_path / "gateway.yaml"))
+    with Waypost(tmp_path / "gateway.log", *arguments) as gateway:
+        connection = BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S)
+        try:
+            sender = connection.create_sender("telemetry")
+            for number in range(1_500):
+                body = {"t": number, "pad": "x" * 150}
+                sender.send(Message(id=number, subject="temperature", durable=True, body=body), timeout=WAIT_S)
+            lost = ledger(gateway)
+            assert lost.keys() == {("telemetry", "thinned")}
+            receiver = connection.create_receiver("telemetry", credit=100)
+            stands_for, last = 0, -1
+            while last < 1_499:
+                message = receiver.receive(timeout=WAIT_S)
+                receiver.accept()
+                last = message.body["t"]
+                assert (message.id, message.subject) == (last, "temperature")
+                thinned = message.body.get("thinned")
+                marked = (message.annotations or {}).get("x-opt-waypost-thinned", 1)
+                assert marked == (thinned["messages"] if thinned else 1)
+                stands_for += marked
+            assert stands_for == 1_500, "every reading counts once"
+        finally:
+            connection.close()

@@ -17,17 +17,17 @@ _MAP8, _MAP32 = 0xC1, 0xD1
 def merged(body: bytes, annotations: bytes) -> bytes:
     """An AMQP message without its header, with the pairs of an encoded map added; where a key is there, the new value
     counts. Raises `DecodeError` when either is none."""
-    ours = list(_pairs(annotations, 0))
+    ours = list(pairs(annotations, 0))
     keys = {key for key, _ in ours}
     section = section_at(body, 0)
     kept: list[bytes] = []
     rest = body
     if section.code == MESSAGE_ANNOTATIONS:
         rest = body[section.end :]
-        kept = [pair for key, pair in _pairs(body, section.value) if key not in keys]
-    pairs = [*kept, *(pair for _, pair in ours)]
-    raw = b"".join(pairs)
-    header = b"\x00\x53\x72\xd1" + (len(raw) + 4).to_bytes(4, "big") + (2 * len(pairs)).to_bytes(4, "big")
+        kept = [pair for key, pair in pairs(body, section.value) if key not in keys]
+    every = [*kept, *(pair for _, pair in ours)]
+    raw = b"".join(every)
+    header = b"\x00\x53\x72\xd1" + (len(raw) + 4).to_bytes(4, "big") + (2 * len(every)).to_bytes(4, "big")
     return header + raw + rest
 
 
@@ -42,7 +42,7 @@ def merged_run(run: Run, annotations: bytes) -> Run:
     return Run(run.address, run.device, run.flags, run.properties, bodies, run.received_at)
 
 
-def _pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
+def pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
     """(key, the pair as encoded) of the map at `offset`."""
     code = data[offset] if offset < len(data) else 0
     end = skip(data, offset)

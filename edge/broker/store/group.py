@@ -134,6 +134,8 @@ class Thinning(NamedTuple):
     now_ns: int
     at_most: int | None = None
     """As in `Eviction`."""
+    messages_max: int = 1 << 62
+    """Messages that may be read for it, but for the last piece."""
 
 
 @dataclass(slots=True)
@@ -147,6 +149,8 @@ class Thinned:
     """Everything was thinned by every interval."""
     freed: int = 0
     read: int = 0
+    messages: int = 0
+    """How many were read."""
     losses: list[Loss] = field(default_factory=list)
 
 

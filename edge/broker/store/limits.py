@@ -107,7 +107,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of bodies one commit may evict, or twice what it appends when that is more, so that it keeps up: they are
     read to name what is lost, about 30 ms on a Pi."""
     thin_bytes_max: int = 8 * MIB
-    """Bytes of bodies one commit may read to thin them: about 80 000 readings, 0.3 s on the writer's thread of a PC."""
+    """Bytes of bodies one commit may read to thin them."""
+    thin_messages_max: int = 40_000
+    """Messages one commit may read for that, and what more its last piece has: 0.2 s on the writer's thread of a PC for
+    JSON, up to 1 s for AMQP messages with properties or a map."""
     ledger_entries_max: int = 10_000
     """Entries of the loss ledger, about 150 bytes each. Beyond it ranges grow over what lies between them; at twice as
     many the oldest go."""

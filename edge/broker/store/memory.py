@@ -136,8 +136,12 @@ class MemoryStore(GroupingStore):
             if done.freed >= job.bytes or self.summary is None:
                 break
             before = sum(len(body) for stored in open_ for body in stored.run.bodies)
-            open_, gone = summed_up(open_, interval_s, self.summary)
-            done.freed += before - sum(len(body) for stored in open_ for body in stored.run.bodies)
+            kept, gone = summed_up(open_, interval_s, self.summary)
+            freed = before - sum(len(body) for stored in kept for body in stored.run.bodies)
+            if job.at_most is not None and done.freed + freed > job.at_most:
+                break
+            open_ = kept
+            done.freed += freed
             done.losses += losses_of(job.holders, gone, THINNED, job.now_ns)
         rest = [stored for stored in runs if stored not in old]
         acknowledged = [stored for stored in old if _acknowledged(stored, job.holders)]

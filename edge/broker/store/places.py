@@ -191,9 +191,21 @@ class Places:
             left = max(0, left - size)
         for log, size in group.thinning.items():
             state = self._logs[log]
-            span, holders = (*state.thinned_to, state.first, state.next), self._holders(state, group)
-            most = group.at_most[log]
-            group.thinnings.append(Thinning(log, *span, size, self._limits.thin_bytes_max, holders, now_ns, most))
+            level, position = state.thinned_to
+            thinning = Thinning(
+                log,
+                level,
+                position,
+                state.first,
+                state.next,
+                size,
+                self._limits.thin_bytes_max,
+                self._holders(state, group),
+                now_ns,
+                group.at_most[log],
+                self._limits.thin_messages_max,
+            )
+            group.thinnings.append(thinning)
 
     def _holders(self, state: LogState, group: Group) -> list[Holder]:
         """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""

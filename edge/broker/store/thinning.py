@@ -38,7 +38,9 @@ def thin(connection: sqlite3.Connection, job: Thinning, summary: Summary) -> Thi
     done = Thinned(job.log, job.level, max(job.position, job.first))
     base = job.log << POSITION_BITS
     connection.execute("DELETE FROM thinned WHERE key >= ? AND key < ?", (base, base | job.first))
-    while done.freed < job.bytes and done.read < job.read_bytes_max and done.level < len(INTERVALS_S):
+    while done.freed < job.bytes and done.level < len(INTERVALS_S):
+        if done.read >= job.read_bytes_max or done.messages >= job.messages_max:
+            break
         rows = _piece(connection, job, done)
         if rows:
             _thin_piece(connection, job, done, rows, summary)
@@ -91,6 +93,7 @@ def _thin_piece(
         runs = [stored for row in rows for stored in decode(row, row.key & POSITION_MAX)]
     except SegmentDamaged:  # whoever reads it tells the ledger
         runs = []
+    done.messages += sum(len(stored.run.bodies) for stored in runs)
     untouched = all(not holder.progress.within(first, end - 1) for holder in job.holders)
     kept, gone = summed_up(runs, INTERVALS_S[done.level], summary) if runs and untouched else (runs, [])
     after = sum(len(body) for stored in kept for body in stored.run.bodies)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bridge.message import Run
+from bridge.amqp_values import Described, Ulong, encode
+from bridge.message import AMQP, Run
 from edge.broker import summaries
+from edge.broker.amqp.translate import outline
 from edge.broker.store.contract import Summary
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import SqliteStore
@@ -189,4 +191,47 @@ def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
     rig.store.thin(log, 3_000)
     rig.commit()
     assert flat(rig.read(log, 2, 100))[0][0] == 19
+    rig.store.close()
+
+
+def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.broker.store.thinning.PIECE_BYTES", 400)
+    rig = sqlite_rig(tmp_path, Limits(thin_messages_max=20))
+    rig.store.summary = SUMMARY
+    log = fill(rig)
+    rig.store.thin(log, 4_000)
+    rig.commit()
+    thinned = [entry for entry in rig.store.losses(0, 1000) if entry.reason == "thinned"]
+    assert 0 < sum(entry.messages for entry in thinned) <= 20 + 20, "a piece is two commits of ten"
+    check_whole(rig, log, 200)
+    rig.store.close()
+
+
+@pytest.mark.parametrize("at_most", [1, 300, 600, 5_000])
+def test_at_most_so_much_goes(rig: Rig, at_most: int) -> None:
+    log = fill(rig)
+    size = rig.store.log_bytes(log)
+    rig.store.thin(log, min(500, at_most), at_most)
+    rig.commit()
+    assert size - at_most <= rig.store.log_bytes(log) <= size
+    check_whole(rig, log, 200)
+
+
+def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    rig.store.summary = SUMMARY
+    log = rig.store.log("a")
+    rig.store.open_cursor("c", log, 0)
+    for number in range(40):
+        body = encode(Described(Ulong(0x77), {"t": number, "unit": "C", "pad": "x" * 60}))
+        rig.store.append(log, Run("plant", "d", 1 | AMQP, b"", [body], number * S))
+    rig.commit()
+    rig.store.thin(log, 1_000)
+    rig.commit()
+    ((_, _, sequence, body),) = flat(rig.read(log, 0))
+    found = json.loads(outline(body).body)
+    assert (sequence, found["t"], found["thinned"]["mean"]) == (39, 39, {"t": 19.5})
+    assert outline(body).annotations == {"x-opt-waypost-thinned": 40}
+    (entry,) = rig.store.losses(0, 10)
+    assert (entry.first, entry.last, entry.messages, entry.reason) == (0, 38, 39, "thinned")
     rig.store.close()

@@ -9,9 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.amqp_values import Described, Symbol, Timestamp, Uint, Ulong, decode, encode
 from bridge.message import AMQP, Run
 from edge.broker import summaries
+from edge.broker.amqp.sections import section_at, sections
+from edge.broker.amqp.translate import outline
 from edge.broker.mqtt.properties import decode_run
+from edge.broker.readings import BODY_BYTES_MAX, NUMBER_MAX
 
 S = 1_000_000_000
 
@@ -37,21 +41,19 @@ def summed(*messages: tuple[Run, bytes]) -> dict[str, object]:
         (b'{"on": true}', None),
         (b'{"text": "a"}', None),
         (b"[1, 2]", None),
+        (b"1" + b"0" * 400, None),
         (b"warm", None),
         (b"", None),
         (b"\xff\xfe", None),
         (b'{"a": 1', None),
         (b'{"a":' * 2000, None),
         (json.dumps({str(n): n for n in range(summaries.NUMBERS_MAX + 1)}).encode(), None),
-        (b'{"a": 1, "b": "' + b"x" * summaries.BODY_BYTES_MAX + b'"}', None),
+        (b'{"a": 1, "b": "' + b"x" * BODY_BYTES_MAX + b'"}', None),
     ],
 )
 def test_only_readings_are_summed_up(body: bytes, kind: str | None) -> None:
-    assert summaries.kind(*run(body)) == kind
-
-
-def test_amqp_messages_stay_as_they_are() -> None:
-    assert summaries.kind(*run(b"21.5", flags=1 | AMQP)) is None
+    found = summaries.kind(*run(body))
+    assert (found and found.split()[0]) == kind
 
 
 def test_the_last_message_with_what_the_others_were() -> None:
@@ -93,3 +95,148 @@ def test_summing_up_twice_is_summing_up_once(numbers: list[int], cut: int) -> No
     assert once == twice
     assert once["thinned"]["min"] == {"t": min(numbers)}
     assert once["thinned"]["messages"] == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        b'{"t": 1, "id": 123456789012345678901234567890}',
+        b'{"t": 1, "text": "\\ud800"}',
+        b'{"t": 1, "a": ' + b"[" * 900 + b"]" * 900 + b"}",
+        b'{"t": 1, "thinned": {"messages": 1' + b"0" * 400 + b', "min": {}, "max": {}, "mean": {"t": 1}}}',
+        b'{"t": 1, "thinned": {"messages": 3, "min": {}, "max": {}, "mean": {"t": 1e300}}}',
+        b'{"t": 1, "thinned": {"messages": 3, "min": {}, "max": {}, "mean": {"t": 1}, "from": 1' + b"0" * 40 + b"}}",
+        b'{"t": 1, "x": 1' + b"0" * 400 + b"}",
+    ],
+)
+def test_nothing_in_a_message_makes_it_fail(last: bytes) -> None:
+    whole = summaries.summarise([run(b'{"t": 2}'), run(last)])
+    assert whole is None or json.loads(whole.bodies[0])["thinned"]["messages"] == 2
+
+
+@given(st.lists(st.floats(-NUMBER_MAX, NUMBER_MAX), min_size=2, max_size=50))
+def test_any_number_that_is_one_can_be_added_up(numbers: list[float]) -> None:
+    body = summed(*(run(json.dumps({"t": number}).encode()) for number in numbers))
+    assert isinstance(body["thinned"], dict)
+    assert math.isfinite(body["thinned"]["mean"]["t"])
+    assert body["thinned"]["max"]["t"] == max(numbers)
+
+
+class TestAmqp:
+    """Messages that came in over AMQP, as the store has them: without their header."""
+
+    FLAGS = 1 | AMQP
+    PROPERTIES = encode(Described(Ulong(0x73), ["id-7", None, "plant/7", "temperature"]))
+    APPLICATION = encode(Described(Ulong(0x74), {"site": "north"}))
+    ANNOTATIONS = encode(Described(Ulong(0x72), {Symbol("x-opt-mine"): "kept"}))
+
+    def message(self, code: int, value: object, *before: bytes) -> tuple[Run, bytes]:
+        return run(b"".join(before) + encode(Described(Ulong(code), value)), S, self.FLAGS)
+
+    def summed(self, *messages: tuple[Run, bytes]) -> bytes:
+        assert len({summaries.kind(*message) for message in messages}) == 1
+        assert summaries.kind(*messages[0]) is not None
+        whole = summaries.summarise(messages)
+        assert whole is not None
+        assert whole.flags == self.FLAGS
+        (body,) = whole.bodies
+        assert outline(body).annotations["x-opt-waypost-thinned"] == len(messages)
+        return body
+
+    def test_json_in_a_data_section(self) -> None:
+        body = self.summed(*(self.message(0x75, b'{"t": %d, "unit": "C"}' % number) for number in (1, 4)))
+        assert json.loads(outline(body).body) == {
+            "t": 4,
+            "unit": "C",
+            "thinned": {"messages": 2, "from": S, "to": S, "min": {"t": 1}, "max": {"t": 4}, "mean": {"t": 2.5}},
+        }
+
+    def test_what_is_around_the_body_stays_byte_for_byte(self) -> None:
+        before = (self.ANNOTATIONS, self.PROPERTIES, self.APPLICATION)
+        body = self.summed(*(self.message(0x75, b"%d" % number, *before) for number in (1, 2, 3)))
+        assert outline(body).annotations["x-opt-mine"] == "kept"
+        rest = body[section_at(body, 0).end :]
+        assert rest.startswith(self.PROPERTIES + self.APPLICATION + b"\x00\x53\x75")
+        assert json.loads(outline(body).body)["thinned"]["mean"] == {"": 2.0}
+
+    def test_a_string_of_json_stays_a_string(self) -> None:
+        body = self.summed(*(self.message(0x77, text) for text in ('{"t": 1}', '{"t": 3}')))
+        found = outline(body)
+        assert found.is_text
+        assert json.loads(found.body)["thinned"]["max"] == {"t": 3}
+
+    def test_a_map_keeps_its_pairs_as_they_are_encoded(self) -> None:
+        values = [
+            {"t": Uint(20), "deep": {"x": 1.5}, "on": True, "at": Timestamp(5)},
+            {"t": Uint(30), "at": Timestamp(9)},
+        ]
+        messages = [self.message(0x77, value) for value in values]
+        body = self.summed(*messages)
+        (section,) = [section for section in sections(body) if section.code == 0x77]
+        value, _ = decode(body, section.value)
+        thinned = value.pop("thinned")
+        assert value == {"t": 30, "at": 9}
+        assert isinstance(value["at"], Timestamp), "a time is not a measured value"
+        assert encode("t") + encode(Uint(30)) in body
+        assert thinned["min"] == {"t": 20, "deep.x": 1.5}
+        again = self.summed_again(run(body, S, self.FLAGS), self.message(0x77, {"t": Uint(40)}))
+        assert again["messages"] == 3
+        assert again["mean"] == {"t": 30.0, "deep.x": 1.5}
+
+    def summed_again(self, *messages: tuple[Run, bytes]) -> dict[str, object]:
+        whole = summaries.summarise(messages)
+        assert whole is not None
+        (section,) = [section for section in sections(whole.bodies[0]) if section.code == 0x77]
+        value, _ = decode(whole.bodies[0], section.value)
+        assert outline(whole.bodies[0]).annotations["x-opt-waypost-thinned"] == 3
+        return dict(value["thinned"])
+
+    def test_a_number_becomes_a_map(self) -> None:
+        body = self.summed(self.message(0x77, 20), self.message(0x77, 2.5))
+        (section,) = [section for section in sections(body) if section.code == 0x77]
+        value, _ = decode(body, section.value)
+        assert value[""] == 2.5
+        assert value["thinned"]["mean"] == {"": 11.25}
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            encode(Described(Ulong(0x77), True)),
+            encode(Described(Ulong(0x77), float("nan"))),
+            encode(Described(Ulong(0x77), float("inf"))),
+            encode(Described(Ulong(0x77), {1: 2})),
+            encode(Described(Ulong(0x77), {Symbol("t"): 2})),
+            encode(Described(Ulong(0x77), "warm")),
+            encode(Described(Ulong(0x77), [1, 2])),
+            encode(Described(Ulong(0x75), b"\xff")),
+            encode(Described(Ulong(0x75), b"1")) * 2,
+            encode(Described(Ulong(0x75), b"1")) + encode(Described(Ulong(0x78), {Symbol("signature"): b"s"})),
+            encode(Described(Ulong(0x73), [None, None, None, None, "reply"])) + encode(Described(Ulong(0x75), b"1")),
+            encode(Described(Ulong(0x73), [None] * 5 + ["c-1"])) + encode(Described(Ulong(0x75), b"1")),
+            encode(Described(Ulong(0x73), [None] * 10 + ["group"])) + encode(Described(Ulong(0x75), b"1")),
+            encode(Described(Ulong(0x73), [None])),
+            b"\x00\x53\x75\xa0\x09",
+            b"no message",
+        ],
+    )
+    def test_what_means_more_than_its_numbers_stays(self, body: bytes) -> None:
+        assert summaries.kind(*run(body, flags=self.FLAGS)) is None
+
+    def test_only_messages_about_the_same_are_one_kind(self) -> None:
+        others = [
+            (),
+            (self.PROPERTIES,),
+            (self.APPLICATION,),
+            (encode(Described(Ulong(0x73), ["id-8", None, "plant/7", "pressure"])),),
+            (encode(Described(Ulong(0x74), {"site": "south"})),),
+        ]
+        kinds = {summaries.kind(*self.message(0x77, 1, *before)) for before in others}
+        assert len(kinds) == len(others)
+        same = encode(Described(Ulong(0x73), ["id-8", None, "plant/7", "temperature"]))
+        assert summaries.kind(*self.message(0x77, 1, same)) in kinds
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes(self, body: bytes) -> None:
+        one = run(body, flags=self.FLAGS)
+        if summaries.kind(*one) is not None:
+            summaries.summarise([one, one])
