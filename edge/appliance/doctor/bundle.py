@@ -18,6 +18,7 @@ from bridge.version import VERSION
 from edge.appliance.doctor.check import Result, Surroundings
 from edge.appliance.doctor.redaction import Redactor, key_files, known_secrets
 from edge.appliance.store.figures import figures_of
+from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import store_path
 from edge.broker.store.contract import StoreError
 from edge.broker.store.verification import Depth, verify
@@ -93,7 +94,7 @@ def _yaml(documents: Sequence[object]) -> str:
 
 def _store(around: Surroundings, path: Path) -> str:
     try:
-        return _json(figures_of(path, running=around.running, now=around.now()))
+        return _json(figures_of(path, running=around.running, now=around.now(), bounds=Bounds.of(around.configuration)))
     except StoreError as error:
         return _json({"error": str(error)})
 

@@ -11,6 +11,7 @@ from typing import Final
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
+from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import size, span, store_path
 from edge.appliance.wear import Outlook, lasting_line, written_line
 from edge.broker.store.contract import StoreError
@@ -115,8 +116,15 @@ def store(around: Surroundings) -> Iterator[Result]:
     try:
         report = verify(path, Depth.QUICK if walked else Depth.TOUCH)
         yield from _verified(report, walked=walked)
-        endurance, root = around.configuration.endurance_bytes, around.root
-        figures = figures_of(path, running=around.running, now=around.now(), endurance_bytes=endurance, root=root)
+        settings, root = around.configuration, around.root
+        figures = figures_of(
+            path,
+            running=around.running,
+            now=around.now(),
+            endurance_bytes=settings.endurance_bytes,
+            root=root,
+            bounds=Bounds.of(settings),
+        )
     except StoreError as error:
         yield fail("store", str(error), "waypost store verify")
         return

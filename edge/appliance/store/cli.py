@@ -28,6 +28,7 @@ from edge.appliance.store.shared import (
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
+    from edge.broker.configuration import BrokerConfiguration
     from edge.broker.store.verification import Report
 
 ROWS_MAX = 20
@@ -44,28 +45,46 @@ def store() -> None:
 
 @store.command()
 @data_option
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The resources the gateway runs with, where none were applied.",
+)
 @json_option
-def info(data: Path, as_json: bool) -> None:
+def info(data: Path, config: Path | None, as_json: bool) -> None:
     """What is in the store, how fast it fills, and how long there is room."""
     from edge.appliance.store.figures import figures_of
+    from edge.appliance.store.room import Bounds
 
     with explained():
-        figures = figures_of(store_path(data), running=is_running(data), endurance_bytes=_endurance_of(data))
+        settings = _configuration_of(data, config)
+        figures = figures_of(
+            store_path(data),
+            running=is_running(data),
+            endurance_bytes=None if settings is None else settings.endurance_bytes,
+            bounds=None if settings is None else Bounds.of(settings),
+        )
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(figures), indent=2))
     else:
         _print_info(figures)
 
 
-def _endurance_of(data: Path) -> float | None:
-    """What the applied configuration says the medium is rated for; None: nothing that can be used."""
+def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | None:
+    """Of the gateway: by the resources in `config`, or those that were applied; None, and a line that says so, when
+    those cannot be read."""
     from edge.appliance.configuration.effective import effective
+    from edge.appliance.configuration.parse import read
     from edge.appliance.configuration.repository import Repository, RepositoryError
     from edge.appliance.configuration.resources import ConfigurationRejected
 
     try:
-        return effective(Repository(data).load().resources).endurance_bytes
-    except (ConfigurationRejected, RepositoryError):
+        return effective(Repository(data).load().resources if config is None else read([str(config)]))
+    except (RepositoryError, ConfigurationRejected) as error:
+        if config is not None:
+            raise CommandError(str(error), hint="--config is what the gateway was given", code=Exit.USAGE) from None
+        click.echo(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
         return None
 
 
@@ -80,8 +99,12 @@ def _print_info(figures: StoreFigures) -> None:
     rate = "unknown" if room.bytes_per_hour is None else f"{size(room.bytes_per_hour)} an hour"
     hours = room.hours_of_autonomy
     lasting = f"{size(room.free_bytes)} free on the medium"
+    if room.usable_bytes < room.free_bytes + room.reusable_bytes:
+        lasting += f", {size(room.usable_bytes)} for messages"
     if hours is not None:
         lasting += f": {span(hours * 3600)} if nothing left from now on"
+    if room.first_full is not None:
+        lasting += f", then {room.first_full.address} is full ({room.first_full.when_full})"
     full = "the backlog does not grow" if room.hours_to_full is None else f"in {span(room.hours_to_full * 3600)}"
     for name, value in (
         ("store", figures.path),

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from edge.appliance.store.room import Bounds, Kept, Room, room_of
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.store.inspection import Inspection, LogFacts, key_of, received_at
 from edge.broker.store.limits import POSITION_MAX
@@ -77,21 +78,6 @@ class LedgerFigures(msgspec.Struct):
     bytes: int
 
 
-class Room(msgspec.Struct):
-    """How long there is room. Hours are None where nothing arrives, or nothing stays."""
-
-    free_bytes: int
-    """Of the medium."""
-    reusable_bytes: int
-    """Pages of the file that are free already."""
-    bytes_per_hour: float | None
-    """Arriving lately, as stored."""
-    hours_of_autonomy: float | None
-    """Until the medium is full if nothing left the store from now on: an uplink that stays away."""
-    hours_to_full: float | None
-    """Until the medium is full at the pace the backlog has grown since its oldest message."""
-
-
 class StoreFigures(msgspec.Struct):
     """Everything `info` tells."""
 
@@ -127,10 +113,10 @@ def figures_of(
     free_bytes: int | None = None,
     endurance_bytes: float | None = None,
     root: Path = Path("/"),
+    bounds: Bounds | None = None,
 ) -> StoreFigures:
-    """Look at the store at `path`. `now`: UTC seconds; `endurance_bytes`: of its medium; `root`: where ``sys`` is.
-
-    Raises StoreError.
+    """Look at the store at `path`. `now`: UTC seconds; `endurance_bytes`: of its medium; `root`: where ``sys`` is;
+    `bounds`: the gateway's, None: unknown. Raises StoreError.
     """
     now = time.time() if now is None else now
     free = shutil.disk_usage(path.parent).free if free_bytes is None else free_bytes
@@ -156,7 +142,7 @@ def figures_of(
             largest_addresses=_addresses(inspection),
             state=_state(inspection),
             ledger=[LedgerFigures(e.reason, e.entries, e.messages, e.bytes) for e in inspection.ledger()],
-            room=_room(logs, free, free_pages * page),
+            room=_room(logs, free, free_pages * page, bounds or Bounds()),
             wear=_wear(inspection, endurance_bytes, Device.of(path, root)),
         )
 
@@ -269,15 +255,17 @@ def _state(inspection: Inspection) -> list[StateFigures]:
     return [StateFigures(str(kind), int(str(count)), int(str(size))) for kind, count, size in rows]
 
 
-def _room(logs: Sequence[LogFigures], free: int, reusable: int) -> Room:
-    rates = [log.bytes_per_hour for log in logs if log.bytes_per_hour is not None]
-    rate = sum(rates) if rates else None
-    autonomy = (free + reusable) / rate if rate else None
-    # What stays: a backlog as old as an hour has grown for an hour. Kept only while on its way, it does not grow.
-    growth = sum(
-        log.bytes / (log.oldest_age_s / 3600)
+def _room(logs: Sequence[LogFigures], free: int, reusable: int, bounds: Bounds) -> Room:
+    kept = [
+        # What stays: a backlog as old as an hour has grown for an hour. Kept only while on its way, it does not grow.
+        Kept(
+            log.name,
+            log.bytes,
+            log.bytes_per_hour or 0.0,
+            log.bytes / (log.oldest_age_s / 3600)
+            if log.oldest_age_s is not None and log.oldest_age_s >= STAYS_S
+            else 0,
+        )
         for log in logs
-        if log.oldest_age_s is not None and log.oldest_age_s >= STAYS_S
-    )
-    to_full = (free + reusable) / growth if growth else None
-    return Room(free, reusable, rate, autonomy, to_full)
+    ]
+    return room_of(kept, free, reusable, bounds, known=any(log.bytes_per_hour is not None for log in logs))
