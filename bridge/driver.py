@@ -20,6 +20,15 @@ log = logging.getLogger(__name__)
 LINGER_S = 1.0
 """How long a peer may take to read our last words and close; a slow link's round trip, and short enough to be cheap."""
 
+LARGE_READ_BYTES = 128 * 1024
+"""A read of half of the loop's buffer or more: libuv would go on with up to 31 of them, 8 MiB, before anybody else has
+a turn, and answers to the smallest packets take twenty times their size until they are written. So they are written
+at once, and the next read comes in the next turn."""
+
+OTHERS_FIRST = "others have their turn"
+
+ANSWERS_UNREAD = "the peer does not read our answers"
+
 
 class Owner(Protocol):
     """Who a driver belongs to: a protocol session."""
@@ -38,7 +47,7 @@ class Driver(asyncio.Protocol):
 
     __slots__ = (
         "_deadlines", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_owner", "_paused_for",
-        "_slot", "_write_bytes_max", "congested", "connection", "identity", "transport",
+        "_slot", "_unread_bytes_max", "_write_bytes_max", "congested", "connection", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -48,10 +57,13 @@ class Driver(asyncio.Protocol):
         *,
         write_bytes_max: int,
         gone: Callable[[Driver], None] | None = None,
+        unread_bytes_max: int | None = None,
     ) -> None:
         """`owner` is called once the transport is there; `gone` once it has been lost.
 
-        `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true.
+        `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true. Owners deliver
+        nothing more then, but what comes in has to be answered: above `unread_bytes_max` nothing is read of the peer
+        until it has read. None, for the end that connects: two that wait for each other to read would wait for ever.
         """
         self.connection = connection
         self.congested = False
@@ -63,6 +75,7 @@ class Driver(asyncio.Protocol):
         self._owner: Owner | None = None
         self._gone = gone
         self._write_bytes_max = write_bytes_max
+        self._unread_bytes_max = unread_bytes_max
         self._loop = asyncio.get_running_loop()
         self._flush_scheduled = False
         self._linger_until: float | None = None
@@ -85,6 +98,10 @@ class Driver(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._dispatch(self.connection.receive_data(data, self._loop.time()))
+        if len(data) >= LARGE_READ_BYTES:
+            self._flush()
+            self.pause_reading(OTHERS_FIRST)
+            self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
     def eof_received(self) -> bool:
         return False  # close the transport: connection_lost tells the machine
@@ -102,6 +119,7 @@ class Driver(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.congested = False
+        self.resume_reading(ANSWERS_UNREAD)
         if self._owner is not None:
             self._owner.writable()
             self.flush_soon()
@@ -165,6 +183,9 @@ class Driver(asyncio.Protocol):
         data = connection.data_to_send()
         if data:
             transport.write(data)
+            unread_max = self._unread_bytes_max
+            if self.congested and unread_max is not None and transport.get_write_buffer_size() > unread_max:
+                self.pause_reading(ANSWERS_UNREAD)
         if connection.closed:
             self._end(transport)
         else:

@@ -15,6 +15,10 @@ ROUTES_CACHED_MAX: Final = 100_000
 WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 """Bytes a peer may leave unread in our socket buffer before deliveries to it pause."""
 
+UNREAD_BYTES_MAX: Final = 4 * MIB
+"""Bytes of answers (deliveries have paused long before) a peer may leave unread before nothing more is read of it: a
+million PUBACKs, so that a client which sends all it has before it reads is not caught unless it overdoes it."""
+
 ANYCAST_ANSWER_S_MAX: Final = 30.0
 """How long the consumer of an anycast message may take to answer before its MQTT sender is told that none came: as long
 as one over HTTP waits (`HTTP_ANSWER_S_MAX`). Until then every later answer to that sender waits, as they keep order."""

@@ -32,6 +32,7 @@ from edge.broker.limits import (
     PENDING_BYTES_MAX,
     TICK_S,
     TURNED_AWAY_MAX,
+    UNREAD_BYTES_MAX,
     WRITE_BUFFER_BYTES_MAX,
 )
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
@@ -285,6 +286,7 @@ class Broker:
             ),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
+            unread_bytes_max=UNREAD_BYTES_MAX,
         )
 
     def _amqp_driver(self, gone: Gone, identity: str | None, *, in_frames: bool = False) -> Driver | None:
@@ -307,6 +309,7 @@ class Broker:
             partial(self._amqp_session, engine, credentials),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
+            unread_bytes_max=UNREAD_BYTES_MAX,
         )
 
     def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:

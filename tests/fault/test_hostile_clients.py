@@ -9,13 +9,16 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from bridge.amqp_values import Uint
 from edge.broker.limits import LIVE_HOLD_S_MAX
 from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
+from tests.support.frames import ATTACH, BEGIN, DETACH, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, frame, terminus
 from tests.support.hostile import WAIT_S, Raw, unharmed
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
@@ -43,6 +46,29 @@ def publish_all(gateway: Waypost, name: str, topic: str, mib: int, *, qos: int =
         while not isinstance(client.receive(), packets.PingResp):
             pass
         return time.monotonic() - begin
+
+
+def pings() -> tuple[str, bytes, bytes]:
+    """Protocol, how a client begins, and 1 MiB of what it asks."""
+    return "mqtt", packets.Connect("deaf", 4).encode(), packets.PingReq().encode(4) * (1 << 19)
+
+
+def subscribes() -> tuple[str, bytes, bytes]:
+    asked = packets.Subscribe(1, (SubscriptionRequest("a", 0),)).encode(4)
+    return "mqtt", packets.Connect("deaf", 4).encode(), asked * ((1 << 20) // len(asked))
+
+
+def attaches() -> tuple[str, bytes, bytes]:
+    opening = HEADER + frame(OPEN, "deaf") + frame(BEGIN, None, Uint(0), ROOM, ROOM)
+    asked = frame(ATTACH, "x", Uint(0), RECEIVER, None, None, terminus(SOURCE, "queue/a"), terminus(TARGET, None))
+    asked += frame(DETACH, Uint(0), True)
+    return "amqp", opening, asked * ((1 << 20) // len(asked))
+
+
+def ask_and_ask(client: Raw, asked: bytes) -> None:
+    """60 MiB; each of them may take as long as the socket's timeout."""
+    for _ in range(60):
+        client.send(asked)
 
 
 class TestReaders:
@@ -99,6 +125,21 @@ class TestReaders:
         ):
             mute.subscribe("flood/#", qos=1)
             publish_all(gateway, "flooder", "flood/a", 40, qos=1)
+
+    @pytest.mark.parametrize(
+        "question", [attaches, *(pytest.param(each, marks=pytest.mark.slow) for each in (pings, subscribes))]
+    )
+    def test_reads_no_answers(self, gateway: Waypost, question: Callable[[], tuple[str, bytes, bytes]]) -> None:
+        """Asks and asks, and never reads what it is told: some MiB are kept for it, then nothing more is read of it."""
+        protocol, opening, asked = question()
+        with (
+            unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX),
+            Raw(gateway, protocol=protocol, receive_bytes=4096) as deaf,
+        ):
+            deaf.send(opening)
+            deaf.socket.settimeout(5)
+            with pytest.raises(TimeoutError):
+                ask_and_ask(deaf, asked)
 
     def test_unacknowledged_messages_go_with_their_session(self, gateway: Waypost) -> None:
         """200 clients in turn leave 1.2 MB un-acknowledged each: what a session held is freed with it."""

@@ -1,0 +1,98 @@
+"""The driver over a real socket: what it does to a peer that does not read (`bridge.driver`)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+
+import pytest
+
+from bridge.driver import Driver
+
+ANSWER = bytes(100)
+"""To every byte that comes in."""
+UNREAD_BYTES_MAX = 1 << 20
+SENT = 400_000
+
+
+class Chatty:
+    """A connection that answers each byte with a hundred."""
+
+    closed = False
+    deadline = None
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.unsent = 0
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[object]:
+        self.received += len(data)
+        self.unsent += len(data)
+        return ()
+
+    def receive_eof(self, now: float) -> Sequence[object]:
+        return ()
+
+    def handle_timeout(self, now: float) -> Sequence[object]:
+        return ()
+
+    def data_to_send(self) -> bytes:
+        count, self.unsent = self.unsent, 0
+        return ANSWER * count
+
+
+class Nobody:
+    """An owner with nothing to do."""
+
+    def handle(self, events: Sequence[object]) -> None:
+        assert not events
+
+    def writable(self) -> None: ...
+
+
+async def until_it_stops(connection: Chatty) -> int:
+    """Bytes the connection has taken once it takes no more for a while."""
+    seen = -1
+    while seen != connection.received:
+        seen = connection.received
+        await asyncio.sleep(0.3)  # the thing waited for is that nothing happens
+    return seen
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        connection = Chatty()
+        made: list[Driver] = []
+
+        def accept() -> Driver:
+            limit = UNREAD_BYTES_MAX if bounded else None
+            made.append(Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, unread_bytes_max=limit))
+            return made[0]
+
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+        listening.bind(("127.0.0.1", 0))
+        server = await loop.create_server(accept, sock=listening)
+        peer = socket.socket()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        peer.setblocking(False)
+        await loop.sock_connect(peer, listening.getsockname())
+        sending = loop.create_task(loop.sock_sendall(peer, bytes(SENT)))
+        taken = await until_it_stops(connection)
+        assert (taken < SENT) is bounded, "the limit, what the kernel takes, and the answers to a read or two"
+        answered = 0
+        while answered < SENT * len(ANSWER):
+            data = await asyncio.wait_for(loop.sock_recv(peer, 1 << 20), 20)
+            assert data
+            answered += len(data)
+        await sending
+        assert connection.received == SENT
+        peer.close()
+        made[0].abort()
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(scenario())
