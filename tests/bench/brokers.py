@@ -108,6 +108,7 @@ class WaypostWaiting(WaypostBroker):
     """A gateway whose commits wait 100 ms for company: `durability: batch:100` on every address."""
 
     name = "waypost-batch"
+    durability = "batch:100"
     _resources = """
 {apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
   {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}
@@ -115,12 +116,19 @@ class WaypostWaiting(WaypostBroker):
 {apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
 ---
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.all},
-  spec: {address: "#", type: topic, durability: "batch:100"}}
+  spec: {address: "#", type: topic, durability: "DURABILITY"}}
 """
 
     def __init__(self, folder: Path) -> None:
-        (folder / "gateway.yaml").write_text(self._resources)
+        (folder / "gateway.yaml").write_text(self._resources.replace("DURABILITY", self.durability))
         super().__init__(folder, "--config", str(folder / "gateway.yaml"))
+
+
+class WaypostInMemory(WaypostWaiting):
+    """A gateway that writes only what nobody takes within seconds: `durability: memory` on every address."""
+
+    name = "waypost-memory"
+    durability = "memory"
 
 
 class Mosquitto:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from edge.broker.store.sqlite import FILE_NAME
-from tests.bench.brokers import Broker, MosquittoEach, MosquittoSaving, WaypostBroker, WaypostWaiting
+from tests.bench.brokers import Broker, MosquittoEach, MosquittoSaving, WaypostBroker, WaypostInMemory, WaypostWaiting
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.medium import Medium
@@ -105,8 +105,8 @@ def run(load: LoadGenerators, settings: Settings) -> list[Result]:
     for kept in (False, True) if settings.full else (False,):
         for rate in RATES:
             ours = measure(load, WaypostBroker, rate, kept=kept)
-            waiting = measure(load, WaypostWaiting, rate, kept=kept)
-            results.append(_waiting(waiting, rate, kept=kept))
+            results.append(_waiting(measure(load, WaypostWaiting, rate, kept=kept), rate, kept=kept))
+            results.append(_in_memory(measure(load, WaypostInMemory, rate, kept=kept), rate, kept=kept))
             for peer in PEERS:
                 results += _beside(load, ours, peer, rate, kept=kept)
     return results
@@ -117,6 +117,13 @@ def _waiting(found: Written, rate: Rate, *, kept: bool) -> Result:
     return Result(
         f"{_name(rate, kept=kept)}-batch", f"the same, commits waiting 100 ms for company ({rate.per_s} msg/s)",
         "bytes/byte", found.amplification, goal, details={"waypost_carried_per_s": found.carried_per_s},
+    )  # fmt: skip
+
+
+def _in_memory(found: Written, rate: Rate, *, kept: bool) -> Result:
+    return Result(
+        f"{_name(rate, kept=kept)}-memory", f"the same, kept in memory for seconds ({rate.per_s} msg/s)",
+        "bytes/byte", found.amplification, None, details={"waypost_carried_per_s": found.carried_per_s},
     )  # fmt: skip
 
 

@@ -364,7 +364,7 @@ def _covering(settlement: Settlement, bytes_max: int) -> Iterator[tuple[int, int
 
 def _payload_bytes(group: Group) -> int:
     """Bytes of the bodies a group writes."""
-    return group.size + sum(settlement.size for settlement in group.settled)
+    return group.size + sum(settlement.size for settlement in group.settled) if group.settled else group.size
 
 
 def _make_directory(directory: Path) -> None:
