@@ -93,7 +93,7 @@ def _print_info(figures: StoreFigures) -> None:
 
     from edge.appliance.wear import lasting_line, written_line
 
-    room = figures.room
+    room, wear = figures.room, figures.wear
     head = Table(show_header=False, box=None, pad_edge=False)
     files = f"{size(figures.file_bytes)} file, {size(figures.wal_bytes)} log, {size(room.reusable_bytes)} free inside"
     rate = "unknown" if room.bytes_per_hour is None else f"{size(room.bytes_per_hour)} an hour"
@@ -115,8 +115,8 @@ def _print_info(figures: StoreFigures) -> None:
         ("arriving", rate),
         ("room", lasting),
         ("full", full),
-        ("written", "not told yet" if figures.wear is None else written_line(figures.wear)),
-        ("card", "not told yet" if figures.wear is None else lasting_line(figures.wear)),
+        ("written", written_line(wear) if wear is not None else "not in the store yet: a gateway tells it after 5 minutes"),
+        ("card", lasting_line(wear) if wear is not None else "not known yet"),
     ):
         head.add_row(f"[bold]{name}[/bold]", value, style=None)
     out = console()
