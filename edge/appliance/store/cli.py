@@ -115,7 +115,7 @@ def _print_info(figures: StoreFigures) -> None:
         ("arriving", rate),
         ("room", lasting),
         ("full", full),
-        ("written", written_line(wear) if wear is not None else "not in the store yet: a gateway tells it after 5 minutes"),
+        ("written", written_line(wear) if wear is not None else "not in the store yet: it is told after 5 minutes"),
         ("card", lasting_line(wear) if wear is not None else "not known yet"),
     ):
         head.add_row(f"[bold]{name}[/bold]", value, style=None)
