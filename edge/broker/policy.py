@@ -21,6 +21,8 @@ from edge.broker.topics import covers, matches
 log = logging.getLogger(__name__)
 
 EVERYTHING: Final = "#"
+MANAGEMENT: Final = "$management"
+"""The address of management itself, for a rule about nothing else."""
 TEMPORARY_PREFIX: Final = "temp/"
 """Dynamic nodes of AMQP clients are below this: whoever was told such a name may send to it (section 3.5.3)."""
 _SHARE: Final = "$share/"
@@ -121,6 +123,11 @@ class Grant:
     def may(self, operation: Operation, address: str) -> bool:
         """True when a rule allows the operation on this address (not kept: for what is asked seldom)."""
         return any(matches(pattern, address) for pattern in self._filters[operation])
+
+    @property
+    def may_manage(self) -> bool:
+        """True when addresses may be made, changed and deleted: by a rule about the space as a whole."""
+        return any(pattern in (EVERYTHING, MANAGEMENT) for pattern in self._filters[Operation.MANAGE])
 
     def _note(self, verdicts: dict[str, bool], address: str, verdict: bool, what: str) -> None:
         if not verdict:

@@ -20,7 +20,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException, Delivery, Message
-from proton.utils import BlockingConnection, LinkDetached, SendException
+from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRequestResponse
 
 from bridge.engine import Attached, Closed, Detached, Engine, Opened
 from bridge.sasl import SaslClient
@@ -62,6 +62,15 @@ spec:
   authorization:
     - {{addresses: ["plant/#", jobs], operations: [send, recv]}}
     - {{addresses: ["devices/%c/#"], operations: [send]}}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.boss}}
+spec:
+  username: boss
+  authentication: {{type: password, password: {encoded("tower")}}}
+  authorization:
+    - {{operations: [manage]}}
 {extra}
 """
 
@@ -276,6 +285,21 @@ def test_amqp_plain(site: Site) -> None:
 def test_amqp_plain_refused(site: Site, user: str, password: str) -> None:
     with pytest.raises(ConnectionException):
         amqp(site, user, password, "PLAIN")
+
+
+def test_amqp_management_is_for_who_has_the_right(site: Site) -> None:
+    """A rule without addresses is about the space as a whole, its management included; it gives no other right."""
+    question = Message(properties={"operation": "READ", "type": "io.waypost.address", "name": "jobs"})
+    connection = amqp(site, "alice", "wonderland", "PLAIN")
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        SyncRequestResponse(connection, "$management")
+    connection.close()
+    connection = amqp(site, "boss", "tower", "PLAIN")
+    answer = SyncRequestResponse(connection, "$management").call(question)
+    assert (answer.properties["statusCode"], answer.body["addressType"]) == (200, "queue")
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        connection.create_sender("jobs")
+    connection.close()
 
 
 def test_amqp_anonymous_is_not_offered(site: Site) -> None:

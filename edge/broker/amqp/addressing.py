@@ -16,6 +16,7 @@ from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.contract import Refusal
+from edge.broker.policy import MANAGEMENT
 from edge.broker.router import SubscribeOptions
 from edge.broker.topics import is_filter
 
@@ -28,7 +29,6 @@ TEMPORARY_PREFIX: Final = "temp/"
 ADDRESS_BYTES_MAX: Final = 16_384
 """Our answer carries the address too, and has to fit into one frame of a peer that takes small ones."""
 
-MANAGEMENT: Final = "$management"
 TOKENS: Final = "$cbs"
 SERVICES: Final = (MANAGEMENT, TOKENS)
 """Names behind which no messages are kept: the broker itself answers."""

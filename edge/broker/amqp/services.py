@@ -16,12 +16,12 @@ from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
 from edge.broker.addresses import AddressType
 from edge.broker.amqp import sections as s
-from edge.broker.amqp.addressing import MANAGEMENT, Unacceptable, check_to
+from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.incoming import Flusher
 from edge.broker.amqp.translate import outline
 from edge.broker.contract import Refusal
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
-from edge.broker.policy import Grant
+from edge.broker.policy import MANAGEMENT, Grant
 from edge.broker.router import Router
 
 ADDRESS_TYPE: Final = "io.waypost.address"

@@ -27,7 +27,6 @@ from bridge.sasl import ANONYMOUS
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import (
     CONDITIONS,
-    MANAGEMENT,
     SERVICES,
     Unacceptable,
     reception,
@@ -39,7 +38,7 @@ from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
 from edge.broker.contract import Refusal
 from edge.broker.identity import Gate, SaslCredentials
-from edge.broker.policy import Ended, Grant, Operation
+from edge.broker.policy import MANAGEMENT, Ended, Grant, Operation
 from edge.broker.proof import Proven, Verdict
 from edge.broker.router import AddressError, Router
 
@@ -231,7 +230,7 @@ class AmqpSession:
     def _attach_service(self, link: Link, service: str) -> None:
         grant = self._grant
         if grant is not None and service == MANAGEMENT:
-            self._must(grant.may(Operation.MANAGE, service), "manage over", service)
+            self._must(grant.may_manage, "manage over", service)
         incoming = ServiceLink(
             self._engine,
             link,

@@ -8,7 +8,7 @@ from bridge import bearer, scram
 from edge.broker.configuration import Authentication
 from edge.broker.credentials import Snapshot, User, new_user, with_rules, with_secret
 from edge.broker.identity import Gate
-from edge.broker.limits import FAILURES_PER_USER_MAX, TOKEN_EXPIRY_CHECK_S
+from edge.broker.limits import FAILURES_PER_ADDRESS_MAX, FAILURES_PER_USER_MAX, FAILURES_PERIOD_S, TOKEN_EXPIRY_CHECK_S
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.properties import Properties
@@ -153,6 +153,22 @@ class TestScram:
         assert peer.sent()[0].reason is R.SERVER_BUSY
         site.now = 60.0
         opened(site)
+
+
+class TestGuessedTokens:
+    def test_an_address_that_shows_too_many_bad_ones_waits_and_others_do_not(self) -> None:
+        """Tokens name nobody until they are verified: only the address counts."""
+        site = Gated(tokens=True)
+        for _ in range(FAILURES_PER_ADDRESS_MAX):
+            refused = site.connect(bearer.MECHANISM, token_of("bad")).sent()[0]
+            assert refused.reason is R.BAD_USER_NAME_OR_PASSWORD
+        good = token_of("ann", 2 * FAILURES_PERIOD_S)
+        assert site.connect(bearer.MECHANISM, good).sent()[0].reason is R.SERVER_BUSY
+        said: list[Verdict] = []
+        site.gate.check_bearer(good, lambda verdict, _: said.append(verdict), "192.0.2.99")
+        assert said == [Verdict.ACCEPTED]
+        site.now = FAILURES_PERIOD_S
+        assert site.connect(bearer.MECHANISM, good).sent()[0].reason is R.SUCCESS
 
 
 class TestMethods:
