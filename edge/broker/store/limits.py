@@ -79,8 +79,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_settle_s: float = 60.0
     """How often cursors and counters of a log are written while all its messages are taken from memory: a few pages a
     minute, and what the ledger names after a crash is no older."""
-    memory_reserve_s: float = 120.0
-    """Numbers are reserved for about as long, at the present rate: twice the time between two settlements."""
+    memory_reserve_s: float = 30.0
+    """Numbers are reserved for about as long, at the present rate: four small commits a minute, and after a crash the
+    ledger names no more than that many messages that never were."""
     memory_reserve_min: int = 64
     """Fewest numbers reserved: what the ledger names after a crash for an address that sends now and then."""
     memory_reserve_max: int = 1 << 20

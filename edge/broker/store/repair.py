@@ -34,6 +34,7 @@ from edge.broker.store.salvage import Salvage
 from edge.broker.store.segment import Row
 from edge.broker.store.shortfall import LogShort
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
+from edge.broker.store.tail import MEMORY, unpack_mark
 from edge.broker.store.verification import GAPS, gaps_in
 from edge.broker.topics import overlaps
 
@@ -177,6 +178,8 @@ class _Repair:
         self._homes: dict[str, int] = {}
         """The log of an address."""
         self._state: list[tuple[str, str, bytes]] = []
+        self._settled: dict[int, int] = {}
+        """By log kept in memory, the position below which it was settled."""
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
 
@@ -192,6 +195,7 @@ class _Repair:
             self._known = set(gaps_in(meta.get(GAPS)))
             logs = self._logs()
             self._small(out)
+            self._settled = _settled(out)
             cursors = self._read_cursors(logs)
             for log in logs.values():
                 self._segments(out, log)
@@ -292,12 +296,15 @@ class _Repair:
     def _end(self, log: _Log, end: int) -> None:
         """The end of a log: behind what is kept, and behind what is known to have been there."""
         counted = log.counted
-        if counted - end > POSITIONS_LOST_MAX:
+        settled = self._settled.get(log.number, counted + 1)
+        in_memory = settled <= counted  # from there on
+        if counted - (max(end, settled) if in_memory else end) > POSITIONS_LOST_MAX:
             self._note(f"log {log.name!r} cannot have ended at {counted}: it ends at {end} now", unknown=True)
             counted = end
         beyond = max(counted, self._salvage.reached(log.number))
-        if end < beyond:
-            self._gap(log, end, beyond - 1)
+        reached = settled if in_memory else beyond
+        if end < reached:
+            self._gap(log, end, reached - 1)
         log.end = max(end, beyond)
         if self._salvage.lost_tail(log.number):
             self._note(f"the end of log {log.name!r} cannot be read", unknown=True)
@@ -404,6 +411,17 @@ def _progress(row: tuple[int, str, int, int, bytes]) -> Progress:
         return Progress(row[3], row[4])
     except ValueError:
         return Progress(row[3])
+
+
+def _settled(out: sqlite3.Connection) -> dict[int, int]:
+    """Where logs kept in memory were settled: beyond it their numbers are only reserved (`edge.broker.store.tails`)."""
+    found = {}
+    for key, value in out.execute("SELECT key, value FROM state WHERE kind = ?", (MEMORY,)):
+        with contextlib.suppress(ValueError):
+            mark = unpack_mark(key, value)
+            if mark.address is None:
+                found[mark.log] = mark.base
+    return found
 
 
 def _insert(out: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Any]) -> None:

@@ -72,8 +72,6 @@ class Block:
     """Numbers reserved ahead: those below `end` may be given out."""
 
     end: int = 0
-    base: int = 0
-    """Below it, what was given out is on the medium or was acknowledged by everybody."""
     start: int = 0
     """Where the block began."""
     low: int = 0
@@ -83,9 +81,9 @@ class Block:
     used_at_s: float = 0.0
     """The last time settling found that some had been used."""
 
-    def reserved(self, base: int, following: int, end: int, now: float) -> None:
+    def reserved(self, following: int, end: int, now: float) -> None:
         """Numbers below `end` are reserved on the medium, `following` was the next one at that time."""
-        self.base, self.used_at_s = base, now
+        self.used_at_s = now
         if end > self.end:
             self.start, self.end, self.low, self.at_s = following, end, end - (end - following) // 2, now
 

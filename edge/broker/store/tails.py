@@ -294,12 +294,15 @@ class Tails(Places):
         end = tail.block.next_end(following, now, self._limits)
         ends, counters, bases = dict[str, int](), dict[str, int](), dict[str, int]()
         for address in tail.touched & tail.addresses.keys():
-            block = tail.addresses[address]
-            counters[address], bases[address] = self._sequences[address], block.base
-            ends[address] = block.next_end(counters[address], now, self._limits)
+            counters[address] = bases[address] = self._sequences[address]
+            ends[address] = tail.addresses[address].next_end(counters[address], now, self._limits)
         ends = {address: end for address, end in ends.items() if end != tail.addresses[address].end}
+        self._let_go(tail)
+        for stored, _, _ in reversed(tail.taken):
+            bases[stored.run.address] = stored.sequence
+        upto = tail.taken[0].stored.position if tail.taken else following
         return Settlement(
-            tail.log, (), 0, 0, 0, tail.first, following, False, None, end, ends, counters, bases, (), now, extends=True
+            tail.log, (), 0, 0, 0, upto, following, False, None, end, ends, counters, bases, (), now, extends=True
         )  # fmt: skip
 
     def _idle(self, tail: Tail, touched: set[str], now: float) -> list[str]:
@@ -361,10 +364,10 @@ class Tails(Places):
 
     def _reserved(self, tail: Tail, settlement: Settlement) -> None:
         """What is reserved on the medium now."""
-        tail.block.reserved(settlement.upto, settlement.following, settlement.end, settlement.at_s)
+        tail.block.reserved(settlement.following, settlement.end, settlement.at_s)
         for address, end in settlement.ends.items():
             block = self._blocks.setdefault(address, tail.addresses.setdefault(address, Block()))
-            block.reserved(settlement.bases[address], settlement.counters[address], end, settlement.at_s)
+            block.reserved(settlement.counters[address], end, settlement.at_s)
         for address in settlement.gone:
             del tail.addresses[address], self._blocks[address]
         used_at_s = min((block.used_at_s for block in tail.addresses.values()), default=None)

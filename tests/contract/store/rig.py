@@ -66,11 +66,12 @@ class Rig:
         raise AssertionError("the store never comes to rest")
 
     def read(self, log: int, position: int, bytes_max: int = 1 << 20) -> Sequence[Stored]:
+        """The answer; nothing when the medium cannot be read, and there is none."""
         answers: list[Sequence[Stored]] = []
         self.store.read(log, position, bytes_max, answers.append)
-        while not answers:
+        while not (answers or self.store._unread):
             self.turn()
-        return answers[0]
+        return answers[0] if answers else ()
 
     def read_all(self, log: int, position: int = 0, bytes_max: int = 1 << 20) -> list[tuple[int, str, int, bytes]]:
         """(position, address, sequence, body) of every message from `position` on."""

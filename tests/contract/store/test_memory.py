@@ -15,6 +15,7 @@ import pytest
 from bridge.message import Stored
 from edge.broker.store.contract import StoreFull
 from edge.broker.store.limits import Limits
+from edge.broker.store.repair import repair
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.tail import MEMORY
 from edge.broker.store.verification import verify
@@ -424,3 +425,20 @@ class TestReopening:
         rig.reopen()
         assert not verify(tmp_path / "store" / FILE_NAME).findings
         assert [body for *_, body in rig.read_all(kept.log)] == [b"early", b"late"]
+
+    def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"waits")
+        wait(rig, 6)
+        for n in range(20):
+            taken = kept.take(b"%d" % n)
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.store.close()
+        mended = repair(tmp_path / "store", write=True)
+        assert (mended.lost_messages, mended.new_epoch, mended.messages) == (0, False, 1)
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        again = sqlite_rig(tmp_path / "store", LIMITS)
+        assert again.store.losses(0, 10) == []
+        assert again.store.bounds(kept.log) == (1, 22)
+        assert [body for *_, body in again.read_all(kept.log)] == [b"waits"]
+        again.store.close()
