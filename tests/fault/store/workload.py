@@ -144,11 +144,12 @@ class Workload:
         store, name = self.rig.store, self.names[log]
         quota = DROPS_OLDEST.get(name) or THINS.get(name)
         missing = 0 if quota is None else store.log_bytes(log) + size - quota
+        at_most = self.dice.choice((None, missing + 500))  # to the message, as for others: segments are cut in two
         if missing > 0 and name in THINS:
-            store.thin(log, missing)
+            store.thin(log, missing, at_most)
             self.group.thinned.append(name)
         elif missing > 0:
-            store.evict(log, missing)
+            store.evict(log, missing, at_most)
             self.group.evicted.append(name)
 
     def cursor(self) -> None:
