@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
 from bridge.message import AMQP, DURABLE, Run
 
@@ -24,14 +25,6 @@ MESSAGE_ID_LENGTH_MAX: Final = 128
 HOPS_MAX: Final = 32
 """Gateways and hubs one message may have passed; more is a loop."""
 
-_HEADER, _DELIVERY_ANNOTATIONS, _MESSAGE_ANNOTATIONS, _PROPERTIES = 0x70, 0x71, 0x72, 0x73
-_APPLICATION_PROPERTIES, _DATA = 0x74, 0x75
-_SYMBOLIC: Final = {
-    "amqp:header:list": _HEADER,
-    "amqp:delivery-annotations:map": _DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": _MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": _PROPERTIES,
-}
 _MAP8, _MAP32 = 0xC1, 0xD1
 
 
@@ -62,16 +55,6 @@ class Arrival(NamedTuple):
     run: Run
 
 
-class Section(NamedTuple):
-    """One section: its descriptor, where it begins, where its value begins, where it ends, and the value decoded."""
-
-    code: int
-    start: int
-    value: int
-    end: int
-    content: Any
-
-
 def data_section(body: bytes) -> bytes:
     """A message of a single data section (section 3.2.6)."""
     return b"\x00\x53\x75" + encode(body)
@@ -89,8 +72,8 @@ def messages(hop: Hop, sequence: int, run: Run) -> list[bytes]:
         b"".join(
             (
                 header,
-                _section(_MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, ())),
-                _section(_PROPERTIES, [_message_id(hop, sequence + i, run.address), *properties]),
+                _section(s.MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, ())),
+                _section(s.PROPERTIES, [_message_id(hop, sequence + i, run.address), *properties]),
                 application,
                 data_section(body),
             )
@@ -134,8 +117,8 @@ def _annotated(hop: Hop, sequence: int, run: Run, body: bytes) -> bytes:
 
 def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
     """The entries of a message's own annotations as encoded, its hops so far, and where its next section begins."""
-    first = next(sections(body), None)
-    if first is None or first.code != _MESSAGE_ANNOTATIONS:
+    first = s.section_at(body, 0) if body else None
+    if first is None or first.code != s.MESSAGE_ANNOTATIONS:
         return [], [], 0
     code = body[first.value]
     if code not in (_MAP8, _MAP32):
@@ -180,8 +163,8 @@ def _translated(run: Run) -> tuple[bytes, list[Any], bytes]:
     while properties[-1] is None:
         properties.pop()
     users: list[tuple[str, str]] = mqtt.get(_USER_PROPERTY, [])
-    application = _section(_APPLICATION_PROPERTIES, dict(users)) if users else b""
-    return _section(_HEADER, header), properties, application
+    application = _section(s.APPLICATION_PROPERTIES, dict(users)) if users else b""
+    return _section(s.HEADER, header), properties, application
 
 
 _PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
@@ -223,34 +206,31 @@ def _mqtt_properties(data: bytes) -> dict[int, Any]:
 # --- in -----------------------------------------------------------------------------------------------------------
 
 
-def sections(message: bytes) -> Iterator[Section]:
-    """The sections of an encoded message, in order. Raises `DecodeError` where it stops being one."""
-    offset = 0
-    while offset < len(message):
-        if message[offset] != 0:
-            raise DecodeError(f"no section begins at byte {offset}")
-        descriptor, value = decode(message, offset + 1)
-        content, end = decode(message, value)
-        code = descriptor if isinstance(descriptor, int) else _SYMBOLIC.get(str(descriptor), -1)
-        yield Section(code, offset, value, end, content)
-        offset = end
+def contents(message: bytes) -> Iterator[tuple[s.Section, Any]]:
+    """The sections of an encoded message with their values, in order. Raises `DecodeError` where it stops being one."""
+    for section in s.sections(message):
+        content, end = decode(message, section.value)
+        if end != section.end:
+            raise DecodeError(f"section at byte {section.start} does not end where its value does")
+        yield section, content
 
 
 def parse(message: bytes) -> Arrival:
     """A message as it arrived. Raises `MessageError` when it is none."""
     try:
-        found = {section.code: section for section in reversed(list(sections(message)))}
+        every = list(contents(message))
     except DecodeError as error:
         raise MessageError(str(error)) from None
-    if not found:
+    if not every:
         raise MessageError("an empty message")
-    values = {code: section.content for code, section in found.items()}
-    header = found.get(_HEADER)
-    bare = max((found[code].end for code in (_HEADER, _DELIVERY_ANNOTATIONS) if code in found), default=0)
-    annotations, properties = values.get(_MESSAGE_ANNOTATIONS), values.get(_PROPERTIES)
+    found = {section.code: section for section, _ in reversed(every)}
+    values = {section.code: content for section, content in reversed(every)}
+    header = found.get(s.HEADER)
+    bare = max((found[code].end for code in (s.HEADER, s.DELIVERY_ANNOTATIONS) if code in found), default=0)
+    annotations, properties = values.get(s.MESSAGE_ANNOTATIONS), values.get(s.PROPERTIES)
     annotations = annotations if isinstance(annotations, dict) else {}
     to = properties[2] if isinstance(properties, list) and len(properties) > 2 else None
-    durable = isinstance(values.get(_HEADER), list) and values[_HEADER][:1] == [True]
+    durable = isinstance(values.get(s.HEADER), list) and values[s.HEADER][:1] == [True]
     received_at = annotations.get(RECEIVED_AT)
     run = Run(
         _text(annotations.get(ADDRESS)) or _text(to) or "",
@@ -273,7 +253,7 @@ def parse(message: bytes) -> Arrival:
 def body_of(message: bytes) -> bytes:
     """The bytes of a message's data sections together. Raises `MessageError` when it has none."""
     try:
-        parts = [section.content for section in sections(message) if section.code == _DATA]
+        parts = [content for section, content in contents(message) if section.code == s.DATA]
     except DecodeError as error:
         raise MessageError(str(error)) from None
     if not parts or not all(isinstance(part, bytes) for part in parts):

@@ -16,7 +16,7 @@ import msgspec
 
 from bridge.amqp_values import Symbol, encode
 from bridge.message import AMQP, RETAIN, Run, Stored
-from edge.broker.amqp.sections import MESSAGE_ANNOTATIONS, section_at
+from edge.broker.amqp.annotations import merged
 from edge.broker.amqp.translate import without_ttl
 from edge.broker.clock import Clock
 from edge.broker.configuration import AddressPolicy
@@ -220,17 +220,7 @@ def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
 
     Raises `bridge.amqp_values.DecodeError` when it is no message.
     """
-    pairs, count, rest = b"".join(encode(Symbol(k)) + encode(v) for k, v in annotations.items()), len(annotations), body
-    section = section_at(body, 0)
-    if section.code == MESSAGE_ANNOTATIONS:
-        rest = body[section.end :]
-        wide = body[section.value] == 0xD1
-        start = section.value + (9 if wide else 3)
-        size = body[section.value + 5 : start] if wide else body[section.value + 2 : start]
-        pairs = body[start : section.end] + pairs
-        count += int.from_bytes(size, "big") // 2
-    header = b"\x00\x53\x72\xd1" + (len(pairs) + 4).to_bytes(4, "big") + (2 * count).to_bytes(4, "big")
-    return header + pairs + rest
+    return merged(body, encode({Symbol(name): value for name, value in annotations.items()}))
 
 
 def _marks(address: str, reason: Reason, sequence: int) -> dict[str, str | int]:

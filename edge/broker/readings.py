@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Timestamp, decode, encode
 from bridge.message import AMQP, GROUPED, Run
-from edge.broker.amqp import sections as s
 from edge.broker.amqp.annotations import pairs
 
 BODY_BYTES_MAX: Final = 4096

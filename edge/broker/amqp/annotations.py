@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from bridge.amqp_values import DecodeError, decode
 from bridge.message import AMQP, Run
-from edge.broker.amqp.sections import MESSAGE_ANNOTATIONS, section_at, skip
+from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
 
 _MAP8, _MAP32 = 0xC1, 0xD1
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, Protocol
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
+from bridge.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
-from edge.broker.amqp.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
 from edge.broker.amqp.translate import (
     EXPIRY_FIELD,
     GROUP_FIELD,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from bridge import sections as s
 from bridge.amqp_values import decode
-from edge.broker.amqp import sections as s
 from edge.broker.amqp.translate import PROPERTY_NAMES, plain_value
 
 _JMS_NAMES: Final = {

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
 from edge.broker.addresses import AddressType
-from edge.broker.amqp import sections as s
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.incoming import Flusher
 from edge.broker.amqp.translate import outline

@@ -12,9 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
-from edge.broker.amqp import sections as s
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import NONE as NO_PROPERTIES
 from edge.broker.mqtt.properties import Properties, decode_run, encode_run

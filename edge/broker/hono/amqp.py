@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from bridge.amqp_values import DecodeError
 from bridge.engine import Engine, Link
 from bridge.message import Stored
+from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
 from edge.broker.amqp.incoming import Scheduler, Translated
 from edge.broker.amqp.outgoing import OutgoingLink
-from edge.broker.amqp.sections import bare_message
 from edge.broker.amqp.translate import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
 from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.hono import messages

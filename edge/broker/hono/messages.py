@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from bridge import sections as s
 from bridge.amqp_values import Int, Symbol, Timestamp, Uint, Ulong, encode
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.amqp import sections as s
 from edge.broker.amqp.translate import outline
 from edge.broker.hono.errors import bad_request
 from edge.broker.mqtt.properties import Properties, decode_run, encode_run

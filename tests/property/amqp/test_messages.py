@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, decode, decode_all, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
-from edge.broker.amqp import sections as s
-from edge.broker.amqp.sections import bare_message, sections, skip
+from bridge.sections import bare_message, sections, skip
 from edge.broker.amqp.translate import amqp_messages, flags_of, mqtt_runs, outline, payload_of, read_header
 from edge.broker.mqtt.properties import Properties, encode_run
 

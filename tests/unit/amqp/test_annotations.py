@@ -6,8 +6,8 @@ import pytest
 
 from bridge.amqp_values import DecodeError, Symbol, Ubyte, decode, encode
 from bridge.message import AMQP, Run, Stored
+from bridge.sections import sections
 from edge.broker.amqp.annotations import merged, merged_run
-from edge.broker.amqp.sections import sections
 from edge.broker.subscriptions import attempts
 from edge.broker.subscriptions.attempts import Attempts
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bridge import sections as s
 from bridge.amqp_values import Described, Symbol, Timestamp, Ubyte, Ulong, decode, encode
 from bridge.engine import Condition, Detached, Engine, Flow, Link, State
 from bridge.engine.events import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
-from edge.broker.amqp import sections as s
 from edge.broker.amqp.translate import outline, payload_of, read_header
 from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX

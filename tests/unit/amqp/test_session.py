@@ -8,7 +8,7 @@ from bridge.amqp_values import Described, Symbol
 from bridge.engine import Condition, Detached, Flow, State, Terminus, TerminusKind
 from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
-from edge.broker.amqp.sections import bare_message
+from bridge.sections import bare_message
 from edge.broker.amqp.translate import payload_of
 from edge.broker.policy import Ended
 from edge.broker.router import SubscribeOptions

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
-from edge.broker.amqp import sections as s
-from edge.broker.amqp.sections import bare_message, section_at, sections
+from bridge.sections import bare_message, section_at, sections
 from edge.broker.amqp.translate import (
     Header,
     address_of,

@@ -11,6 +11,7 @@ from bridge import plain
 from bridge.amqp_values import encode
 from bridge.message import AMQP, DURABLE, Run
 from bridge.plain import Hop, MessageError
+from bridge.sections import sections
 
 HOP = Hop("gw1", "epoch")
 
@@ -133,7 +134,7 @@ class TestParse:
 
     def test_every_truncation(self) -> None:
         [message] = plain.messages(HOP, 7, Run("a", "d", 1, b"", [b"body"], 5))
-        boundaries = {section.start for section in plain.sections(message)} | {len(message)}
+        boundaries = {section.start for section in sections(message)} | {len(message)}
         for length in range(len(message)):
             if length not in boundaries or length == 0:
                 with pytest.raises(MessageError):

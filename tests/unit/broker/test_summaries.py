@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bridge.amqp_values import Described, Symbol, Timestamp, Uint, Ulong, decode, encode
 from bridge.message import AMQP, Run
+from bridge.sections import section_at, sections
 from edge.broker import summaries
-from edge.broker.amqp.sections import section_at, sections
 from edge.broker.amqp.translate import outline
 from edge.broker.mqtt.properties import decode_run
 from edge.broker.readings import BODY_BYTES_MAX, NUMBER_MAX
