@@ -90,22 +90,23 @@ def test_what_the_uplink_takes_from_memory_is_never_written(gateway: Gateway) ->
     assert gateway.rows("ledger") == []
 
 
-def test_a_queue_is_delivered_from_memory_and_kept_for_who_is_away(gateway: Gateway) -> None:
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_queue_is_delivered_from_memory_and_kept_for_who_is_away(gateway: Gateway, qos: int) -> None:
     with Client(gateway.process, "p") as producer:
         with Client(gateway.process, "c") as consumer:
-            consumer.subscribe("jobs", 1)
+            consumer.subscribe("jobs", qos)
             for n in range(100):
-                producer.publish("jobs", b"%d" % n, 1)
+                producer.publish("jobs", b"%d" % n, qos)
             assert consumer.bodies(100) == [b"%d" % n for n in range(100)]
         for n in range(100, 150):
-            producer.publish("jobs", b"%d" % n, 1)
+            producer.publish("jobs", b"%d" % n, qos)
         wait_until(
             lambda: gateway.ask("SELECT sum(body_bytes) FROM segment")[0][0] == 150, timeout_s=30, what="it is written"
         )
         gateway.process.kill()
     gateway.process.start()
     with Client(gateway.process, "c") as consumer:
-        consumer.subscribe("jobs", 1)
+        consumer.subscribe("jobs", qos)
         assert consumer.bodies(50) == [b"%d" % n for n in range(100, 150)]
 
 
