@@ -61,7 +61,7 @@ class Turn:
         if start == len(answers) or answers[start] is _OPEN:
             return False
         why = answers[start]
-        stop = start + 1
+        stop = start + 1 if answers.count(why) < len(answers) else len(answers)  # nearly always all of them
         while stop < len(answers) and answers[stop] is why:
             stop += 1
         self._given = stop
@@ -77,9 +77,13 @@ class Turn:
         return self._given == len(self._answers)
 
     def _note(self, tokens: Sequence[int], why: Refusal | None) -> None:
-        for i in tokens:
-            if self._answers[i] is _OPEN:
-                self._answers[i] = why
+        answers = self._answers
+        if len(tokens) == len(answers) == answers.count(_OPEN):
+            self._answers = [why] * len(answers)
+        else:
+            for i in tokens:
+                if answers[i] is _OPEN:
+                    answers[i] = why
         self._queues.release(self._origin)
 
 
