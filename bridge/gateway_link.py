@@ -65,6 +65,8 @@ class GatewayLink:
         self._telemetry: Link | None = None
         self._status: Link | None = None
         self._ledger: Link | None = None
+        self._waiting: Link | None = None
+        """The telemetry link, while the hub compares lineages."""
         self._reason: str | None = None
         self._down = False
         engine.open()
@@ -114,7 +116,7 @@ class GatewayLink:
             elif self._reason is not None:
                 continue  # closing: whatever else arrives comes again over the next connection
             elif isinstance(event, Dispositions):
-                self._on_dispositions(event, now)
+                self._on_dispositions(event, now, told)
             elif isinstance(event, Opened):
                 self._on_opened(event)
             elif isinstance(event, Attached):
@@ -129,15 +131,19 @@ class GatewayLink:
         self._peer = event.container_id
         attach = self._engine.attach_sender
         if self._reports is not None:
+            self._reports.hold()
             self._ledger = attach(LEDGER, LEDGER)
             self._status = attach(STATUS, STATUS)
         self._telemetry = attach(TELEMETRY, self._target, desired_capabilities=(CAPABILITY,))
 
     def _on_attached(self, link: Link, told: list[LinkUp | LinkDown]) -> None:
         if link is self._telemetry:
-            self._uplink.cut = self._cut
-            self._uplink.attached(self._engine, link)
-            told.append(LinkUp(self._peer, self._uplink.batching))
+            self._waiting = link
+            if self._reports is not None and CAPABILITY in link.offered_capabilities:
+                self._reports.announce()
+            elif self._reports is not None:
+                self._reports.release()
+            self._begin(told)
         elif self._reports is not None and link is self._status:
             self._reports.attached(self._engine, status=link)
         elif self._reports is not None and link is self._ledger:
@@ -145,11 +151,25 @@ class GatewayLink:
         else:
             self._engine.refuse(link, Condition("amqp:not-found", "a gateway serves no links here"))
 
-    def _on_dispositions(self, event: Dispositions, now: float) -> None:
+    def _begin(self, told: list[LinkUp | LinkDown]) -> None:
+        """Messages may leave, unless their names are in doubt."""
+        link = self._waiting
+        if link is None or (self._reports is not None and self._reports.held):
+            return
+        self._waiting = None
+        self._uplink.cut = self._cut
+        self._uplink.attached(self._engine, link)
+        told.append(LinkUp(self._peer, self._uplink.batching))
+
+    def _on_dispositions(self, event: Dispositions, now: float, told: list[LinkUp | LinkDown]) -> None:
         if event.link is self._telemetry:
             self._uplink.settled(event.items, now)
         elif event.link is self._ledger and self._reports is not None:
             self._reports.settled(event.items)
+            if self._reports.stuck:
+                self._cut("the store cannot begin a new epoch, which the hub asks for")
+            else:
+                self._begin(told)
 
     def _on_detached(self, event: Detached) -> None:
         if event.link is self._telemetry:

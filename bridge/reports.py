@@ -15,9 +15,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bridge import plain
-from bridge.engine import Detail, Engine, Link, State
+from bridge.engine import Condition, Detail, Engine, Link, State
 
 log = logging.getLogger(__name__)
+
+OLDER_COPY: Final = "waypost:older-copy"
+"""Condition a hub rejects a lineage with: it knows of later openings of the store. The description is the id of the
+last one both know, or empty."""
 
 LEDGER_MAX: Final = 1024
 """Ledger documents held here until the hub has them; the rest waits in the store."""
@@ -37,6 +41,17 @@ class Reports:
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = _idle
+        self.lineage: Callable[[], Mapping[str, Any]] | None = None
+        """What is told before everything else: which store this is, and which openings of it are known."""
+        self.forked: Callable[[str], bool] = lambda _shared: False
+        """The store is an older copy of one the hub knows; the argument is the last opening both know. True: it has a
+        new lineage, which is told next."""
+        self.stuck = False
+        """The hub does not take the lineage, and there is no other: the connection is of no use."""
+        self._held = False
+        self._due = False
+        """The lineage is to be told."""
+        self._announcement: int | None = None
         self._status: bytes | None = None
         self._ledger: deque[_Entry] = deque()
         self._unsettled: dict[int, _Entry] = {}
@@ -63,6 +78,10 @@ class Reports:
         self._ledger.append(_Entry(plain.data_section(msgspec.json.encode(document)), done))
         self.wake()
 
+    def clear(self) -> None:
+        """Forget the ledger documents that have not left: they will be made anew."""
+        self._ledger.clear()
+
     # --- towards the link -------------------------------------------------------------------------------------
 
     def attached(self, engine: Engine, *, status: Link | None = None, ledger: Link | None = None) -> None:
@@ -70,6 +89,27 @@ class Reports:
         self._engine = engine
         self._status_link = status or self._status_link
         self._ledger_link = ledger or self._ledger_link
+
+    @property
+    def held(self) -> bool:
+        """The ledger, and whatever else names messages, waits for the hub's word on the lineage."""
+        return self._held
+
+    def hold(self) -> None:
+        """A connection begins: nothing that names messages leaves before `announce` or `release`."""
+        self._held, self.stuck, self._due, self._announcement = self.lineage is not None, False, False, None
+
+    def release(self) -> None:
+        """The peer is no hub that compares lineages."""
+        self._held = False
+
+    def announce(self) -> None:
+        """Tell the hub the lineage; `held` until it has answered."""
+        if self.lineage is None or self._engine is None or self._ledger_link is None:
+            self.release()
+            return
+        self._due = True
+        self.wake()
 
     def detached(self) -> None:
         """The links are over; what is unsettled goes back to the front."""
@@ -82,7 +122,12 @@ class Reports:
         engine, status, ledger = self._engine, self._status_link, self._ledger_link
         if engine is None:
             return
-        while ledger is not None and ledger.credit > 0 and self._ledger:
+        if ledger is not None and ledger.credit > 0 and self._due and self.lineage is not None:
+            self._due, self._announcement = False, next(self._tags)
+            engine.send(
+                ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self.lineage()}))
+            )
+        while ledger is not None and ledger.credit > 0 and self._ledger and not self._held:
             tag, entry = next(self._tags), self._ledger.popleft()
             self._unsettled[tag] = entry
             engine.send(ledger, tag, entry.message)
@@ -97,9 +142,25 @@ class Reports:
                 self._engine.settle_sent(self._ledger_link, tag)
             if state not in (State.ACCEPTED, State.REJECTED):
                 continue
+            if tag == self._announcement:
+                self._answered(state, condition)
+                continue
             entry = self._unsettled.pop(tag, None)
             if entry is None:
                 continue
             if state is State.REJECTED:
                 log.error("the hub rejected a ledger document: %s", condition)
             entry.done(state is State.ACCEPTED)
+
+    def _answered(self, state: State, condition: Detail) -> None:
+        """The hub has compared the lineage with what it knows."""
+        self._announcement = None
+        if state is State.REJECTED and isinstance(condition, Condition) and condition.name == OLDER_COPY:
+            if self.forked(condition.description or ""):
+                self.announce()
+            else:
+                self.stuck = True
+            return
+        if state is State.REJECTED:
+            log.info("the hub compares no lineages: %s", condition)
+        self.release()

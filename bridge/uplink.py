@@ -43,6 +43,23 @@ class Subscription(Protocol):
         ...
 
 
+class EpochNames(Protocol):
+    """Which epoch of the gateway's store a message belongs to (`edge.broker.store.epochs.Epochs`)."""
+
+    @property
+    def single(self) -> bool:
+        """There never was another one than the hop's."""
+        ...
+
+    def of(self, address: str, sequence: int) -> str:
+        """The epoch of one message; runs lie in one."""
+        ...
+
+    def start(self, address: str) -> int:
+        """The first sequence of an address in the current epoch."""
+        ...
+
+
 class Outcomes(NamedTuple):
     """The two members of `edge.broker.contract.Outcome` the uplink uses; the bridge imports nothing of the edge."""
 
@@ -117,10 +134,13 @@ class Uplink:
         space: str,
         outcomes: Outcomes,
         bases: Mapping[str, int] | None = None,
+        epochs: EpochNames | None = None,
         lane: Lane = Lane.LIVE,
         limits: UplinkLimits | None = None,
     ) -> None:
-        """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow."""
+        """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
+        `epochs`: of the store; without them everything is of the hop's.
+        """
         self.name = name
         self.figures = UplinkFigures()
         self.wake: Callable[[], None] = _idle
@@ -131,6 +151,7 @@ class Uplink:
         self._space = space
         self._outcomes = outcomes
         self._bases = bases if bases is not None else {}
+        self._epochs = epochs
         self._lane = lane
         self._limits = limits or UplinkLimits()
         self._subscriptions: dict[int, Subscription] = {}
@@ -281,8 +302,13 @@ class Uplink:
 
     def _send_batch(self, engine: Engine, link: Link, pieces: list[_Piece]) -> None:
         stored = [piece.stored for piece in pieces]
+        epoch, bases = self._hop.epoch, self._bases
+        if self._epochs is not None and not self._epochs.single:
+            epoch = self._epoch(pieces[0])
+            addresses = {piece.stored.run.address for piece in pieces}
+            bases = {name: max(bases.get(name, 0), self._epochs.start(name)) for name in addresses}
         try:
-            data = encode(stored, space=self._space, epoch=self._hop.epoch, lane=self._lane, bases=self._bases)
+            data = encode(stored, space=self._space, epoch=epoch, lane=self._lane, bases=bases)
             message = plain.data_section(data)
             self._send(engine, link, pieces, message)
         except ValueError as error:
@@ -293,10 +319,14 @@ class Uplink:
                 self._send_batch(engine, link, half)
 
     def _gather(self) -> list[_Piece]:
-        """The next batch's worth of what waits: at least one message, at most `batch_bytes` when there are more."""
+        """The next batch's worth of what waits: at least one message, at most `batch_bytes` when there are more, and
+        of one epoch."""
         room = self._limits.batch_bytes
+        several = self._epochs is not None and not self._epochs.single
         pieces: list[_Piece] = []
         while self._pending:
+            if several and pieces and self._epoch(self._pending[0]) != self._epoch(pieces[0]):
+                break
             piece = self._pending.popleft()
             if piece.size > room:
                 messages = len(piece.stored.run)
@@ -313,6 +343,12 @@ class Uplink:
             pieces.append(piece)
             room -= piece.size
         return pieces
+
+    def _epoch(self, piece: _Piece) -> str:
+        """The epoch a piece belongs to."""
+        if self._epochs is None or self._epochs.single:
+            return self._hop.epoch
+        return self._epochs.of(piece.stored.run.address, piece.stored.sequence)
 
     def _halves(self, pieces: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:
         if len(pieces) == 1:
@@ -341,7 +377,8 @@ class Uplink:
             self._pending_bytes += tail.size
             whole = head or whole
         subscription, (position, sequence, run), _ = whole
-        for i, message in enumerate(plain.messages(self._hop, sequence, run)):
+        hop = self._hop._replace(epoch=self._epoch(whole))
+        for i, message in enumerate(plain.messages(hop, sequence, run)):
             single = Stored(position + i if position >= 0 else position, sequence + i, run.part(i, i + 1))
             pieces = (_piece(subscription, single),)
             try:

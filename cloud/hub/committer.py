@@ -46,12 +46,18 @@ class Verdict(enum.Enum):
     """On disk: acknowledge it."""
     STALE = "stale"
     """Its gateway has a newer connection: release it."""
+    OLDER = "older"
+    """The hub has seen a later life of the gateway's store."""
     POISON = "poison"
     """It cannot be written although the lake works: refuse it."""
 
 
 Answer = Callable[[Verdict], None]
 """Called on the loop's thread, at most once; never when the gateway has gone before."""
+
+
+LineageAnswer = Callable[[Verdict, str], None]
+"""As `Answer`, with the last opening that gateway and hub both know, or an empty text."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +82,8 @@ class Group:
     """(session, connected or gone, UTC microseconds), in order."""
     batches: list[tuple[Session, Arrival, Answer]] = field(default_factory=list)
     ledger: list[tuple[Session, Sequence[LedgerRange], Answer]] = field(default_factory=list)
+    lineages: list[tuple[Session, str, Sequence[str], LineageAnswer]] = field(default_factory=list)
+    """(session, epoch, openings, answer)."""
     states: list[Mapping[str, Any]] = field(default_factory=list)
     seen: dict[tuple[str, str], int] = field(default_factory=dict)
     size: int = 0
@@ -98,6 +106,8 @@ class Report:
     states: int
     stale: set[Session]
     poison: list[Arrival]
+    older: dict[Session, str]
+    """Gateways with an older copy of their store, with the last opening both know."""
     versions: dict[str, int]
 
 
@@ -158,6 +168,7 @@ class Committer:
         group.visits.append((session, False, self._now_us()))
         group.batches = [entry for entry in group.batches if entry[0] is not session]
         group.ledger = [entry for entry in group.ledger if entry[0] is not session]
+        group.lineages = [entry for entry in group.lineages if entry[0] is not session]
         group.measure()
         self._work.set()
 
@@ -173,6 +184,11 @@ class Committer:
     def put_ledger(self, session: Session, ranges: Sequence[LedgerRange], answer: Answer) -> None:
         """Land ledger ranges."""
         self._open.ledger.append((session, ranges, answer))
+        self._work.set()
+
+    def put_lineage(self, session: Session, epoch: str, openings: Sequence[str], answer: LineageAnswer) -> None:
+        """Compare a gateway's store with what is known of it, and remember it."""
+        self._open.lineages.append((session, epoch, openings, answer))
         self._work.set()
 
     def put_state(self, row: Mapping[str, Any]) -> None:
@@ -277,6 +293,9 @@ class Committer:
             self._retry_s = 0.0
         self._in_flight_bytes = self._in_flight_rows = 0
         self._on_report(group, report)
+        for session, _, _, told in group.lineages:
+            verdict = Verdict.OLDER if session in report.older else Verdict.LANDED
+            told(Verdict.STALE if session in report.stale else verdict, report.older.get(session, ""))
         for session, _, answer in group.ledger:
             answer(Verdict.STALE if session in report.stale else Verdict.LANDED)
         for session, arrival, answer in group.batches:
@@ -295,6 +314,7 @@ class Committer:
         gone = {session for session, connected, _ in later.visits if not connected}
         later.visits[:0] = group.visits
         later.batches[:0] = [entry for entry in group.batches if entry[0] not in gone]
+        later.lineages[:0] = [entry for entry in group.lineages if entry[0] not in gone]
         later.ledger[:0] = [entry for entry in group.ledger if entry[0] not in gone]
         later.states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(later.states))]
         later.seen = {**group.seen, **later.seen}
@@ -313,7 +333,9 @@ class Committer:
             elif session.generation == 0:
                 session.generation = self._registry.connect(*session.key, session.remote, when_us)
         now_us = self._now_us()
-        stale = self._stale({entry[0] for entry in (*group.ledger, *group.batches)})
+        senders = [*(entry[0] for entry in group.lineages), *(entry[0] for entry in group.ledger)]
+        stale = self._stale({*senders, *(entry[0] for entry in group.batches)})
+        older = self._compare([entry for entry in group.lineages if entry[0] not in stale])
         ledger = [entry for who, ranges, _ in group.ledger if who not in stale for entry in ranges]
         ledger_ranges = self._landing.land_ledger(ledger, now_us)
         arrivals = [arrival for who, arrival, _ in group.batches if who not in stale]
@@ -325,7 +347,16 @@ class Committer:
         group.states = []
         if group.seen:
             self._registry.seen(group.seen)
-        return Report(landed, seconds, ledger_ranges, states, stale, poison, self._landing.versions)
+        return Report(landed, seconds, ledger_ranges, states, stale, poison, older, self._landing.versions)
+
+    def _compare(self, lineages: Sequence[tuple[Session, str, Sequence[str], LineageAnswer]]) -> dict[Session, str]:
+        """Those whose store is an older copy of one that was seen, with the last opening both know."""
+        older: dict[Session, str] = {}
+        for session, epoch, openings, _ in lineages:
+            shared = self._registry.lineage(*session.key, epoch, openings)
+            if shared is not None:
+                older[session] = shared
+        return older
 
     def _land_batches(self, arrivals: list[Arrival], now_us: int) -> tuple[Landed, list[Arrival]]:
         """Land them; when that meets a fault of our own, one by one, so that one batch does not stop a fleet."""

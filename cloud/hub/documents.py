@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from cloud.hub.committer import Session
-from cloud.hub.limits import LEDGER_RANGES_MAX
+from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -62,6 +62,18 @@ class Ledger(msgspec.Struct, frozen=True):
     """Several ranges in one document."""
 
     ranges: Annotated[list[Given], msgspec.Meta(max_length=LEDGER_RANGES_MAX)]
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """Which store a gateway has, and which openings of it that store knows of, the newest last."""
+
+    epoch: Word
+    openings: Annotated[list[Word], msgspec.Meta(max_length=OPENINGS_MAX)]
+
+
+def lineage(document: Mapping[str, Any]) -> Lineage:
+    """A document whose one field is ``lineage``. Raises `DocumentError`."""
+    return _convert(document["lineage"], Lineage)
 
 
 def microseconds(time: Time, otherwise: int) -> int:

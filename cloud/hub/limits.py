@@ -49,3 +49,6 @@ HTTP_KEEP_ALIVE_S = 5
 
 SHUTDOWN_S = 20.0
 """Longest wait for the landing in progress at the end; systemd and Kubernetes kill after 30 s or more."""
+
+OPENINGS_MAX = 256
+"""Openings of its store a gateway may name: it remembers 64."""

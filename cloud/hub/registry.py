@@ -22,7 +22,7 @@ from cloud.lake.commits import Move, Place, Prepared, RegistryError
 from cloud.lake.coverage import Coverage
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -75,6 +75,14 @@ ledgered = sa.Table(
     sa.Column("address", sa.Text, primary_key=True),
     sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+)
+lineages = sa.Table(
+    "lineages",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", sa.String(64), primary_key=True),
+    sa.Column("openings", sa.LargeBinary, nullable=False),
 )
 commits = sa.Table(
     "commits",
@@ -142,6 +150,9 @@ class Registry:
                     "it was made by a newer program; use that one"
                 )
             if row is not None:
+                if row.version < SCHEMA_VERSION:  # tables were added, and nothing else
+                    metadata.create_all(tx)
+                    tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
                 return str(row.registry_id)
         metadata.create_all(tx)
         registry_id = secrets.token_hex(16)
@@ -248,6 +259,22 @@ class Registry:
             }
             self._coverage[tenant, name] = known
         return known
+
+    def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:
+        """Compare the openings a gateway's store knows of with those last told for this epoch. None, and they are
+        remembered, when the newest of those is among them; else the last opening both know, or an empty text."""
+        mine = (lineages.c.tenant == tenant) & (lineages.c.gateway == name) & (lineages.c.epoch == epoch)
+        packed = msgspec.msgpack.encode(openings)
+        with self._transaction() as tx:
+            row = tx.execute(sa.select(lineages.c.openings).where(mine)).first()
+            known = [] if row is None else msgspec.msgpack.decode(row.openings, type=list[str])
+            if known and known[-1] not in openings:
+                return next((opening for opening in reversed(openings) if opening in known), "")
+            if row is None:
+                tx.execute(lineages.insert().values(tenant=tenant, gateway=name, epoch=epoch, openings=packed))
+            elif known != openings:
+                tx.execute(lineages.update().where(mine).values(openings=packed))
+        return None
 
     # --- commits ------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,14 @@ from weakref import WeakKeyDictionary
 from bridge.batch import Batch, Lane, Range
 from bridge.intake import Intake
 from bridge.plain import Arrival as PlainMessage
+from bridge.reports import OLDER_COPY
 from cloud.hub.committer import Committer, Group, Report, Session, Verdict
 from cloud.hub.documents import (
     CONNECTED,
     DISCONNECTED,
     DocumentError,
     ledger_ranges,
+    lineage,
     presence_row,
     status_row,
 )
@@ -124,6 +126,9 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
+        if "lineage" in document:
+            self._lineage_arrived(session, intake, token, document)
+            return
         try:
             ranges = ledger_ranges(session, document, _now_us())
         except DocumentError as error:
@@ -132,6 +137,23 @@ class HubService:
             intake.reject(token, "amqp:decode-error", str(error))
             return
         self.committer.put_ledger(session, ranges, lambda verdict: self._answer(intake, (token,), verdict))
+
+    def _lineage_arrived(self, session: Session, intake: Intake, token: int, document: dict[str, Any]) -> None:
+        try:
+            told = lineage(document)
+        except DocumentError as error:
+            log.warning("gateway %s: its lineage cannot be read: %s", session.gateway, error)
+            intake.reject(token, "amqp:decode-error", str(error))
+            return
+
+        def answer(verdict: Verdict, shared: str) -> None:
+            if verdict is Verdict.OLDER:
+                log.warning("gateway %s has an older copy of its store: it must begin a new epoch", session.gateway)
+                intake.reject(token, OLDER_COPY, shared)
+            else:
+                self._answer(intake, (token,), verdict)
+
+        self.committer.put_lineage(session, told.epoch, told.openings, answer)
 
     def close_all(self, condition: str, description: str) -> None:
         """End every connection in good order."""

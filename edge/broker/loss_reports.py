@@ -47,6 +47,10 @@ class LossReports:
             self._under_way = True
             self._reports.ledger(self._document(entries), partial(self._told, entries[-1].entry))
 
+    def restart(self) -> None:
+        """What was under way is not any more."""
+        self._under_way = False
+
     def _told(self, last: int, kept: bool) -> None:
         """The peer has it on disk, or will never understand it (which `Reports` has said in the log)."""
         self._under_way = False
@@ -61,14 +65,15 @@ class LossReports:
         return {
             "ranges": [
                 {
-                    "epoch": self._store.epoch,
+                    "epoch": epoch,
                     "address": entry.address,
-                    "first_sequence": entry.first,
-                    "last_sequence": entry.last,
-                    "bytes": entry.bytes,
+                    "first_sequence": first,
+                    "last_sequence": last,
+                    "bytes": entry.bytes * (last + 1 - first) // (entry.last + 1 - entry.first),
                     "reason": entry.reason,
                     "decided_at": entry.decided_at,
                 }
                 for entry in entries
+                for epoch, first, last in self._store.epochs.parts(entry.address, entry.first, entry.last)
             ]
         }

@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.dialer import DialedConnection, Dialer, Endpoint
@@ -26,7 +26,7 @@ from edge.broker.durable import DurableSubscription
 from edge.broker.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.peer_tls import peer_context
 from edge.broker.router import Router, SubscribeOptions
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Store, StoreError
 from edge.broker.subscriptions import LogSubscription
 from edge.broker.subscriptions.pattern import Joinable
 from edge.broker.topics import matches
@@ -50,6 +50,10 @@ BEFORE_FORWARDER = "before forwarder"
 """Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
 
 
+BEFORE_EPOCH = "before epoch"
+"""Reason in the ledger: these sequences were given in the epoch before, and are owed under its name."""
+
+
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
@@ -59,9 +63,12 @@ class ConnectorUplink:
         self.reports = Reports()
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.append(self._losses.feed)
-        self.uplink = Uplink(f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases)
+        self.uplink = Uplink(
+            f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases, epochs=store.epochs
+        )
         self._router = router
-        self._epoch = hop.epoch
+        self._store = store
+        self.reports.lineage = self._lineage
         self._subscriptions: dict[str, Joinable] = {}
         self._filters: dict[str, str] = {}
         self.dialer = Dialer(
@@ -89,15 +96,31 @@ class ConnectorUplink:
     def explain(self) -> None:
         """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
         patterns = list(self._filters.values())
-        ranges = [
-            {"epoch": self._epoch, "address": address, "first_sequence": 0, "last_sequence": base - 1}
+        epochs = self._store.epochs
+        names = [
+            (*part, address, BEFORE_FORWARDER)
             for address, base in self._router.bases.items()
+            for part in epochs.parts(address, 0, base - 1)
+        ]
+        names += [(epoch, 0, last, address, BEFORE_EPOCH) for epoch, address, last in epochs.before()]
+        ranges = [
+            {"epoch": epoch, "address": address, "first_sequence": first, "last_sequence": last, "reason": reason}
+            for epoch, first, last, address, reason in names
             if any(matches(pattern, address) for pattern in patterns)
         ]
         for start in range(0, len(ranges), LEDGER_RANGES):
-            part = [{**entry, "reason": BEFORE_FORWARDER} for entry in ranges[start : start + LEDGER_RANGES]]
-            self.reports.ledger({"ranges": part}, lambda _kept: None)
+            self.reports.ledger({"ranges": ranges[start : start + LEDGER_RANGES]}, lambda _kept: None)
         self._losses.feed()
+
+    def restate(self) -> None:
+        """Messages have other names than before: what was said of them and has not left is said anew."""
+        self.reports.clear()
+        self._losses.restart()
+        self.explain()
+
+    def _lineage(self) -> dict[str, Any]:
+        """As `cloud.hub.documents.Lineage` reads it."""
+        return {"epoch": self._store.epoch, "openings": list(self._store.openings)}
 
     def release(self) -> None:
         """Bind nothing any more, and tell nothing."""
@@ -206,4 +229,17 @@ class Uplinks:
 
     def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
         hop = Hop(connector.container or configuration.gateway, self._store.epoch)
-        return ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router, store=self._store)
+        made = ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router, store=self._store)
+        made.reports.forked = self._forked
+        return made
+
+    def _forked(self, shared: str) -> bool:
+        """The hub has seen a later life of this store: go on under a new epoch; False when the store cannot."""
+        try:
+            self._store.fork(shared)
+        except StoreError as error:
+            log.error("%s; nothing is sent to the hub until it can", error)  # noqa: TRY400
+            return False
+        for uplink in self:
+            uplink.restate()
+        return True

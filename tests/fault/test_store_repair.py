@@ -20,7 +20,7 @@ from edge.broker.store.repair import RECOVERED, Mended, repair
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.verification import verify
 from tests.contract.store.rig import sqlite_rig
-from tests.support.stores import FORWARDER, Made, change, make, rot
+from tests.support.stores import FORWARDER, Made, change, key, make, rot
 
 ROUNDS = 60
 
@@ -59,7 +59,7 @@ class Lost:
 
 def leftovers(data: Path) -> set[str]:
     """Files that are neither the store's own nor the damaged one kept."""
-    own = {"store.lock", FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
+    own = {"store.lock", "store.opened", FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm"}
     return {path.name for path in data.iterdir() if ".damaged-" not in path.name} - own
 
 
@@ -131,8 +131,18 @@ class TestKnown:
         assert done.epoch != made.epoch
         names = messages(made.path.parent)
         assert max(sequence for address, sequence in names if address == "jobs") == 199
-        bases = dict(SqliteStore.open(made.path.parent, post=lambda _: None).items("base"))
-        assert bases["jobs"] == (50).to_bytes(8, "big")
+        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+            assert list(store.epochs.parts("jobs", 50, 215)) == [(made.epoch, 50, 209), (done.epoch, 210, 215)]
+        assert ("jobs", 209) in Lost(made.path.parent)
+
+    def test_the_newest_segment_without_its_names(self, tmp_path: Path) -> None:
+        made = make(tmp_path / "data", crashed=True)
+        change(made.path, "UPDATE segment SET data = zeroblob(length(data)) WHERE key = ?", key(1, 200))
+        done = mend(made)
+        assert done.new_epoch
+        assert Lost(made.path.parent).rows == [("queue", "$log/queue jobs", 200, 200, 1)]  # at least
+        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+            assert list(store.epochs.parts("jobs", 50, 209)) == [(made.epoch, 50, 199), (done.epoch, 200, 209)]
 
     @pytest.mark.parametrize(
         ("statement", "new_epoch", "note"),

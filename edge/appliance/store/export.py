@@ -35,7 +35,7 @@ def export(store: Path, selection: Selection, form: str, target: Path | None, to
         epoch = inspection.meta("epoch")
         if epoch is None:
             raise StoreError("the store has no epoch, so its messages have no names: run `waypost store repair`")
-        writer = WRITERS[form](out, Recorder(epoch))
+        writer = WRITERS[form](out, Recorder(inspection.epochs(epoch)))
         for log, stored in select(inspection, selection, passed):
             writer.write(log.name, stored)
             messages += len(stored.run.bodies)

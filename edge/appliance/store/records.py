@@ -14,6 +14,7 @@ from edge.broker.amqp.translate import payload_of
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run
 from edge.broker.store.contract import StoreError
+from edge.broker.store.epochs import Epochs
 
 MEMO_MAX: Final = 1024
 """Content types remembered by property bytes: runs of a device share theirs."""
@@ -74,13 +75,13 @@ COLUMNS: Final = (
 class Recorder:
     """Makes records of runs; remembers the content types it has worked out."""
 
-    def __init__(self, epoch: str) -> None:
-        self._epoch = epoch
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
         self._memo: dict[bytes, str | None] = {}
 
     def records(self, log: str, stored: Stored) -> list[Record]:
         """One a message."""
-        run, epoch = stored.run, self._epoch
+        run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         at, properties = iso(run.received_at), base64.b64encode(run.properties).decode()
         made = []
         for i, body in enumerate(run.bodies):
@@ -97,7 +98,7 @@ class Recorder:
 
     def rows(self, log: str, stored: Stored) -> list[tuple[Any, ...]]:
         """One a message, in the order of `COLUMNS`; `received_at` in UTC nanoseconds."""
-        run, epoch = stored.run, self._epoch
+        run, epoch = stored.run, self._epochs.of(stored.run.address, stored.sequence)
         made = []
         for i, body in enumerate(run.bodies):
             content_type, payload = self._payload(run, body)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from bridge.message import Run, Stored
+from edge.broker.store.epochs import Epochs
 
 
 class StoreError(Exception):
@@ -166,11 +167,29 @@ class Store(Protocol):
     every cursor has passed is bounded work a commit and goes on in later ones: `flush` in `on_commit` drives it.
     """
 
-    epoch: str
-    """32 hex digits, random, made with the store."""
+    epochs: Epochs
+    """Names of its epochs, and which one a message belongs to."""
     on_commit: Callable[[Committed], None]
     summary: Summary | None
     """How messages are thinned; None: not at all."""
+
+    @property
+    def epoch(self) -> str:
+        """The current epoch: 32 hex digits, random, made with the store."""
+        ...
+
+    @property
+    def openings(self) -> Sequence[str]:
+        """Ids of the times the store was opened, as far as it remembers, the newest last."""
+        ...
+
+    def fork(self, shared: str) -> None:
+        """Somebody knows of openings of this store that it does not know itself: it is an older copy, put back. What
+        was appended since the opening after `shared`, the last one both know, is of a new epoch.
+
+        Reads what was appended since. Raises StoreError.
+        """
+        ...
 
     @property
     def pending_bytes(self) -> int:

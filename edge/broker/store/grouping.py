@@ -24,6 +24,7 @@ from edge.broker.store.contract import (
     StoreInfo,
     Summary,
 )
+from edge.broker.store.epochs import Epochs
 from edge.broker.store.group import (
     Group,
     LogRow,
@@ -55,7 +56,7 @@ class GroupingStore(Tails, ABC):
     def __init__(self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
         """`clock`: seconds, monotonic, the same for every process of one boot of the machine."""
         super().__init__(limits)
-        self.epoch = epoch
+        self.epochs = Epochs(epoch)
         self.on_commit: Callable[[Committed], None] = _ignore
         self.summary: Summary | None = None
         self._post = post
@@ -78,6 +79,10 @@ class GroupingStore(Tails, ABC):
         self._uncounted_logs: set[int] = set()
         self._uncounted_commits = 0
         self._uncounted_bytes = 0
+
+    @property
+    def epoch(self) -> str:
+        return self.epochs.current
 
     # --- the medium -------------------------------------------------------------------------------------------
 

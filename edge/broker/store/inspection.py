@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Self
 
 from edge.broker.store import segment
 from edge.broker.store.contract import StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.schema import APPLICATION_ID
@@ -126,6 +127,11 @@ class Inspection:
         """A value of table ``meta``."""
         found = self.query("SELECT value FROM meta WHERE key = ?", (key,))
         return str(found[0][0]) if found else None
+
+    def epochs(self, current: str) -> Epochs:
+        """The epochs; `current` is that of table ``meta``."""
+        with self._meaning("reading the epochs"):
+            return Epochs.load(self.connection, current)
 
     def logs(self) -> list[LogFacts]:
         """Every log with what was committed since it was counted: O(logs), and at most a few hundred rows more."""

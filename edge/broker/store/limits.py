@@ -34,6 +34,10 @@ CHUNK_ROWS: Final = 1024
 CHUNK_BYTES: Final = 4 * MIB
 """Bytes a tool reads in one transaction: a longer one would hold back the gateway's checkpoints."""
 
+OPENINGS_MAX: Final = 64
+"""Openings of a store that it remembers: a gateway may start so often between two meetings with its hub. More cost a
+new epoch when they meet, and nothing else."""
+
 NEIGHBOURS: Final = 64
 NEIGHBOUR_BYTES: Final = 2 * MIB
 """Segments, and bytes of them, looked at on each side of a damaged one to name what is lost: a few ms."""

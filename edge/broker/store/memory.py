@@ -99,6 +99,13 @@ class MemoryStore(GroupingStore):
         group.done.set()
         self._post(partial(self._finish, group))
 
+    @property
+    def openings(self) -> Sequence[str]:
+        return ()
+
+    def fork(self, shared: str) -> None:
+        """It has no older copies."""
+
     def _stop(self) -> None:
         self._kept.clear()
 

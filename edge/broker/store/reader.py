@@ -124,6 +124,7 @@ class Reader:
             for row in map(Row._make, rows):
                 if not start <= row.key < end:
                     raise misplaced(row.key)
+                start = row.key + 1
                 try:
                     segment = decode(row, row.key & POSITION_MAX)
                 except SegmentDamaged:

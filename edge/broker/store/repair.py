@@ -22,8 +22,9 @@ import msgspec
 
 from bridge.message import Stored
 from edge.broker.ranges import Ranges
-from edge.broker.store import schema, segment
+from edge.broker.store import epochs, schema, segment
 from edge.broker.store.contract import LedgerEntry
+from edge.broker.store.damage import DAMAGED
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import Holder
 from edge.broker.store.inspection import key_of, log_of
@@ -38,8 +39,6 @@ from edge.broker.store.tail import MEMORY, unpack_mark
 from edge.broker.store.verification import GAPS, gaps_in
 from edge.broker.topics import overlaps
 
-BASE: Final = "base"
-"""Kind of small state: the first sequence of an address that forwarders owe (`edge.broker.registry`)."""
 SUBSCRIPTION: Final = "subscription"
 """Kind of small state: a durable subscription (`edge.broker.durable.Declaration`)."""
 QUEUE: Final = "queue"
@@ -50,6 +49,9 @@ SMALL: Final[Mapping[str, Mapping[str, type]]] = {
     "state": {"kind": str, "key": str, "value": bytes},
     "ledger": {name: str if name in ("subscription", "address", "reason") else int for name in LedgerEntry._fields},
     "thinned": {"key": int, "level": int},
+    "opening": {"number": int, "id": str, "opened_at": int, "ends": str},
+    "epoch": {"number": int, "id": str, "began_at": int, "reason": str},
+    "epoch_start": {"address": str, "epoch": int, "first": int},
     "wear": {"hour": int, "seconds": float, "payload_bytes": int, "process_bytes": int, "device_bytes": int},
 }
 """Small tables that are kept row by row."""
@@ -175,6 +177,8 @@ class _Repair:
         self._mended = Mended()
         self._seen: dict[str, Ranges] = {}
         """Sequences kept, by address."""
+        self._begins: dict[str, int] = {}
+        """Position of the first of them."""
         self._homes: dict[str, int] = {}
         """The log of an address."""
         self._state: list[tuple[str, str, bytes]] = []
@@ -202,7 +206,7 @@ class _Repair:
                 self._mended.lost_messages += log.short.missing()
             counters = self._counters(out)
             self._cursors(out, logs, cursors)
-            self._epoch(out, meta.get("epoch"))
+            self._epoch(out, meta.get("epoch"), counters)
             self._ledger(out, logs, counters)
             gaps = msgspec.json.encode(self._mended.gaps).decode()
             out.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (GAPS, gaps))
@@ -310,7 +314,8 @@ class _Repair:
             self._note(f"the end of log {log.name!r} cannot be read", unknown=True)
 
     def _take(self, log: _Log, runs: Sequence[Stored]) -> None:
-        for _, sequence, run in runs:
+        for position, sequence, run in runs:
+            self._begins.setdefault(run.address, position)
             seen = self._seen.get(run.address)
             if seen is None:
                 seen = self._seen[run.address] = Ranges()
@@ -376,16 +381,16 @@ class _Repair:
                 self._note(f"log {found.name!r} has lost its cursors: cursor {RECOVERED!r} keeps its messages")
         _insert(out, "cursor", tuple(CURSOR), kept)
 
-    def _epoch(self, out: sqlite3.Connection, epoch: object) -> None:
-        if epoch is None:
-            self._note("the epoch is lost", unknown=True)
-        self._mended.epoch = uuid.uuid4().hex if self._mended.new_epoch or epoch is None else str(epoch)
+    def _epoch(self, out: sqlite3.Connection, epoch: object, counters: Mapping[str, int]) -> None:
+        """Keep the epoch; when sequences may have been given that nobody knows of, what comes is of a new one."""
+        last = out.execute("SELECT id FROM epoch ORDER BY number DESC LIMIT 1").fetchone()
+        kept = str(epoch) if epoch is not None else last[0] if last is not None else None
+        if kept is None:
+            self._note("the epoch is lost: messages have new names, and may reach a hub a second time", unknown=True)
+        self._mended.epoch = kept or uuid.uuid4().hex
         out.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (self._mended.epoch,))
-        if self._mended.new_epoch:
-            # To the hub the new epoch begins with what is kept: sequences below were another epoch's.
-            bases = [(BASE, address, seen.first.to_bytes(8, "big")) for address, seen in self._seen.items()]
-            out.execute("DELETE FROM state WHERE kind = ?", (BASE,))
-            _insert(out, "state", ("kind", "key", "value"), bases)
+        if self._mended.new_epoch and kept is not None:
+            self._mended.epoch = epochs.begin(out, counters, DAMAGED)
 
     def _ledger(self, out: sqlite3.Connection, logs: dict[int, _Log], counters: dict[str, int]) -> None:
         """Enter what is missing for every group that waited for it."""
@@ -399,7 +404,7 @@ class _Repair:
         for log in logs.values():
             kept = {address: seen for address, seen in self._seen.items() if self._homes[address] == log.number}
             free = {address: end for address, end in counters.items() if self._homes.get(address) in (None, log.number)}
-            found = log.short.losses(kept, free, entered, now)
+            found = log.short.losses(kept, self._begins, free, entered, now)
             entries = [(number, *loss) for number, loss in enumerate(found, last + 1)]
             _insert(out, "ledger", LedgerEntry._fields, entries)
             last += len(found)

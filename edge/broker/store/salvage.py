@@ -17,7 +17,7 @@ from edge.broker.store.segment import SELECT, Row
 ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What reading a damaged file raises; the second when SQLite's own message quotes a rotten name."""
 KEY_MAX: Final = (1 << 63) - 1
-_LATER: Final = ("ledger", "thinned", "wear")
+_LATER: Final = ("ledger", "thinned", "wear", "opening", "epoch", "epoch_start")
 """Tables that a store of schema 1 does not have."""
 _RANGE: Final = f"{SELECT} WHERE key >= ? AND key <= ? ORDER BY key"
 

@@ -71,7 +71,19 @@ CREATE TABLE wear (
 """
 """Totals since the store was made, by hours of running. Segments may be compressed from this version on."""
 
-MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED, _WEAR)
+_EPOCHS: Final = """
+CREATE TABLE opening (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, opened_at INTEGER NOT NULL, ends TEXT NOT NULL
+) STRICT;
+CREATE TABLE epoch (
+    number INTEGER PRIMARY KEY, id TEXT NOT NULL, began_at INTEGER NOT NULL, reason TEXT NOT NULL
+) STRICT;
+CREATE TABLE epoch_start (
+    address TEXT NOT NULL, epoch INTEGER NOT NULL, first INTEGER NOT NULL, PRIMARY KEY (address, epoch)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: Final[Sequence[str]] = (_TABLES, _LEDGER, _THINNED, _WEAR, _EPOCHS)
 """``MIGRATIONS[n]`` takes version n to n + 1; version 0 is an empty file. Never edited, only added to."""
 
 COMPATIBLE_FROM: Final = 4

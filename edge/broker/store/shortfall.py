@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from edge.broker.ranges import Ranges
 from edge.broker.store.contract import Loss
-from edge.broker.store.damage import DAMAGED, Damage
+from edge.broker.store.damage import DAMAGED, UNNAMED, Damage
 from edge.broker.store.group import Holder
 from edge.broker.topics import matches
 
@@ -36,19 +36,29 @@ class LogShort:
         return sum(self._open(first, last) for first, last in self.gaps)
 
     def losses(
-        self, kept: Mapping[str, Ranges], counters: Mapping[str, int], entered: Entered, now_ns: int
+        self,
+        kept: Mapping[str, Ranges],
+        begins: Mapping[str, int],
+        counters: Mapping[str, int],
+        entered: Entered,
+        now_ns: int,
     ) -> list[Loss]:
         """What each group lost. `kept`: sequences of each address of this log that are there, or lost by name;
-        `counters`: next sequence of every address that may be of this log."""
+        `begins`: the position of the first of them; `counters`: next sequence of every address that may be of this log.
+        """
         left = {holder.name: self._unnamed(holder) for holder in self.holders}
         found = [loss for damage in self.damages for loss in damage.losses(self.holders, now_ns)]
         if any(left.values()):
-            for address, first, last in self._holes(kept, counters):
+            for address, first, last in self._holes(kept, begins, counters):
                 for holder in self.holders:
                     messages = min(last + 1 - first, left[holder.name])
+                    left[holder.name] -= messages
                     if messages > 0 and not entered(holder.name, address, first, last):
-                        left[holder.name] -= messages
                         found.append(Loss(holder.name, address, first, last, messages, 0, DAMAGED, now_ns))
+        for name, messages in left.items():
+            if messages > 0:
+                first, last = self.gaps[0][0], self.gaps[-1][1]
+                found.append(Loss(name, UNNAMED + self.name, first, last, messages, 0, DAMAGED, now_ns))
         return list(_joined(found))
 
     def _open(self, first: int, last: int) -> int:
@@ -69,18 +79,21 @@ class LogShort:
                 count -= damage.last + 1 - damage.first
         return max(0, count)
 
-    def _holes(self, kept: Mapping[str, Ranges], counters: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    def _holes(
+        self, kept: Mapping[str, Ranges], begins: Mapping[str, int], counters: Mapping[str, int]
+    ) -> Iterator[tuple[str, int, int]]:
         """(address, first, last) of sequences that are in no segment, the most certain first."""
         most = sum(last + 1 - first for first, last in self.gaps)
         heads = []
         for address, seen in kept.items():
             pairs = list(seen)
             starts = [first for first, _ in pairs[1:]] + [counters.get(address, 0)]
-            for (_, before), after in zip(pairs, starts, strict=True):
-                if before + 1 < after:
-                    yield address, before + 1, after - 1
-            if seen.first:
-                heads.append((address, max(0, seen.first - most), seen.first - 1))
+            for (_, ended), after in zip(pairs, starts, strict=True):
+                if ended + 1 < after:
+                    yield address, ended + 1, after - 1
+            before = sum(last + 1 - first for first, last in self.gaps if first < begins[address])
+            if seen.first and before:
+                heads.append((address, max(0, seen.first - before), seen.first - 1))
         yield from heads
         kind, _, pattern = self.name.partition(" ")
         for address, end in counters.items():  # those of which nothing is kept

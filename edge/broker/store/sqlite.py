@@ -16,10 +16,11 @@ from typing import Any, Final, Self
 import msgspec
 
 from bridge.message import Stored
-from edge.broker.store import schema, segment, wal, wear
+from edge.broker.store import epochs, openings, schema, segment, wal, wear
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
+from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, Holder, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
@@ -73,6 +74,7 @@ class SqliteStore(GroupingStore):
                 side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
                 store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
                 store._load()
+                store._open_epochs(connection, directory)
                 store._start_meter()
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
             except sqlite3.Error as error:
@@ -106,6 +108,7 @@ class SqliteStore(GroupingStore):
         self._lock = lock
         self._writer: Writer
         self._reader: Reader
+        self._openings: list[str] = []
         self._boot = 0
         self._boot_row: tuple[int, str, int] | None = None
         self.device: wear.Device | None = None
@@ -239,6 +242,61 @@ class SqliteStore(GroupingStore):
         self._side.close()
         self._writer.stop()
         self._lock.release()
+
+    # --- epochs -----------------------------------------------------------------------------------------------
+
+    @property
+    def openings(self) -> Sequence[str]:
+        return self._openings
+
+    def fork(self, shared: str) -> None:
+        try:
+            starts = dict(self.sequences())
+            for log, end in self._ends_after(shared).items():
+                for address, sequence in self._appended_since(log, end):
+                    starts[address] = min(starts.get(address, sequence), sequence)
+            with contextlib.closing(_connect_writer(self._path, self._limits)) as connection:
+                self._begin_epoch(connection, starts, "the hub knows of a later opening")
+        except sqlite3.Error as error:
+            raise meaning(error, "beginning a new epoch") from error
+
+    def _ends_after(self, shared: str) -> dict[int, int]:
+        ends = openings.ends_after(self._side, shared)
+        return {log: ends.get(log, 0) for log in self._logs}
+
+    def _appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
+        """(address, sequence) of runs at or above a position; one that cannot be read is lost, whatever its name."""
+        base = log << POSITION_BITS
+        (key,) = self._side.execute(
+            "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?", (base, base | end)
+        ).fetchone()
+        for row in map(segment.Row._make, self._side.execute(SCAN, (key or base | end, base | POSITION_MAX))):
+            with contextlib.suppress(segment.SegmentDamaged):
+                for position, sequence, run in segment.decode(row, row.key & POSITION_MAX):
+                    if position >= end:
+                        yield run.address, sequence
+        for taken in self._tails[log].taken if log in self._tails else ():
+            if taken.stored.position >= end:
+                yield taken.stored.run.address, taken.stored.sequence
+
+    def _begin_epoch(self, connection: sqlite3.Connection, starts: dict[str, int], why: str) -> None:
+        name = epochs.begin(connection, starts, why)
+        self.epochs.reload(self._side)
+        logger.warning("%s: an older copy of this store was put back; new messages are of epoch %s", why, name)
+
+    def _open_epochs(self, connection: sqlite3.Connection, directory: Path) -> None:
+        """Enter this opening. A medium that cannot take that now goes on without: it is known by the one before."""
+        self.epochs = Epochs.load(self._side, self.epoch)
+        known, beside = openings.known(self._side), openings.beside(directory)
+        starts = dict(self.sequences()) if beside is not None and beside not in known else {}
+        if any(starts.values()):
+            self._begin_epoch(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
+        try:
+            openings.enter(connection, {state.log: state.next for state in self._logs.values()})
+            openings.remember(directory, openings.known(self._side)[-1])
+        except (sqlite3.Error, OSError) as error:
+            logger.warning("this opening cannot be remembered (%s)", error)
+        self._openings = openings.known(self._side)
 
     # --- opening ----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 
 from edge.broker.ranges import Ranges
 from edge.broker.store import schema, segment
-from edge.broker.store.contract import StoreError
+from edge.broker.store.contract import StoreDamaged, StoreError
 from edge.broker.store.inspection import CursorFacts, Inspection, LogFacts, log_of
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
 from edge.broker.store.progress import Progress
@@ -335,6 +335,8 @@ class _Verification:
             key = self._inspection.query("SELECT min(key) FROM segment WHERE key > ?", (after,))[0][0]
             if key is None:
                 return
+            if int(str(key)) <= after:  # a damaged tree leads back
+                raise StoreDamaged(f"segments are out of order at key {key}")
             number = int(str(key)) >> POSITION_BITS
             yield number
             after = ((number + 1) << POSITION_BITS) - 1

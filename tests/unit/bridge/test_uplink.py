@@ -245,3 +245,31 @@ class TestCredit:
         bench.link.draining = True
         bench.uplink.flush()
         assert bench.wire.drains == 1
+
+
+class Epochs:
+    """Sequences below 2 of every address were given in the epoch before."""
+
+    single = False
+
+    def of(self, _address: str, sequence: int) -> str:
+        return "old" if sequence < 2 else "new"
+
+    def start(self, _address: str) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("batching", [True, False])
+def test_messages_of_two_epochs(batching: bool) -> None:
+    bench = Bench(batching=batching)
+    bench.uplink._epochs = Epochs()
+    bench.deliver(0, b"1", b"2")
+    bench.deliver(2, b"3")
+    bench.uplink.flush()
+    if batching:
+        sent = [decode(plain.body_of(message)) for _, message in bench.wire.sent]
+        assert [(batch.epoch, batch.bodies) for batch in sent] == [("old", [b"1", b"2"]), ("new", [b"3"])]
+        assert [batch.ranges[0].base for batch in sent] == [0, 2]
+    else:
+        arrivals = [plain.parse(message) for _, message in bench.wire.sent]
+        assert [(arrival.epoch, arrival.sequence) for arrival in arrivals] == [("old", 0), ("old", 1), ("new", 2)]

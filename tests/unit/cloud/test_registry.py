@@ -115,3 +115,36 @@ def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> No
     with pytest.raises(RegistryError, match="not a database") as caught:
         open_registry(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+class TestLineage:
+    def test_openings_that_go_on(self, tmp_path: Path) -> None:
+        registry = Registry(sqlite_url(str(tmp_path / "r")))
+        assert registry.lineage("t", "gw", "e", ["1"]) is None
+        assert registry.lineage("t", "gw", "e", ["1"]) is None
+        assert registry.lineage("t", "gw", "e", ["1", "2", "3"]) is None
+        assert registry.lineage("t", "gw", "other", ["9"]) is None
+        assert registry.lineage("t", "gw2", "e", ["8"]) is None
+        registry.close()
+
+    def test_an_older_copy_is_told_the_last_opening_both_know(self, tmp_path: Path) -> None:
+        registry = Registry(sqlite_url(str(tmp_path / "r")))
+        registry.lineage("t", "gw", "e", ["1", "2", "3"])
+        assert registry.lineage("t", "gw", "e", ["1", "2", "2b"]) == "2"
+        assert registry.lineage("t", "gw", "e", ["x", "y"]) == ""
+        assert registry.lineage("t", "gw", "e", ["2", "3", "4"]) is None, "what was rejected is not remembered"
+        registry.close()
+
+    def test_a_registry_of_before_it(self, tmp_path: Path) -> None:
+        url = sqlite_url(str(tmp_path / "r"))
+        before = Registry(url)
+        name = before.registry_id
+        before.close()
+        with sqlite3.connect(tmp_path / "r") as database:
+            database.execute("DROP TABLE lineages")
+            database.execute("UPDATE schema_version SET version = 1")
+        database.close()
+        registry = Registry(url)
+        assert registry.registry_id == name
+        assert registry.lineage("t", "gw", "e", ["1"]) is None
+        registry.close()

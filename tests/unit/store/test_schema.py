@@ -30,6 +30,7 @@ def test_made_once_with_an_epoch_that_stays(connection: sqlite3.Connection) -> N
     assert schema.prepare(connection) == epoch
     assert names(connection) == {
         *("meta", "boot", "log", "segment", "cursor", "address", "state", "ledger", "thinned", "wear"),
+        *("opening", "epoch", "epoch_start"),
         *("segments", "logs", "backlog", "losses"),
     }
     assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)

@@ -110,7 +110,7 @@ class TestOpen:
         rig.store.log("a")
         rig.commit()
         assert {path.name: path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == dict.fromkeys(
-            [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "store.lock"], 0
+            [FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", "store.lock", "store.opened"], 0
         )
 
     def test_makes_its_directory(self, tmp_path: Path) -> None:

@@ -216,7 +216,8 @@ class TestMigrate:
         change(made.path, "DROP VIEW losses")
         change(made.path, "DROP TABLE ledger")
         change(made.path, "DROP TABLE thinned")
-        change(made.path, "DROP TABLE wear")
+        for table in ("wear", "opening", "epoch", "epoch_start"):
+            change(made.path, f"DROP TABLE {table}")
         change(made.path, "UPDATE meta SET value = '1:1' WHERE key = 'compatible'")
         change(made.path, "PRAGMA user_version = 1")
         return made.path

@@ -23,6 +23,7 @@ from edge.appliance.main import run
 from edge.appliance.store.records import Recorder, parse
 from edge.appliance.store.selection import moment
 from edge.broker.store.contract import StoreError
+from edge.broker.store.epochs import Epochs
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, Made, make, rot
 
@@ -150,14 +151,14 @@ class TestRecords:
     )  # fmt: skip
     def test_a_body_comes_back_byte_for_byte(self, body: bytes, amqp: bool, properties: bytes) -> None:
         run_ = Run("a/b", "d", AMQP if amqp else 1, properties, [body], AT)
-        [record] = Recorder("e" * 32).records("log", Stored(5, 7, run_))
+        [record] = Recorder(Epochs("e" * 32)).records("log", Stored(5, 7, run_))
         line = msgspec.json.encode(record)
         assert b"\n" not in line
         assert parse(line, 1).body == body
 
     def test_an_amqp_message_shows_its_payload(self) -> None:
         message = b"\x00\x53\x77" + encode("21.5")
-        [record] = Recorder("e").records("log", Stored(0, 0, Run("a", "d", AMQP, b"", [message], AT)))
+        [record] = Recorder(Epochs("e")).records("log", Stored(0, 0, Run("a", "d", AMQP, b"", [message], AT)))
         assert record.text == "21.5"
         assert record.body == message
 

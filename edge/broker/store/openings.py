@@ -1,0 +1,76 @@
+"""The openings of a store: how a copy that was put back is told from the store that went on.
+
+Each opening has a random id, kept in the file with the ends of the logs at that moment, and in a file beside it. A hub
+is told of them: one that knows a later opening than the file does has seen sequences the file does not know of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edge.broker.store.limits import OPENINGS_MAX
+
+COMPANION: Final = "store.opened"
+"""File beside the store with the id of the newest opening: a store put back without it is noticed at once."""
+_ID_CHARACTERS: Final = 32
+
+
+def known(connection: sqlite3.Connection) -> list[str]:
+    """Ids of the openings the file knows of, the newest last. Raises sqlite3.Error."""
+    return [name for (name,) in connection.execute("SELECT id FROM opening ORDER BY number")]
+
+
+def enter(connection: sqlite3.Connection, ends: Mapping[int, int]) -> str:
+    """Add this opening, durably; returns its id. `ends`: next position by log. Raises sqlite3.Error."""
+    name = uuid.uuid4().hex
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(
+            "INSERT INTO opening SELECT coalesce(max(number), 0) + 1, ?, ?, ? FROM opening",
+            (name, time.time_ns(), msgspec.json.encode(ends).decode()),
+        )
+        connection.execute("DELETE FROM opening WHERE number <= (SELECT max(number) FROM opening) - ?", (OPENINGS_MAX,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return name
+
+
+def ends_after(connection: sqlite3.Connection, shared: str) -> dict[int, int]:
+    """Where the logs ended at the first opening after the one called `shared`; at the oldest kept when there is none of
+    that name. Raises sqlite3.Error."""
+    row = connection.execute(
+        "SELECT ends FROM opening WHERE number > coalesce((SELECT number FROM opening WHERE id = ?), -1) "
+        "ORDER BY number LIMIT 1",
+        (shared,),
+    ).fetchone()
+    return {} if row is None else msgspec.json.decode(row[0], type=dict[int, int])
+
+
+def beside(directory: Path) -> str | None:
+    """The id in the companion file; None when there is none that can be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        name = (directory / COMPANION).read_text(encoding="ascii").strip()
+        return name if len(name) == _ID_CHARACTERS else None
+    return None
+
+
+def remember(directory: Path, name: str) -> None:
+    """Write the companion file: within one sector, so whole or not. Raises OSError."""
+    descriptor = os.open(directory / COMPANION, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, name.encode() + b"\n", 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

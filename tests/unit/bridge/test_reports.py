@@ -1,0 +1,133 @@
+"""The gateway's lineage before its ledger: what leaves when, by what the hub answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bridge import plain
+from bridge.engine import Condition, Link, State
+from bridge.reports import OLDER_COPY, Reports
+
+
+class Wire:
+    """An engine that only remembers."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Any]] = []
+
+    def send(self, _link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
+        self.sent.append((tag, msgspec.json.decode(plain.body_of(message))))
+
+    def settle_sent(self, _link: Link, _tag: int) -> None:
+        pass
+
+
+class Bench:
+    """Reports with a ledger link, whose lineage goes on each time it forks."""
+
+    def __init__(self, *, forks: bool = True) -> None:
+        self.reports, self.wire = Reports(), Wire()
+        self.shared: list[str] = []
+        self.told: list[bool] = []
+        self.reports.lineage = lambda: {"epoch": f"e{len(self.shared)}", "openings": ["o"]}
+
+        def forked(shared: str) -> bool:
+            self.shared.append(shared)
+            return forks
+
+        self.reports.forked = forked
+        self.connect()
+
+    def connect(self) -> None:
+        engine: Any = self.wire
+        link = Link(None, None, "ledger", is_sender=True, ours=True)
+        link.credit = 10
+        self.reports.hold()
+        self.reports.attached(engine, ledger=link)
+
+    def loss(self) -> None:
+        self.reports.ledger({"ranges": []}, self.told.append)
+
+    def answer(self, state: State, condition: Condition | None = None) -> None:
+        self.reports.flush()
+        self.reports.settled([(self.wire.sent[-1][0], state, True, condition)])
+
+    def sent(self) -> list[Any]:
+        self.reports.flush()
+        return [document for _, document in self.wire.sent]
+
+
+def test_the_ledger_waits_for_the_hub_s_word() -> None:
+    bench = Bench()
+    bench.loss()
+    assert bench.sent() == []
+    bench.reports.announce()
+    assert bench.sent() == [{"lineage": {"epoch": "e0", "openings": ["o"]}}]
+    assert bench.reports.held
+    bench.answer(State.ACCEPTED)
+    assert not bench.reports.held
+    assert bench.sent()[1:] == [{"ranges": []}]
+    bench.answer(State.ACCEPTED)
+    assert bench.told == [True]
+
+
+def test_an_older_copy_forks_and_tells_its_new_lineage() -> None:
+    bench = Bench()
+    bench.reports.announce()
+    bench.answer(State.REJECTED, Condition(OLDER_COPY, "o7"))
+    assert bench.shared == ["o7"]
+    assert bench.reports.held
+    assert bench.sent()[-1] == {"lineage": {"epoch": "e1", "openings": ["o"]}}
+    bench.answer(State.ACCEPTED)
+    assert not bench.reports.held
+    assert not bench.reports.stuck
+
+
+def test_a_store_that_cannot_fork() -> None:
+    bench = Bench(forks=False)
+    bench.reports.announce()
+    bench.answer(State.REJECTED, Condition(OLDER_COPY))
+    assert (bench.reports.stuck, bench.reports.held, len(bench.sent())) == (True, True, 1)
+    bench.reports.detached()
+    bench.connect()
+    assert not bench.reports.stuck
+
+
+def test_a_hub_that_compares_no_lineages() -> None:
+    bench = Bench()
+    bench.loss()
+    bench.reports.announce()
+    bench.answer(State.REJECTED, Condition("amqp:decode-error"))
+    assert bench.shared == []
+    assert bench.sent()[1:] == [{"ranges": []}]
+
+
+def test_a_peer_without_a_ledger_is_told_nothing() -> None:
+    bench = Bench()
+    bench.reports.detached()
+    bench.reports.hold()
+    bench.reports.announce()
+    assert not bench.reports.held
+    assert bench.sent() == []
+
+
+def test_a_connection_that_breaks_before_the_answer() -> None:
+    bench = Bench()
+    bench.reports.announce()
+    bench.reports.detached()
+    bench.connect()
+    assert bench.reports.held
+    bench.reports.announce()
+    bench.answer(State.ACCEPTED)
+    assert not bench.reports.held
+
+
+def test_what_has_not_left_is_made_anew() -> None:
+    bench = Bench()
+    bench.loss()
+    bench.reports.clear()
+    bench.reports.announce()
+    bench.answer(State.ACCEPTED)
+    assert len(bench.sent()) == 1

@@ -1,0 +1,160 @@
+"""Epochs of a store: which a message belongs to, and how an older copy of the store is told from the store."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.store import openings
+from edge.broker.store.limits import OPENINGS_MAX
+from edge.broker.store.sqlite import FILE_NAME
+from tests.contract.store.rig import Rig, sqlite_rig
+from tests.support.stores import change
+
+
+def append(rig: Rig, address: str, count: int = 1) -> None:
+    log = rig.store.log("topic #")
+    rig.store.open_cursor("c", log, 0)
+    rig.store.append(log, Run(address, "d", 1, b"", [b"x"] * count, 1))
+    rig.commit()
+
+
+def closed(data: Path, *addresses: str) -> tuple[str, list[str]]:
+    """Open, append, close; (epoch, openings known)."""
+    rig = sqlite_rig(data)
+    for address in addresses:
+        append(rig, address)
+    rig.store.close()
+    return rig.store.epoch, list(rig.store.openings)
+
+
+class TestOpenings:
+    def test_each_has_a_name_and_all_are_known(self, tmp_path: Path) -> None:
+        _, first = closed(tmp_path)
+        _, second = closed(tmp_path)
+        assert len(first) == 1
+        assert second[:1] == first
+        assert len(set(second)) == 2
+        assert openings.beside(tmp_path) == second[-1]
+
+    def test_they_are_bounded(self, tmp_path: Path) -> None:
+        for _ in range(OPENINGS_MAX):
+            _, known = closed(tmp_path)
+        assert len(known) == OPENINGS_MAX
+        oldest = known[0]
+        _, known = closed(tmp_path)
+        assert len(known) == OPENINGS_MAX
+        assert oldest not in known
+
+    def test_a_restart_is_no_copy(self, tmp_path: Path) -> None:
+        epoch, _ = closed(tmp_path, "a")
+        assert closed(tmp_path, "a")[0] == epoch
+
+    @pytest.mark.parametrize("content", [b"", b"abc", b"\xff" * 33])
+    def test_a_torn_companion_says_nothing(self, tmp_path: Path, content: bytes) -> None:
+        epoch, _ = closed(tmp_path, "a")
+        (tmp_path / openings.COMPANION).write_bytes(content)
+        assert closed(tmp_path)[0] == epoch
+
+    def test_the_file_is_put_back_alone(self, tmp_path: Path) -> None:
+        epoch, _ = closed(tmp_path, "a", "a")
+        copy = (tmp_path / FILE_NAME).read_bytes()
+        closed(tmp_path, "a", "b")
+        (tmp_path / FILE_NAME).write_bytes(copy)
+        rig = sqlite_rig(tmp_path)
+        append(rig, "a")
+        append(rig, "b")
+        assert rig.store.epoch != epoch
+        assert list(rig.store.epochs.parts("a", 0, 2)) == [(epoch, 0, 1), (rig.store.epoch, 2, 2)]
+        assert rig.store.epochs.of("b", 0) == rig.store.epoch
+        rig.store.close()
+        assert closed(tmp_path)[0] == rig.store.epoch
+
+    def test_a_new_store_beside_an_old_companion_is_new(self, tmp_path: Path) -> None:
+        closed(tmp_path, "a")
+        (tmp_path / FILE_NAME).unlink()
+        rig = sqlite_rig(tmp_path)
+        assert rig.store.epochs.single
+        rig.store.close()
+
+    def test_a_medium_that_takes_no_opening(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """It is known by the one before, and serves."""
+        _, known = closed(tmp_path, "a")
+        change(tmp_path / FILE_NAME, "CREATE TRIGGER full BEFORE INSERT ON opening BEGIN SELECT raise(FAIL, 'no'); END")
+        assert closed(tmp_path, "a")[1] == known
+        assert "cannot be remembered" in caplog.text
+
+
+class TestFork:
+    def test_what_came_since_the_opening_after_the_shared_one(self, tmp_path: Path) -> None:
+        epoch, _ = closed(tmp_path, "a", "b")
+        _, known = closed(tmp_path, "a", "c")  # the last one the hub knows of
+        closed(tmp_path, "a")
+        rig = sqlite_rig(tmp_path)
+        append(rig, "a", 3)
+        rig.store.fork(known[-1])
+        append(rig, "a")
+        append(rig, "b")
+        new = rig.store.epoch
+        assert new != epoch
+        assert list(rig.store.epochs.parts("a", 0, 6)) == [(epoch, 0, 1), (new, 2, 6)]
+        assert list(rig.store.epochs.parts("b", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
+        assert list(rig.store.epochs.parts("c", 0, 1)) == [(epoch, 0, 0), (new, 1, 1)]
+        assert rig.store.epochs.of("d", 0) == new
+        assert (rig.store.epochs.start("a"), rig.store.epochs.start("d")) == (2, 0)
+        assert sorted(rig.store.epochs.before()) == [(new, "a", 1), (new, "b", 0), (new, "c", 0)]
+        rig.store.close()
+
+    def test_no_opening_in_common(self, tmp_path: Path) -> None:
+        """Whatever is as old as the oldest opening it knows of keeps its name."""
+        rig = sqlite_rig(tmp_path)
+        append(rig, "a", 2)
+        epoch = rig.store.epoch
+        rig.store.fork("")
+        assert list(rig.store.epochs.parts("a", 0, 1)) == [(rig.store.epoch, 0, 1)]
+        assert rig.store.epoch != epoch
+        rig.store.close()
+
+    def test_twice(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        names = [rig.store.epoch]
+        for _ in range(2):
+            append(rig, "a", 2)
+            rig.reopen()
+            rig.store.fork(rig.store.openings[-2])
+            names.append(rig.store.epoch)
+        append(rig, "late")
+        assert list(rig.store.epochs.parts("a", 0, 5)) == list(zip(names, (0, 2, 4), (1, 3, 5), strict=True))
+        assert list(rig.store.epochs.parts("a", 1, 2)) == [(names[0], 1, 1), (names[1], 2, 2)]
+        assert list(rig.store.epochs.parts("late", 0, 0)) == [(names[2], 0, 0)]
+        rig.store.close()
+
+    def test_a_copy_of_the_directory_knows_nothing(self, tmp_path: Path) -> None:
+        """Only who has seen the later life can tell it."""
+        closed(tmp_path / "data", "a")
+        shutil.copytree(tmp_path / "data", tmp_path / "copy")
+        epoch, later = closed(tmp_path / "data", "a")
+        same, known = closed(tmp_path / "copy", "a")
+        assert same == epoch
+        assert later[-1] not in known
+        assert later[0] in known
+
+    def test_messages_that_are_only_in_memory(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        log = rig.store.log("topic #")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.keep_in_memory(log, keep=True)
+        for _ in range(3):
+            rig.store.append(log, Run("a", "d", 1, b"", [b"x"], 1))
+            if not rig.store.info().memory_bytes and rig.store.flush():  # what is the first waits for its numbers
+                while rig.store.committing:
+                    rig.turn()
+        epoch = rig.store.epoch
+        assert rig.store.info().memory_bytes
+        rig.store.fork("")
+        assert list(rig.store.epochs.parts("a", 0, 3)) == [(rig.store.epoch, 0, 3)]
+        assert rig.store.epoch != epoch
+        rig.store.close()
