@@ -3,7 +3,7 @@
 MQTT at QoS 1 and 2 and AMQP, into a topic with durable subscriptions of both protocols, a queue, a queue whose consumer
 rejects every third message (each becomes one dead letter), a queue that drops its oldest (the ledger has the rest), and
 a retained message. The seed is printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
-``./waypost test tests/fault/test_gateway_kills.py -m slow -s`` (about 20 minutes; ``WAYPOST_KILLS=n`` for less).
+``./waypost test tests/fault/test_gateway_kills.py -m slow -s`` (about 30 minutes; ``WAYPOST_KILLS=n`` for less).
 """
 
 from __future__ import annotations

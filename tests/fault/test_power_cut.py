@@ -1,7 +1,7 @@
 """The power is cut at any moment: what was acknowledged is there or in the ledger, and no name is given twice.
 
 The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads and cuts. The 10 000 cuts of the promise:
-``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 4 minutes).
+``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 9 minutes).
 """
 
 from __future__ import annotations
