@@ -11,7 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+from edge.broker.store.sqlite import FILE_NAME
 from tests.contract.store.rig import sqlite_rig
+from tests.fault.store.driver import Driven
+from tests.fault.store.observe import LIMITS
 
 KILLS = 10
 LOGS = ("queue jobs", "topic plant/#")
@@ -120,3 +123,17 @@ def check_sequences(messages: dict[int, dict[int, tuple[str, int, bytes]]]) -> N
             sequences.setdefault(address, []).append(sequence)
     for address, given in sequences.items():
         assert sorted(given) == list(range(len(given))), address
+
+
+def test_the_log_does_not_grow_with_every_kill(tmp_path: Path) -> None:
+    """Each process writes a part of what starts a checkpoint; the next one goes on counting."""
+    data, sizes = tmp_path / "data", []
+    for number in range(20):
+        with Driven(data, dict(os.environ), tmp_path / "driver.log") as driven:
+            for part in range(3):
+                assert not driven.commit(f"{number}.{part}".ljust(9_000, "."))
+        sizes.append((data / f"{FILE_NAME}-wal").stat().st_size)
+    assert LIMITS.checkpoint_bytes < max(sizes) < 3 * LIMITS.checkpoint_bytes, sizes
+    rig = sqlite_rig(data)
+    assert rig.store.info().messages == 60
+    rig.store.close()

@@ -66,7 +66,7 @@ class SqliteStore(GroupingStore):
                 raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
             limits = limits or Limits()
             try:
-                wal.make_durable(path)
+                logged = wal.make_durable(path)
                 connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 epoch = schema.prepare(connection)
                 limits = msgspec.structs.replace(limits, page_bytes=schema.page_bytes(connection))
@@ -85,7 +85,7 @@ class SqliteStore(GroupingStore):
                 raise type(error)(f"{path}: {error}") from error
             except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
                 raise StoreDamaged(f"{path}: a table is damaged ({error}): run `waypost store verify`") from error
-            store._writer = Writer(connection, post, store._ledger, limits)
+            store._writer = Writer(connection, post, store._ledger, limits, logged_bytes=logged)
             store._reader = Reader(reading, post, store._skip_damaged, limits)
             undo.pop_all()
             return store

@@ -25,24 +25,26 @@ _CHUNK_FRAMES: Final = 256
 """Read and written at once: 1 MiB of pages of 4 KiB."""
 
 
-def make_durable(database: Path) -> None:
-    """Write and sync again the log of `database` that a recovery would read. Raises OSError when the medium fails."""
-    path = Path(f"{database}-wal")
+def make_durable(database: Path) -> int:
+    """Write and sync again the log of `database` that a recovery would read; its bytes. Raises OSError when the medium
+    fails."""
+    path, size = Path(f"{database}-wal"), 0
     if not path.exists():
-        return
+        return size
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         header = os.pread(descriptor, _HEADER_BYTES, 0)
         if len(header) == _HEADER_BYTES and _HEADER.unpack_from(header)[2] in _PAGE_BYTES:
             _write(descriptor, header, 0)
-            _rewrite(descriptor, header)  # with any other header SQLite ignores the log
+            size = _rewrite(descriptor, header)  # with any other header SQLite ignores the log
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    return size
 
 
-def _rewrite(descriptor: int, header: bytes) -> None:
-    """The frames up to the first of an older turn of the log."""
+def _rewrite(descriptor: int, header: bytes) -> int:
+    """The frames up to the first of an older turn of the log; where they end."""
     _, _, page_bytes, _, *salts = _HEADER.unpack_from(header)
     frame_bytes = _FRAME_BYTES + page_bytes
     offset = _HEADER_BYTES
@@ -54,9 +56,10 @@ def _rewrite(descriptor: int, header: bytes) -> None:
                 break
             count += 1
         _write(descriptor, frames[: count * frame_bytes], offset)
-        if count < _CHUNK_FRAMES:
-            return
         offset += count * frame_bytes
+        if count < _CHUNK_FRAMES:
+            break
+    return offset
 
 
 def _write(descriptor: int, data: bytes, offset: int) -> None:

@@ -87,13 +87,17 @@ class Writer:
         post: Callable[[Callable[[], None]], object],
         ledger: OpenLedger,
         limits: Limits,
+        *,
+        logged_bytes: int = 0,
     ) -> None:
+        """`logged_bytes`: what a former process left in the write-ahead log. It counts, or one that is killed again and
+        again before it has written enough for a checkpoint would let the log grow without end."""
         self._connection = connection
         self._ledger = ledger
         self._post = post
         self._limits = limits
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._logged_bytes = 0
+        self._logged_bytes = logged_bytes
         self.durations = Durations()
         """Of every commit, failed ones too: from taking the job to the medium's answer."""
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
