@@ -119,6 +119,10 @@ GIVING_UP_MAX: Final = 10_000
 """Messages of one subscription on their way to a dead letter address; above it the subscription reads no further until
 they are on disk, so that an expired backlog does not pass through memory faster than the card takes it."""
 
+GIVEN_UP_READ_BYTES: Final = 4 * KIB
+"""Bytes read for each message that is to be given up, and one run at least: a rejected message must not cost as much as
+the backlog behind it."""
+
 SWEEP_READ_BYTES_MAX: Final = 128 * KIB
 """Message bytes looked at in one go for messages that have expired with nobody reading them, some 1 000 small ones."""
 

@@ -12,7 +12,14 @@ from bridge.message import Run, Stored
 from edge.broker.configuration import AddressPolicy
 from edge.broker.deadletters import DeadLetters, Reason
 from edge.broker.expiry import ttl_ns
-from edge.broker.limits import ATTEMPTS_WRITTEN_S, GIVING_UP_MAX, READ_BYTES_MAX, SWEEP_AGAIN_S, SWEEP_RANGES_MAX
+from edge.broker.limits import (
+    ATTEMPTS_WRITTEN_S,
+    GIVEN_UP_READ_BYTES,
+    GIVING_UP_MAX,
+    READ_BYTES_MAX,
+    SWEEP_AGAIN_S,
+    SWEEP_RANGES_MAX,
+)
 from edge.broker.store.contract import Store
 from edge.broker.subscriptions.attempts import Attempts, unpack
 from edge.broker.subscriptions.group import part_of
@@ -223,7 +230,9 @@ class Burying(Place, ABC):
         """Read what is to be given up, a piece at a time: it is not in memory any more."""
         if self._giving_up and not self._burying and not self._closed and self._given_up <= GIVING_UP_MAX:
             self._burying = True
-            self._store.read(self.log, self._giving_up[0][0], READ_BYTES_MAX, self._read_dead)
+            first, last, _ = self._giving_up[0]
+            bytes_max = min(READ_BYTES_MAX, (last - first + 1) * GIVEN_UP_READ_BYTES)
+            self._store.read(self.log, first, bytes_max, self._read_dead)
 
     def _read_dead(self, runs: Sequence[Stored]) -> None:
         self._burying = False

@@ -268,6 +268,24 @@ class TestGivenUp:
         again.answer(Outcome.REJECTED)
         assert [(lost.first, lost.last) for lost in site.lost] == [(1, 2), (4, 4)]
 
+    def test_a_rejected_message_costs_no_reading_of_the_backlog(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        for number in range(300):
+            site.send("queue/a", b"%0100d" % number)
+        consumer = site.consumer("queue/a", credit=300)
+        asked, read = [], site.store.read
+        monkeypatch.setattr(
+            site.store, "read", lambda log, at, size, done: (asked.append(size), read(log, at, size, done))
+        )
+        assert consumer.last is not None
+        subscription, _ = consumer.last
+        for position in range(0, 300, 3):
+            subscription.settle(consumer, position, position, Outcome.REJECTED)
+        site.settle_down()
+        assert len(site.lost) == 100
+        assert asked
+        assert max(asked) == limits.GIVEN_UP_READ_BYTES
+
     def test_a_full_store_keeps_what_could_not_be_buried(self) -> None:
         site = Site(queue=attempts(1))
         consumer = site.consumer("queue/a")
