@@ -228,6 +228,15 @@ class TestTrees:
         done = mend(made)
         assert done.new_epoch
 
+    def test_an_epoch_is_missing(self, made: Made) -> None:
+        change(made.path, "INSERT INTO epoch VALUES (1, 'e', 0, 'x')")
+        assert [finding.where for finding in verify(made.path).findings if finding.damage] == ["file"]
+        with pytest.raises(StoreDamaged, match="waypost store verify"):
+            SqliteStore.open(made.path.parent, post=lambda _: None)
+        done = mend(made)
+        assert "an epoch is missing" in " ".join(done.notes)
+        assert done.epoch == made.epoch
+
 
 class TestSafety:
     def test_a_dry_run_changes_nothing(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ class Epochs:
 
     @classmethod
     def load(cls, connection: sqlite3.Connection, current: str) -> Epochs:
-        """Those of a file; `current` as its table ``meta`` says. Raises sqlite3.Error."""
+        """Those of a file; `current` as its table ``meta`` says. Raises as `reload`."""
         epochs = cls(current)
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if tables.issuperset(TABLES):  # not of a store that an older program made
@@ -37,10 +37,15 @@ class Epochs:
         return epochs
 
     def reload(self, connection: sqlite3.Connection) -> None:
-        """Take over what the file says. Raises sqlite3.Error."""
-        ids = [name for (name,) in connection.execute("SELECT id FROM epoch ORDER BY number")]
+        """Take over what the file says. Raises sqlite3.Error, or ValueError when it cannot be."""
+        rows = connection.execute("SELECT number, id FROM epoch ORDER BY number").fetchall()
+        ids = [name for _, name in rows]
+        if [number for number, _ in rows] != list(range(len(rows))):
+            raise ValueError("an epoch is missing")
         starts: dict[str, list[tuple[int, int]]] = {}
         for address, first, number in connection.execute("SELECT address, first, epoch FROM epoch_start"):
+            if not 0 < number < len(ids):
+                raise ValueError(f"epoch {number} of {address!r} is missing")
             starts.setdefault(address, []).append((first, number))
         self._ids = ids or [self.current]
         self.current = self._ids[-1]

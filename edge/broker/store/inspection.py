@@ -131,7 +131,10 @@ class Inspection:
     def epochs(self, current: str) -> Epochs:
         """The epochs; `current` is that of table ``meta``."""
         with self._meaning("reading the epochs"):
-            return Epochs.load(self.connection, current)
+            try:
+                return Epochs.load(self.connection, current)
+            except ValueError as error:
+                raise StoreDamaged(f"the epochs are damaged: {error}") from error
 
     def logs(self) -> list[LogFacts]:
         """Every log with what was committed since it was counted: O(logs), and at most a few hundred rows more."""

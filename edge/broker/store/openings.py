@@ -25,8 +25,9 @@ _ID_CHARACTERS: Final = 32
 
 
 def known(connection: sqlite3.Connection) -> list[str]:
-    """Ids of the openings the file knows of, the newest last. Raises sqlite3.Error."""
-    return [name for (name,) in connection.execute("SELECT id FROM opening ORDER BY number")]
+    """Ids of the openings the file knows of, the newest last; a rotten one is nobody's. Raises sqlite3.Error."""
+    rows = connection.execute("SELECT CAST(id AS BLOB) FROM opening ORDER BY number")
+    return [bytes(name or b"").decode("ascii", "replace") for (name,) in rows]
 
 
 def enter(connection: sqlite3.Connection, ends: Mapping[int, int]) -> str:
@@ -49,13 +50,15 @@ def enter(connection: sqlite3.Connection, ends: Mapping[int, int]) -> str:
 
 def ends_after(connection: sqlite3.Connection, shared: str) -> dict[int, int]:
     """Where the logs ended at the first opening after the one called `shared`; at the oldest kept when there is none of
-    that name. Raises sqlite3.Error."""
-    row = connection.execute(
-        "SELECT ends FROM opening WHERE number > coalesce((SELECT number FROM opening WHERE id = ?), -1) "
-        "ORDER BY number LIMIT 1",
-        (shared,),
-    ).fetchone()
-    return {} if row is None else msgspec.json.decode(row[0], type=dict[int, int])
+    that name. Where that is rotten, the one before counts: rather name a message anew than two alike. Raises
+    sqlite3.Error."""
+    names = known(connection)
+    after = names.index(shared) + 1 if shared in names else 0
+    rows = connection.execute("SELECT CAST(ends AS BLOB) FROM opening ORDER BY number LIMIT ?", (after + 1,)).fetchall()
+    for (ends,) in reversed(rows if after < len(names) else []):
+        with contextlib.suppress(msgspec.DecodeError, TypeError):
+            return msgspec.json.decode(ends, type=dict[int, int])
+    return {}
 
 
 def beside(directory: Path) -> str | None:

@@ -25,6 +25,7 @@ from edge.broker.ranges import Ranges
 from edge.broker.store import epochs, schema, segment
 from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.damage import DAMAGED
+from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import Holder
 from edge.broker.store.inspection import key_of, log_of
@@ -383,6 +384,12 @@ class _Repair:
 
     def _epoch(self, out: sqlite3.Connection, epoch: object, counters: Mapping[str, int]) -> None:
         """Keep the epoch; when sequences may have been given that nobody knows of, what comes is of a new one."""
+        try:
+            Epochs.load(out, str(epoch))
+        except ValueError as error:
+            self._note(f"{error}: older messages have the current epoch's name, and may reach a hub a second time")
+            out.execute("DELETE FROM epoch")
+            out.execute("DELETE FROM epoch_start")
         last = out.execute("SELECT id FROM epoch ORDER BY number DESC LIMIT 1").fetchone()
         kept = str(epoch) if epoch is not None else last[0] if last is not None else None
         if kept is None:

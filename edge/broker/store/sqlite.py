@@ -259,6 +259,8 @@ class SqliteStore(GroupingStore):
                 self._begin_epoch(connection, starts, "the hub knows of a later opening")
         except sqlite3.Error as error:
             raise meaning(error, "beginning a new epoch") from error
+        except ValueError as error:
+            raise StoreDamaged(f"beginning a new epoch: {error}: run `waypost store repair`") from error
 
     def _ends_after(self, shared: str) -> dict[int, int]:
         ends = openings.ends_after(self._side, shared)

@@ -184,6 +184,7 @@ class _Verification:
             self._next = {str(name): int(str(end)) for name, end in rows}
             self._boots = {int(str(boot)) for (boot,) in inspection.query("SELECT boot FROM boot")}
             self._known_gaps = set(known_gaps(inspection))
+            inspection.epochs(self._report.epoch or "")  # read as opening does: what it cannot read is a finding
             self._in_memory = {mark.log for mark in inspection.marks()}
         self._report.logs, self._report.cursors = len(self._logs), len(self._cursors)
         self._report.addresses = len(self._next)

@@ -87,6 +87,21 @@ class TestOpenings:
         assert closed(tmp_path, "a")[1] == known
         assert "cannot be remembered" in caplog.text
 
+    def test_rotten_openings_are_nobody_s(self, tmp_path: Path) -> None:
+        """The ends of the one before count: its messages get a new name rather than one given before."""
+        rig = sqlite_rig(tmp_path)
+        append(rig, "a")
+        rig.reopen()
+        shared = rig.store.openings[-1]
+        append(rig, "a")
+        rig.reopen()
+        append(rig, "a")
+        change(tmp_path / FILE_NAME, "UPDATE opening SET ends = '{', id = CAST(x'fe' AS TEXT) WHERE number = 3")
+        rig.reopen()
+        rig.store.fork(shared)
+        assert list(rig.store.epochs.parts("a", 0, 2))[1:] == [(rig.store.epoch, 1, 2)]
+        rig.store.close()
+
 
 class TestFork:
     def test_what_came_since_the_opening_after_the_shared_one(self, tmp_path: Path) -> None:
