@@ -12,6 +12,7 @@ from typing import Any
 from cproton import ffi, lib
 
 from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
+from bridge.engine import choice
 from bridge.engine.events import Closed, Condition, Event, Link, Opened, symbols
 from bridge.engine.proton import (
     SCRATCH_BYTES,
@@ -66,6 +67,7 @@ class Carrier:
             raise TypeError("a server takes SaslServer, a client SaslClient")
         self.container_id = container_id
         self._sasl = SaslServer(anonymous=ANONYMOUS) if server and sasl is None else sasl
+        self._loops = choice.choice().loops
         self._identity: str | None = None
         self._output: list[bytes] = []
         self._links: dict[Any, Link] = {}

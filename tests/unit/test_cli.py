@@ -83,6 +83,14 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
     assert "--help`" in err.splitlines()[-1]
 
 
+def test_an_engine_that_is_none_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WAYPOST_ENGINE", "rust")
+    assert run(["doctor"]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith("error: WAYPOST_ENGINE=rust is neither c nor python")
+
+
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == Exit.USAGE
     assert "Usage: waypost" in "".join(capsys.readouterr())

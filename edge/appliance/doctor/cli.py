@@ -80,6 +80,7 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("temperature", machine.heat),
         ("open files", machine.open_files),
         ("versions", machine.versions),
+        ("AMQP engine", machine.engine),
         ("data directory", home.directory),
         ("secrets", home.secrets),
         ("configuration", home.configuration),

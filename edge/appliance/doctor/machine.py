@@ -1,4 +1,4 @@
-"""The machine: clock, entropy, memory, heat and power, open files, versions."""
+"""The machine: clock, entropy, memory, heat and power, open files, versions, the engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
@@ -161,3 +162,17 @@ def versions(_: Surroundings) -> Iterator[Result]:
         yield warn("versions", f"{seen}; not installed: {', '.join(missing)}", "pip install 'waypost[edge]'")
     else:
         yield ok("versions", seen)
+
+
+def engine(around: Surroundings) -> Iterator[Result]:
+    """Do the AMQP engine's inner loops run compiled?"""
+    try:
+        chosen = choose(around.environment)
+    except ValueError as error:
+        yield fail("AMQP engine", str(error), "set it to one of them, or not at all")
+        return
+    if chosen.fallen_back:
+        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
+        yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", step)
+    else:
+        yield ok("AMQP engine", f"inner loops in {chosen.name}" + (f" ({chosen.why})" if chosen.why else ""))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.engine import compiled
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import Level, Surroundings, examine
@@ -157,6 +158,17 @@ class TestMachine:
         assert result.level is Level.OK
         assert "SQLite 3." in result.seen
 
+    def test_engine(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
+        assert (result.level, result.seen) == (Level.OK, "inner loops in Python (WAYPOST_ENGINE=python)")
+        monkeypatch.setattr(compiled, "SOURCE", tmp_path / "loops.c")
+        (tmp_path / "loops.c").touch()
+        [result] = checks.engine(machine(tmp_path))
+        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
+        assert "compiler" in result.next_step
+        [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "rust"}))
+        assert result.level is Level.FAIL
+
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
     def broken(_: Surroundings) -> list[object]:
@@ -171,7 +183,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
-    names = ("clock", "entropy", "memory", "heat", "open_files", "versions")
+    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine")
     around = Surroundings()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5

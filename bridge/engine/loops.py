@@ -1,0 +1,187 @@
+"""The hot loops of the AMQP machine: the interface of both forms, and the form the interpreter runs.
+
+A form takes the deliveries of a link out of Proton and puts ours into it, a batch a call; what the events mean for the
+owner is `machine`'s business. `compiled` is the other form, `choice` says which one runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from cproton import ffi, lib
+
+from bridge.engine.events import Condition, Detail, Link, State
+from bridge.engine.proton import SCRATCH_BYTES, read_remote_state, scratch, write_local_state
+
+_DELIVERY = lib.PN_DELIVERY
+_LINK_FLOW = lib.PN_LINK_FLOW
+
+Batches = list[tuple[bool, list[bytes]]]
+"""Messages in order, in runs of the same kind: (settled by the peer, messages)."""
+
+
+class Groups:
+    """What a run of delivery and flow events touched; told as one event a link."""
+
+    __slots__ = ("dispositions", "flows", "received", "wrong")
+
+    def __init__(self) -> None:
+        self.received: dict[Link, None] = {}
+        self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
+        self.flows: dict[Link, None] = {}
+        self.wrong = False
+        """The peer sent on a link it receives on."""
+
+
+class Loops(Protocol):
+    """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
+
+    def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
+        """Take delivery and flow events off the collector, up to an event of another type, which stays: returned.
+
+        None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
+        """
+
+    def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
+        """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
+
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
+        """See `Engine.settle`; the link is open."""
+
+    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
+        """See `Engine.send_all`; the link is open."""
+
+    def settle_sent(self, link: Link, tag: int) -> None:
+        """See `Engine.settle_sent`."""
+
+
+class InterpretedLoops:
+    """Call by call from Python; runs wherever Proton does."""
+
+    def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
+        """See `Loops`."""
+        peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
+        link_of = lib.pn_event_link
+        while event := peek(collector):
+            kind = type_of(event)
+            if kind not in (_DELIVERY, _LINK_FLOW):
+                return event
+            link = links.get(link_of(event))
+            if link is None:
+                pass
+            elif kind == _LINK_FLOW:
+                groups.flows[link] = None
+            elif link.is_sender:
+                self._on_disposition(link, lib.pn_event_delivery(event), groups)
+            else:
+                groups.received[link] = None
+            pop(collector)
+        return None
+
+    def _on_disposition(self, link: Link, delivery: Any, groups: Groups) -> None:
+        tag = link._tags.get(delivery)
+        if tag is None:
+            look_for_transfer(link, groups)
+            return
+        if not lib.pn_delivery_updated(delivery):
+            return
+        state, detail = read_remote_state(delivery)
+        settled = lib.pn_delivery_settled(delivery)
+        if settled:
+            del link._tags[delivery]
+            link._sent.pop(tag, None)
+            lib.pn_delivery_settle(delivery)
+        elif not state.terminal:
+            return
+        groups.dispositions.setdefault(link, []).append((tag, state, settled, detail))
+
+    def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
+        """See `Loops`."""
+        pn, chars, view = link._pn, scratch.chars, scratch.view
+        current, partial, receive = lib.pn_link_current, lib.pn_delivery_partial, lib.pn_link_recv
+        is_settled, settle, advance = lib.pn_delivery_settled, lib.pn_delivery_settle, lib.pn_link_advance
+        unsettled = link._unsettled
+        messages: list[bytes] = []
+        run_settled = None
+        number, taken, largest = link._delivery_next, 0, 0
+        while delivery := current(pn):
+            if partial(delivery):
+                largest = max(largest, lib.pn_delivery_pending(delivery))
+                break
+            size = receive(pn, chars, SCRATCH_BYTES)
+            taken += 1
+            if size < 0 and lib.pn_delivery_aborted(delivery):
+                settle(delivery)
+                continue
+            message = view[: max(size, 0)] if size < SCRATCH_BYTES else view[:] + receive_large(pn, delivery)
+            largest = max(largest, len(message))
+            settled = is_settled(delivery)
+            if settled is not run_settled:
+                run_settled, messages = settled, []
+                batches.append((settled, messages))
+            messages.append(message)
+            if settled:
+                settle(delivery)
+            else:
+                unsettled[number] = delivery
+                number += 1
+                advance(pn)
+        return taken, largest
+
+    def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
+        """See `Loops`."""
+        take = link._unsettled.pop
+        update, done = lib.pn_delivery_update, lib.pn_delivery_settle
+        plain = state in (State.ACCEPTED, State.RELEASED)
+        number = int(state)
+        for delivery in deliveries:
+            pn = take(delivery, None)
+            if pn is None:
+                continue
+            if plain:
+                update(pn, number)
+            else:
+                write_local_state(pn, state, condition)
+            done(pn)
+
+    def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
+        """See `Loops`."""
+        pn, sent, tags = link._pn, link._sent, link._tags
+        view, tag_bytes = scratch.tag_view, scratch.tag_bytes
+        make, send, advance, settle = lib.pn_delivery, lib.pn_link_send, lib.pn_link_advance, lib.pn_delivery_settle
+        for tag, message in enumerate(messages, first_tag):
+            size = (tag.bit_length() + 7) // 8 or 1
+            view[0:size] = tag.to_bytes(size, "big")
+            tag_bytes.size = size
+            delivery = make(pn, tag_bytes[0])
+            send(pn, message, len(message))
+            if settled:
+                settle(delivery)
+            else:
+                advance(pn)
+                sent[tag] = delivery
+                tags[delivery] = tag
+
+    def settle_sent(self, link: Link, tag: int) -> None:
+        """See `Loops`."""
+        delivery = link._sent.pop(tag, None)
+        if delivery is not None and not link.closed:
+            link._tags.pop(delivery, None)
+            lib.pn_delivery_settle(delivery)
+
+
+def look_for_transfer(link: Link, groups: Groups) -> None:
+    """An event of a sending link is about no delivery we have out: settled by us meanwhile, or not made by us.
+
+    The latter Proton would keep for us to receive. Every delivery taken out of `_sent` must be settled by now.
+    """
+    if not link.closed and lib.pn_link_unsettled(link._pn) > len(link._sent):
+        groups.wrong = True
+
+
+def receive_large(pn: Any, delivery: Any) -> bytes:
+    """What is left of a complete message, whatever its size: into a buffer of its own."""
+    message = bytearray(lib.pn_delivery_pending(delivery))
+    taken = lib.pn_link_recv(pn, ffi.from_buffer(message), len(message)) if message else 0
+    return bytes(memoryview(message)[: max(taken, 0)])

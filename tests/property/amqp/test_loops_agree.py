@@ -1,0 +1,140 @@
+"""Two forms of the inner loops, one behaviour: the same commands and bytes give the same events and the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cproton import ffi, lib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.engine import Condition, Event, State
+from bridge.engine.proton import BATCH_BYTES
+from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
+from tests.support.loops import FORMS, form, running
+from tests.unit.amqp.wire import NOW, Pipe
+
+SIZES = (0, 1, 95, 600, 70_000, BATCH_BYTES - 1, BATCH_BYTES + 1)
+STATES = [state for state in State if state not in (State.NONE, State.RECEIVED)]
+numbers = st.integers(0, 30)
+steps = st.one_of(
+    st.tuples(st.just("send"), st.integers(0, 1), st.integers(1, 6), st.sampled_from(SIZES), st.booleans()),
+    st.tuples(st.just("settle"), st.integers(0, 1), st.lists(numbers, max_size=8), st.sampled_from(STATES)),
+    st.tuples(st.just("update"), st.integers(0, 1), numbers, st.sampled_from([0x23, 0x24, 0x25, 0x26, 0x27, 0x99])),
+    st.tuples(st.just("settle_sent"), st.integers(0, 1), numbers),
+    st.tuples(st.just("abort"), st.integers(0, 1), st.booleans()),
+    st.tuples(st.just("grant"), st.integers(0, 1), st.integers(1, 9), st.booleans()),
+    st.tuples(st.just("detach"), st.integers(0, 1), st.booleans(), st.booleans()),
+    st.tuples(st.just("carry"), st.booleans(), st.sampled_from([1 << 20, 5000, 63])),
+)
+
+
+def plain(event: Event) -> Any:
+    """An event without what is an object of its engine."""
+    fields = [getattr(event, name) for name in event.__struct_fields__]
+    link = getattr(event, "link", None)
+    return (type(event).__name__, link and (link.name, link.credit), [field for field in fields if field is not link])
+
+
+class Script:
+    """Two engines, a link each way, and everything they said."""
+
+    def __init__(self) -> None:
+        self.pipe = Pipe(client={"max_frame_size": 4096}, server={"max_frame_size": 4096})
+        self.ways = [(self.pipe.client, self.pipe.server, *self.pipe.sender())]
+        there, here = self.pipe.receiver()[::-1]
+        self.ways.append((self.pipe.server, self.pipe.client, there, here))
+        self.tags = [0, 250]
+        self.said: list[Any] = []
+
+    def send(self, way: int, count: int, size: int, settled: bool) -> None:
+        engine, _, link, _ = self.ways[way]
+        engine.send_all(link, self.tags[way], [bytes([65 + i]) * size for i in range(count)], settled=settled)
+        self.tags[way] += count
+
+    def settle(self, way: int, deliveries: list[int], state: State) -> None:
+        _, engine, _, link = self.ways[way]
+        engine.settle(link, deliveries, state, Condition("amqp:not-found", "why") if state is State.REJECTED else None)
+
+    def update(self, way: int, delivery: int, state: int) -> None:
+        """An outcome that is not settled."""
+        link = self.ways[way][3]
+        if delivery in link._unsettled and not link.closed:
+            lib.pn_delivery_update(ffi.cast("pn_delivery_t *", link._unsettled[delivery]), state)
+
+    def settle_sent(self, way: int, tag: int) -> None:
+        self.ways[way][0].settle_sent(self.ways[way][2], tag + 250 * way)
+
+    def abort(self, way: int, under_way: bool) -> None:
+        """A delivery that is given up, before or after its first frames have left."""
+        link = self.ways[way][2]
+        if link.closed or lib.pn_link_current(link._pn):
+            return
+        name = ffi.new("char[]", b"\xff")
+        delivery = lib.pn_delivery(link._pn, ffi.new("pn_bytes_t *", {"size": 1, "start": name})[0])
+        lib.pn_link_send(link._pn, bytes(9000), 9000)
+        if under_way:
+            self.carry(True, 1 << 20)
+        if not link.closed:
+            lib.pn_delivery_abort(delivery)
+
+    def grant(self, way: int, credit: int, drain: bool) -> None:
+        self.ways[way][1].grant(self.ways[way][3], credit, drain=drain)
+
+    def detach(self, way: int, receiver: bool, closed: bool) -> None:
+        self.ways[way][receiver].detach(self.ways[way][2 + receiver], closed=closed)
+
+    def carry(self, both: bool, chunk: int) -> None:
+        for engine, peer in [(self.pipe.client, self.pipe.server), (self.pipe.server, self.pipe.client)][: 1 + both]:
+            data = engine.data_to_send()
+            self.said.append(data)
+            for start in range(0, len(data), chunk):
+                self.said += map(plain, peer.receive_data(data[start : start + chunk], NOW))
+
+    def kept(self) -> list[Any]:
+        """What the engines still know of deliveries, beside the addresses."""
+        links = [link for way in self.ways for link in way[2:]]
+        return [
+            (link.credit, link.closed, sorted(link._sent), sorted(link._unsettled))
+            + (() if link.closed else (lib.pn_link_unsettled(link._pn), lib.pn_link_queued(link._pn)))
+            for link in links
+        ]
+
+
+def transcript(script: list[Any]) -> list[Any]:
+    run = Script()
+    for name, *arguments in [*script, *[("carry", True, 1 << 20)] * 4]:
+        getattr(run, name)(*arguments)
+        run.said.append(run.kept())
+    return [*run.said, [plain(event) for event in run.pipe.server.receive_eof(NOW)]]
+
+
+def both(run: Callable[[], list[Any]]) -> tuple[list[Any], list[Any]]:
+    found = []
+    for name in FORMS:
+        with running(name):
+            found.append(run())
+    return found[0], found[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loops() -> None:
+    """In the place of the folder's own: here both forms run beside each other."""
+    form("C")
+
+
+@given(st.lists(steps, max_size=25))
+def test_commands(script: list[Any]) -> None:
+    compiled, interpreted = both(lambda: transcript(script))
+    assert compiled == interpreted
+
+
+@given(
+    st.lists(st.integers(0, len(CONVERSATION)), max_size=8), st.integers(0, len(CONVERSATION) - 1), st.integers(0, 255)
+)
+def test_damaged_bytes(cuts: list[int], at: int, value: int) -> None:
+    data = CONVERSATION[:at] + bytes([value]) + CONVERSATION[at + 1 :]
+    compiled, interpreted = both(lambda: [plain(event) for event in feed(data, [*EDGES, *cuts])])
+    assert compiled == interpreted

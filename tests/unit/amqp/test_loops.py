@@ -1,0 +1,236 @@
+"""What the engine's inner loops meet beside plain messages: aborts, bounds of a batch, deliveries that are not ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cproton import ffi, lib
+
+from bridge.amqp_values import Uint
+from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
+from bridge.engine.compiled import JOINED_BYTES_MAX
+from bridge.engine.proton import BATCH_BYTES, ROWS_MAX
+from tests.support.frames import ATTACH, BEGIN, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, TRANSFER, frame, terminus
+from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
+
+
+def pointer(delivery: Any) -> Any:
+    """A delivery as the engine keeps it, whatever the form, for calls of Proton."""
+    return ffi.cast("pn_delivery_t *", delivery)
+
+
+def messages(events: list[Any]) -> list[tuple[bool, int, int, list[bytes]]]:
+    """(settled, first number, numbers, messages) of every group."""
+    return [(e.settled, e.deliveries.start, len(e.deliveries), e.messages) for e in of_kind(events, Transfers)]
+
+
+def test_the_form_is_the_one_asked_for(loops: str) -> None:
+    engine = Engine(container_id="x", server=True)
+    assert type(engine._loops).__name__ == {"C": "CompiledLoops", "Python": "InterpretedLoops"}[loops]
+
+
+class TestBounds:
+    """A batch has bounds; what is above them is only another call."""
+
+    @pytest.mark.parametrize("settled", [False, True])
+    def test_more_messages_than_a_batch_holds(self, settled: bool) -> None:
+        count = ROWS_MAX + 5
+        pipe = Pipe()
+        mine, theirs = pipe.sender(credit=count)
+        sent = [b"%d" % i for i in range(count)]
+        pipe.client.send_all(mine, 250, sent, settled=settled)
+        pipe.turn()
+        assert messages(pipe.at_server) == [(settled, 0, 0 if settled else count, sent)]
+        assert theirs.credit == 0
+        pipe.server.settle(theirs, range(count))
+        pipe.turn()
+        told = [item for event in of_kind(pipe.at_client, Dispositions) for item in event.items]
+        assert told == ([] if settled else [(250 + i, State.ACCEPTED, True, None) for i in range(count)])
+        assert len(of_kind(pipe.at_client, Dispositions)) == (not settled)
+        assert not mine._sent
+        assert not theirs._unsettled
+        assert lib.pn_link_unsettled(mine._pn) == lib.pn_link_unsettled(theirs._pn) == 0
+
+    @pytest.mark.parametrize("sizes", [
+        [BATCH_BYTES],
+        [BATCH_BYTES + 1],
+        [BATCH_BYTES - 1, 1, 0, 1],
+        [BATCH_BYTES - 1, 2, 0],
+        [1, BATCH_BYTES + 1, 1, 0, BATCH_BYTES + 7, BATCH_BYTES, 3],
+        [100_000] * 7,
+    ])  # fmt: skip
+    @pytest.mark.parametrize("settled", [False, True])
+    def test_more_bytes_than_a_batch_holds(self, sizes: list[int], settled: bool) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        sent = [bytes([65 + i]) * size for i, size in enumerate(sizes)]
+        pipe.client.send_all(mine, 0, sent, settled=settled)
+        data = pipe.client.data_to_send()
+        while more := pipe.client.data_to_send():
+            data += more
+        events = list(pipe.server.receive_data(data, NOW))
+        assert [m for _, _, _, each in messages(events) for m in each] == sent
+        assert len(events) == 1
+        pipe.server.settle(theirs, events[0].deliveries)
+        pipe.turn()
+        assert sum(len(event.items) for event in of_kind(pipe.at_client, Dispositions)) == (0 if settled else len(sent))
+
+    def test_more_bytes_than_are_sent_in_one_piece(self) -> None:
+        pipe = Pipe()
+        mine, _ = pipe.sender()
+        sent = [b"a" * (JOINED_BYTES_MAX // 2), b"b" * (JOINED_BYTES_MAX // 2), b"c"]
+        pipe.client.send_all(mine, 2**64 - 3, sent)
+        pipe.turn()
+        assert [m for _, _, _, each in messages(pipe.at_server) for m in each] == sent
+        assert mine.credit == 7
+        assert sorted(mine._sent) == [2**64 - 3, 2**64 - 2, 2**64 - 1]
+
+    def test_settled_and_not_by_turns_keep_their_order_and_numbers(self) -> None:
+        pipe = Pipe()
+        mine, _ = pipe.sender(credit=100)
+        for i in range(40):
+            pipe.client.send(mine, i, b"%d" % i, settled=i % 3 == 0)
+        pipe.turn()
+        groups = messages(pipe.at_server)
+        assert [m for _, _, _, each in groups for m in each] == [b"%d" % i for i in range(40)]
+        assert [settled for settled, *_ in groups] == [i % 2 == 0 for i in range(len(groups))]
+        numbers = [n for _, first, count, _ in groups for n in range(first, first + count)]
+        assert numbers == list(range(26))
+
+
+class TestAborted:
+    """A transfer that its sender gives up half way (section 2.7.5)."""
+
+    def abort(self, pipe: Pipe, link: Link, tag: bytes = b"\xff") -> None:
+        name = ffi.new("char[]", tag)
+        delivery = lib.pn_delivery(link._pn, ffi.new("pn_bytes_t *", {"size": len(tag), "start": name})[0])
+        lib.pn_link_send(link._pn, bytes(10_000), 10_000)
+        pipe.turn()
+        assert not of_kind(pipe.at_server, Transfers)
+        lib.pn_delivery_abort(delivery)
+
+    def test_an_aborted_delivery_is_no_message_and_used_its_credit(self) -> None:
+        pipe = Pipe(server={"max_frame_size": 4096})
+        mine, theirs = pipe.sender()
+        self.abort(pipe, mine)
+        pipe.client.send_all(mine, 5, [b"after", b"it"])
+        pipe.turn()
+        assert messages(pipe.at_server) == [(False, 0, 2, [b"after", b"it"])]
+        assert theirs.credit == 7
+        pipe.server.settle(theirs, [0, 1])
+        pipe.turn()
+        (told,) = of_kind(pipe.at_client, Dispositions)
+        assert [tag for tag, *_ in told.items] == [5, 6]
+
+    def test_nothing_but_aborted(self) -> None:
+        pipe = Pipe(server={"max_frame_size": 4096})
+        mine, theirs = pipe.sender()
+        self.abort(pipe, mine)
+        pipe.turn()
+        assert messages(pipe.at_server) == []
+        assert theirs.credit == 9
+        assert lib.pn_link_current(theirs._pn) == ffi.NULL
+
+
+class TestOutcomes:
+    """States that come without being settled, late, twice, or for what is over."""
+
+    def test_an_outcome_that_is_not_settled_is_told_and_ended_by_us(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        pipe.client.send_all(mine, 0, [b"a", b"b", b"c"])
+        pipe.turn()
+        for number, state in enumerate((State.ACCEPTED, State.RECEIVED, State.RELEASED)):
+            lib.pn_delivery_update(pointer(theirs._unsettled[number]), int(state))
+        pipe.turn()
+        (told,) = of_kind(pipe.at_client, Dispositions)
+        assert told.items == [(0, State.ACCEPTED, False, None), (2, State.RELEASED, False, None)]
+        pipe.client.settle_sent(mine, 0)
+        pipe.client.settle_sent(mine, 0)
+        assert sorted(mine._sent) == [1, 2]
+        assert lib.pn_link_unsettled(mine._pn) == 2
+        pipe.forget()
+        pipe.server.settle(theirs, [0, 1, 2], State.REJECTED, Condition("amqp:not-found", "gone"))
+        pipe.turn()
+        (told,) = of_kind(pipe.at_client, Dispositions)
+        why = Condition("amqp:not-found", "gone")
+        assert told.items == [(1, State.REJECTED, True, why), (2, State.REJECTED, True, why)]
+        assert not pipe.client.closed
+
+    def test_settled_by_us_before_the_peer_answers(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        pipe.client.send_all(mine, 0, [b"a", b"b", b"c"])
+        pipe.turn()
+        pipe.server.settle(theirs, [0, 1, 2])
+        answer = pipe.server.data_to_send()
+        pipe.client.settle_sent(mine, 1)
+        pipe.client.send(mine, 1, b"again")  # the tag is free: another delivery bears it now
+        (told,) = pipe.client.receive_data(answer, NOW)
+        assert [(tag, settled) for tag, _, settled, _ in told.items] == [(0, True), (2, True)]
+        assert list(mine._sent) == [1]
+        assert not pipe.client.closed
+
+    def test_a_state_that_nobody_knows_is_settled_without_one(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        pipe.client.send(mine, 3, b"a")
+        pipe.turn()
+        lib.pn_delivery_settle(pointer(theirs._unsettled.pop(0)))
+        pipe.turn()
+        (told,) = of_kind(pipe.at_client, Dispositions)
+        assert told.items == [(3, State.NONE, True, None)]
+
+    def test_outcomes_for_a_link_that_is_detached_meanwhile_are_nobodys(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        other, at_other = pipe.receiver()
+        pipe.client.send_all(mine, 0, [b"a", b"b"])
+        pipe.server.send_all(at_other, 0, [b"c", b"d"])
+        pipe.turn()
+        pipe.server.settle(theirs, [0, 1])
+        pipe.client.detach(mine)
+        pipe.turn()
+        assert of_kind(pipe.at_client, Dispositions) == []
+        pipe.client.settle(other, [0, 1])
+        pipe.turn()
+        assert [len(event.items) for event in of_kind(pipe.at_server, Dispositions)] == [2]
+
+    def test_messages_for_a_link_we_detached_are_dropped_whole_or_not(self) -> None:
+        pipe = Pipe(server={"max_frame_size": 4096})
+        mine, theirs = pipe.sender()
+        pipe.client.send_all(mine, 0, [b"a", bytes(50_000), b"b"])
+        pipe.server.detach(theirs)
+        pipe.turn()
+        assert of_kind(pipe.at_server, Transfers) == []
+        assert of_kind(pipe.at_client, Detached)
+
+
+class TestForeign:
+    """A transfer on a link that its sender receives on: Proton makes a delivery of it, which is none of ours."""
+
+    @pytest.mark.parametrize("tag", [b"\x00", b"\x01", b"a name longer than ours are"])
+    def test_it_ends_the_connection(self, tag: bytes) -> None:
+        server = Engine(container_id="s", server=True)
+        zero = Uint(0)
+        attach = ("l", zero, RECEIVER, None, None, terminus(SOURCE, "queue/a"), terminus(TARGET, None))
+        data = HEADER + frame(OPEN, "c") + frame(BEGIN, None, zero, ROOM, ROOM) + frame(ATTACH, *attach)
+        (link,) = [event.link for event in server.receive_data(data, NOW) if isinstance(event, Attached)]
+        server.open()
+        server.accept(link)
+        server.send(link, 1, message(b"ours"))
+        server.data_to_send()
+        events = server.receive_data(frame(TRANSFER, zero, zero, tag, zero, payload=message(b"x")), NOW)
+        (closed,) = events
+        assert isinstance(closed, Closed)
+        assert closed.condition == Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
+
+
+def test_empty_run_sends_nothing() -> None:
+    pipe = Pipe()
+    mine, _ = pipe.sender()
+    pipe.client.send_all(mine, 0, [])
+    pipe.client.send(mine, 0, message(b""))
+    pipe.turn()
+    assert messages(pipe.at_server) == [(False, 0, 1, [message(b"")])]
