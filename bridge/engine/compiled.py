@@ -35,7 +35,6 @@ JOINED_BYTES_MAX = 1 << 20
 """Messages of one `send` are copied into one piece for C; above this many bytes each goes alone, without a copy."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED = 1, 2, 4, 8
-_PLAIN = _ACCEPTED | _SETTLED | _UPDATED
 _PARTIAL, _MORE, _LARGE = 1, 2, 3
 _ROW = Struct("=QQQQ")
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
@@ -110,7 +109,7 @@ class CompiledLoops:
             if not marks & _UPDATED:
                 continue
             state, detail = State.ACCEPTED, None
-            if marks != _PLAIN:
+            if not marks & _ACCEPTED:
                 state, detail = read_remote_state(ffi.cast(_DELIVERY_POINTER, delivery))
                 if not (marks & _SETTLED or state.terminal):
                     continue
