@@ -113,6 +113,12 @@ class TestChecker:
     def test_given_again_long_after_it_was_acked(self) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", b"a:1", kills=[1.9], acked=1.3)[0]
 
+    @pytest.mark.parametrize(("connected", "well"), [(0.5, True), (1.2, False)])
+    def test_read_late_from_a_connection_the_kill_had_ended(self, connected: float, well: bool) -> None:
+        body = b"a:1"
+        consumed = Consumed("c", got=[(0.0, b"a:0"), (2.0, body), (3.0, body)], came_on={body: connected})
+        assert bool(judge([self.PRODUCED], [consumed], [Kill(1.0, 1.1)]).problems) != well
+
     def test_given_again_at_qos_2(self) -> None:
         assert "again" in self.problems(b"a:0", b"a:1", b"a:1", kills=[1.5], once=True)[0]
 

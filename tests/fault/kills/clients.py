@@ -144,10 +144,11 @@ class MqttConsumer(Client):
         self._pattern = pattern
         self._qos = qos
         self._seen: set[int] = set()
-        self._lost: list[str] = []
+        self._connected = 0.0
 
     def connection(self) -> None:
         with Wire(self.port, self.name) as wire:
+            self._connected = time.monotonic()
             if not self.ready.is_set():
                 wire.send(p.Subscribe(1, (SubscriptionRequest(self._pattern, self._qos),)))
                 assert isinstance(wire.next(WAIT_S), p.SubAck)
@@ -169,6 +170,7 @@ class MqttConsumer(Client):
         assert isinstance(packet, p.Publish)
         if packet.qos == 1 or packet.packet_id not in self._seen:
             self.consumed.got.append((time.monotonic(), packet.payload))
+            self.consumed.came_on.setdefault(packet.payload, self._connected)
         if packet.qos == 2:
             self._seen.add(packet.packet_id)
         wire.send(p.PubRec(packet.packet_id) if packet.qos == 2 else p.PubAck(packet.packet_id))
@@ -279,9 +281,11 @@ class AmqpConsumer(AmqpClient):
         super().__init__(name, port, address, prefetch=20)
         self.consumed = Consumed(name)
         self._rejects = rejects
+        self._connected = 0.0
         self._options: Any = DurableSubscription() if durable else None
 
     def on_connection_opened(self, event: Any) -> None:
+        self._connected = time.monotonic()
         event.container.create_receiver(
             event.connection, self._address, name=f"{self.name}-link", options=self._options
         )
@@ -292,6 +296,7 @@ class AmqpConsumer(AmqpClient):
     def on_message(self, event: Any) -> None:
         body = bytes(event.message.body)
         self.consumed.got.append((time.monotonic(), body))
+        self.consumed.came_on.setdefault(body, self._connected)
         if self._rejects(body):
             self.reject(event.delivery)
         else:
