@@ -36,6 +36,7 @@ JOINED_BYTES_MAX = 1 << 20
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED = 1, 2, 4, 8
 _PARTIAL, _MORE, _LARGE = 1, 2, 3
+_STATE_ACCEPTED = State.ACCEPTED
 _ROW = Struct("=QQQQ")
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
@@ -108,7 +109,7 @@ class CompiledLoops:
                 continue
             if not marks & _UPDATED:
                 continue
-            state, detail = State.ACCEPTED, None
+            state, detail = _STATE_ACCEPTED, None
             if not marks & _ACCEPTED:
                 state, detail = read_remote_state(ffi.cast(_DELIVERY_POINTER, delivery))
                 if not (marks & _SETTLED or state.terminal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from operator import itemgetter
 
 from bridge.amqp_values import DecodeError
@@ -20,6 +21,8 @@ from edge.broker.subscriptions.group import SETTLED
 from edge.broker.subscriptions.pattern import Joinable
 
 _SETTLED, _UNSETTLED = 1, 0
+_ACCEPTED, _STATE_ACCEPTED = Outcome.ACCEPTED, State.ACCEPTED
+_NOTHING: tuple[Subscription | None, int] = (None, -1)
 _tag_of = itemgetter(0)
 
 _OUTCOMES = {
@@ -134,15 +137,17 @@ class OutgoingLink:
         current: Subscription | None = None
         outcome = Outcome.ACCEPTED
         first = last = 0
+        take = self._outstanding.pop
         for tag, state, settled, detail in items:
             if not settled:
                 self._engine.settle_sent(self._link, tag)
-            subscription, position = self._outstanding.pop(tag, (None, -1))
+            subscription, position = take(tag, _NOTHING)
             if subscription is None or position < 0:
                 continue
-            if isinstance(detail, bytes) and isinstance(subscription, LogSubscription):
+            if detail is not None and isinstance(detail, bytes) and isinstance(subscription, LogSubscription):
                 subscription.annotate(self, position, detail)
-            answer = _OUTCOMES.get(state, Outcome.RELEASED)
+            # An enumeration's hash is a call of Python's, so the table is for the rare ones.
+            answer = _ACCEPTED if state is _STATE_ACCEPTED else _OUTCOMES.get(state, Outcome.RELEASED)
             if subscription is current and position == last + 1 and answer is outcome:
                 last = position
                 continue
@@ -188,9 +193,8 @@ class OutgoingLink:
             if position >= 0:  # at most once: what has been handed to the transport is done with
                 subscription.settle(self, position, position + len(messages) - 1, Outcome.ACCEPTED)
         elif position >= 0:
-            outstanding = self._outstanding
-            for i in range(len(messages)):
-                outstanding[first + i] = (subscription, position + i)
+            positions = range(position, position + len(messages))
+            self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
 
     def _deliver_fitting(
         self, subscription: Subscription, position: int, messages: list[bytes], limit: int, *, settled: bool

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.contract import Consumer, Figures, Origin, Outcome, Refusal
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.subscriptions.group import RETURNED, ConsumerGroup, part_of
+
+_NOBODY: tuple[Origin | None, int] = (None, 0)
 
 
 class AnycastGroup:
@@ -40,8 +43,7 @@ class AnycastGroup:
             return Refusal.FULL
         first = self._position
         self._position += len(run.bodies)
-        for i, token in enumerate(tokens):
-            self._origins[first + i] = (origin, token)
+        self._origins.update(enumerate(zip(repeat(origin), tokens), first))
         self._waiting.append(Stored(first, 0, run))
         self._waiting_bytes += size
         self.pump()
@@ -62,8 +64,7 @@ class AnycastGroup:
                 stored = part_of(stored, 0, count)
             self._waiting_bytes -= stored.run.size
             held = self._outstanding.setdefault(consumer, {})
-            for i in range(len(stored.run.bodies)):
-                held[stored.position + i] = stored
+            held.update(dict.fromkeys(range(stored.position, stored.position + len(stored.run.bodies)), stored))
             consumer.deliver(self, stored)
         self.changed()
 
@@ -71,16 +72,22 @@ class AnycastGroup:
         """Pass the consumer's answer on to the origins; released messages go to another consumer."""
         held = self._outstanding.get(consumer, {})
         answers: dict[Origin, list[int]] = {}
+        returned = outcome in RETURNED
+        take, take_origin = held.pop, self._origins.pop
+        current: Origin | None = None
+        tokens: list[int] = []
         for position in range(first, last + 1):
-            stored = held.pop(position, None)
+            stored = take(position, None)
             if stored is None:
                 continue
-            if outcome in RETURNED:
+            if returned:
                 self._return(position, stored)
                 continue
-            origin, token = self._origins.pop(position, (None, 0))
+            origin, token = take_origin(position, _NOBODY)
+            if origin is not current and origin is not None:
+                current, tokens = origin, answers.setdefault(origin, [])
             if origin is not None:
-                answers.setdefault(origin, []).append(token)
+                tokens.append(token)
         for origin, tokens in answers.items():
             if outcome is Outcome.ACCEPTED:
                 self._figures.acknowledged += len(tokens)
@@ -88,7 +95,7 @@ class AnycastGroup:
             else:
                 self._figures.refused += len(tokens)
                 origin.refused(tokens, Refusal.REJECTED)
-        if outcome in RETURNED:
+        if returned:
             self.pump()
 
     def join(self, consumer: Consumer) -> None:
