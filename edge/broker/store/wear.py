@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -155,8 +156,16 @@ def write(connection: sqlite3.Connection, totals: Totals) -> None:
 
 
 def load(connection: sqlite3.Connection) -> list[Totals]:
-    """What the store has, oldest first. Raises sqlite3.Error."""
-    return [Totals._make(row) for row in connection.execute(_SELECT)]
+    """What the store has, oldest first, without rows a rotten page gives other types: they are figures, and no reason
+    to keep a gateway from serving. Raises sqlite3.Error."""
+    rows = (Totals._make(row) for row in connection.execute(_SELECT))
+    return [row for row in rows if _sound(row)]
+
+
+def _sound(row: Totals) -> bool:
+    """It has the types and the range of totals."""
+    seconds, *counts = row
+    return isinstance(seconds, float) and 0 <= seconds < inf and all(isinstance(n, int) and n >= 0 for n in counts)
 
 
 def _since(first: int | None, now: int | None) -> int:

@@ -217,3 +217,12 @@ class TestStore:
         with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
             connection.execute("DROP TABLE wear")
         assert self.rows(tmp_path) == []
+
+
+@pytest.mark.parametrize("seconds", [None, "1.5", b"1", -1.0, float("inf")])
+def test_a_rotten_row_is_passed_over(seconds: object) -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE wear (hour, seconds, payload_bytes, process_bytes, device_bytes)")
+        sound = Totals(3_700.5, 10, 20, 30)
+        connection.executemany("INSERT INTO wear VALUES (?, ?, ?, ?, ?)", [(0, seconds, 1, 2, 3), (1, *sound)])
+        assert wear.load(connection) == [sound]
