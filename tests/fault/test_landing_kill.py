@@ -70,11 +70,13 @@ def life(directory: Path, seed: int, start: int, alive_s: float | None) -> tuple
     far, last = start, "start"
     killer: threading.Timer | None = None
     for line in process.stdout:
+        if not line.endswith("\n"):
+            break  # the kill tore it
         word, *rest = line.split()
         if word == "up" and alive_s is not None:
             killer = threading.Timer(alive_s, process.send_signal, (signal.SIGKILL,))
             killer.start()
-        elif word == "acknowledged" and line.endswith("\n"):
+        elif word == "acknowledged":
             far, last = int(rest[0]), word
         elif word == "step":
             last = rest[0]

@@ -94,6 +94,10 @@ class GroupingStore(Tails, ABC):
     def _commit(self, group: Group) -> None:
         """Start making `group` durable; sets `outcome` and `done`, then posts `_finish`. Raises StoreError."""
 
+    def _last_words(self) -> bool:
+        """True when the medium has something to say in the last commit, whatever else it holds."""
+        return False
+
     @abstractmethod
     def _stop(self) -> None:
         """Release the medium."""
@@ -274,7 +278,7 @@ class GroupingStore(Tails, ABC):
         self._closing = True  # what `on_commit` flushes from here on is in the last group
         self._wait()
         waiting = self._urgent or self._runs or self._waiting() or self._tails
-        if waiting or self._uncounted or self._uncounted_logs:
+        if waiting or self._uncounted or self._uncounted_logs or self._last_words():
             self._start(self._clock(), due=True, last=True)
             self._wait()
         self._closed = True

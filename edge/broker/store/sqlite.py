@@ -116,7 +116,6 @@ class SqliteStore(GroupingStore):
         self._meter: wear.Meter
         self._wear: wear.Totals | None = None
         """On its way to the medium."""
-        self._closing = False
 
     @property
     def commits(self) -> Histogram:
@@ -128,9 +127,8 @@ class SqliteStore(GroupingStore):
         """What was written until now, and until the end of earlier hours of running."""
         return self._meter.totals(), self._meter.rows
 
-    def close(self) -> None:
-        self._closing = True
-        super().close()
+    def _last_words(self) -> bool:
+        return self._meter.untold
 
     # --- reading ----------------------------------------------------------------------------------------------
 

@@ -115,6 +115,7 @@ class Meter:
         """Of bodies committed since; whoever commits adds to it."""
         self.rows = list(rows)
         """Totals as the store has them."""
+        self._told_bytes = 0
         self._base = rows[-1] if rows else Totals()
         self._read = read
         self._clock = clock
@@ -135,9 +136,15 @@ class Meter:
         """The store has not been told for PERSIST_S."""
         return self._clock() >= self._kept_at + PERSIST_S
 
+    @property
+    def untold(self) -> bool:
+        """Messages were committed that the store's totals do not count."""
+        return self.payload_bytes != self._told_bytes
+
     def kept(self, totals: Totals) -> None:
         """The store has these."""
         self._kept_at = self._clock()
+        self._told_bytes = self.payload_bytes
         if self.rows and hour_of(self.rows[-1]) == hour_of(totals):
             self.rows.pop()
         self.rows.append(totals)

@@ -10,7 +10,7 @@ from edge.broker.mqtt import handshake, packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.properties import NONE, PROPERTIES, Properties
 from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType
+from edge.broker.mqtt.wire import PacketType, is_text
 
 versions = st.sampled_from((3, 4, 5))
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)
@@ -80,6 +80,11 @@ def wills(version: int) -> st.SearchStrategy[packets.WillMessage]:
     return st.builds(packets.WillMessage, names, blobs, qos, st.booleans(), properties(PacketType.WILL, version))
 
 
+def _is_what_it_says(will: packets.WillMessage) -> bool:
+    """Refused otherwise: the payload is text where it is said to be."""
+    return will.properties.payload_format_indicator != 1 or is_text(will.payload)
+
+
 @st.composite
 def connects(draw: st.DrawFn, version: int, *, acceptable: bool = False) -> packets.Connect:
     clean_start = draw(st.booleans())
@@ -89,6 +94,7 @@ def connects(draw: st.DrawFn, version: int, *, acceptable: bool = False) -> pack
     # A client that takes small packets only is left by the server as soon as one of ours is larger.
     without = ("authentication_method", "authentication_data", "maximum_packet_size") if acceptable else ()
     block = draw(properties(PacketType.CONNECT, version, without=without))
+    will = draw(st.none() | (wills(version).filter(_is_what_it_says) if acceptable else wills(version)))
     if block.authentication_method is None and block.authentication_data is not None:
         block = Properties(authentication_method="m", authentication_data=block.authentication_data)
     return packets.Connect(
@@ -98,7 +104,7 @@ def connects(draw: st.DrawFn, version: int, *, acceptable: bool = False) -> pack
         draw(two),
         username,
         password,
-        draw(st.none() | wills(version)),
+        will,
         block,
     )
 

@@ -188,6 +188,16 @@ class TestStore:
             assert kept.payload_bytes >= 400 * restarts
         rig.store.close()
 
+    def test_closing_tells_it_also_when_all_else_was_told(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1))
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        self.publish(rig, log, 2)
+        assert self.rows(tmp_path) == []
+        rig.store.close()
+        (kept,) = self.rows(tmp_path)
+        assert kept.payload_bytes == 200
+
     def test_hours_that_are_long_ago_go(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         log = rig.store.log("a")
