@@ -105,3 +105,27 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
         assert len(lost) == positions > 0
         assert not set(landed) & set(lost)
         wait_until(lambda: verified(path) == (0, 0), timeout_s=30, what="the damaged segment is gone", every_s=0.5)
+
+
+def test_its_first_page_is_gone(tmp_path: Path) -> None:
+    """Everything is there after the repair: the gateway delivers it, each message once and under its own name."""
+    port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
+    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+    gateway = edge(tmp_path, "gw1", *uplink)
+    with gateway, Client(gateway, "d") as client:
+        publish(client)
+        assert gateway.stop() == 0
+    with path.open("r+b") as file:
+        file.write(bytes(4096))
+    assert verified(path)[0] == 4
+    command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert f"kept: {SENT} messages" in said
+    assert "repaired, verified" in said
+    expected = {(f"load/{number % 3}", number // 3) for number in range(SENT + 3)}
+    with gateway, Client(gateway, "d") as client, hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+        for number in range(SENT, SENT + 3):
+            client.publish(f"load/{number % 3}", b"%d" % number, 1)
+        wait_until(lambda: expected <= set(names(lake)[0]), timeout_s=60, what="everything is in the lake")
+    landed, lost = names(lake)
+    assert (sorted(landed), lost) == (sorted(expected), [])

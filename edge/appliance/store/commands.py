@@ -138,8 +138,9 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
 def repair(data: Path, yes: bool, as_json: bool) -> None:
     """Make a sound store of a damaged one: everything that passes its checks is kept, the loss ledger has the rest.
 
-    The gateway must be stopped, and there must be room for two copies. The damaged file is kept beside the new one. A
-    new epoch begins where the sequences given last are not known any more. Exit code 4 while the store stays damaged.
+    The gateway must be stopped, and there must be room for two copies; for three where the messages have to be looked
+    for in every page. The damaged file is kept beside the new one. A new epoch begins where the sequences given last
+    are not known any more. Exit code 4 while the store stays damaged.
     """
     from edge.broker.store.repair import repair as repair_store
     from edge.broker.store.sqlite import REPAIRED_NAME

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 import time
 import uuid
@@ -22,7 +21,7 @@ import msgspec
 
 from bridge.message import Stored
 from edge.broker.ranges import Ranges
-from edge.broker.store import epochs, schema, segment
+from edge.broker.store import epochs, schema, segment, snapshot
 from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
@@ -35,6 +34,7 @@ from edge.broker.store.progress import Progress
 from edge.broker.store.salvage import Salvage
 from edge.broker.store.segment import Row
 from edge.broker.store.shortfall import LogShort
+from edge.broker.store.snapshot import Snapshot
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
 from edge.broker.store.tail import MEMORY, unpack_mark
 from edge.broker.store.verification import GAPS, gaps_in
@@ -84,8 +84,9 @@ def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda
 
     `told` is called with (bytes gone through, bytes of the file).
 
-    Needs room for two copies of the store. Interrupted at any time, it leaves the damaged store in place, or the new
-    one, or a state that only a repair opens, and finishes.
+    Needs room for two copies of the store, for three where the messages have to be looked for in every page.
+    Interrupted at any time, it leaves the damaged store in place, or the new one, or a state that only a repair opens,
+    and finishes.
     """
     lock = DirectoryLock(data)
     try:
@@ -94,9 +95,10 @@ def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda
             return Mended(notes=["an earlier repair was interrupted and is complete now"], damaged_copy=kept)
         copy, fresh = data / f"{FILE_NAME}.salvage", data / f"{FILE_NAME}.repairing"
         try:
-            _snapshot(data / FILE_NAME, copy)
-            with contextlib.closing(Salvage(copy)) as salvage:
-                mended = _Repair(salvage, fresh, lambda done: told(done, copy.stat().st_size)).run()
+            size = (data / FILE_NAME).stat().st_size
+            taken = snapshot.take(data / FILE_NAME, copy, lambda done: told(done, size))
+            with contextlib.closing(Salvage(copy, taken.searched)) as salvage:
+                mended = _Repair(salvage, fresh, lambda done: told(done, size)).run(taken)
             if write:
                 _sync(fresh)
                 fresh.replace(data / REPAIRED_NAME)
@@ -107,24 +109,10 @@ def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda
             return mended
         finally:
             for path in (copy, fresh):
-                for suffix in ("", "-wal", "-shm", "-journal"):
+                for suffix in ("", "-wal", "-shm", "-journal", *(f"-{name}" for name in snapshot.SCRATCH)):
                     path.with_name(path.name + suffix).unlink(missing_ok=True)
     finally:
         lock.release()
-
-
-def _snapshot(path: Path, copy: Path) -> None:
-    """The file with what its log holds, page by page: nothing is looked into. Of a file without a head only itself."""
-    os.close(os.open(copy, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
-    try:
-        address = f"{path.resolve().as_uri()}?mode=ro"
-        with (
-            contextlib.closing(sqlite3.connect(address, uri=True)) as source,
-            contextlib.closing(sqlite3.connect(copy)) as target,
-        ):
-            source.backup(target)
-    except sqlite3.Error:
-        shutil.copyfile(path, copy)
 
 
 def _sync(path: Path) -> None:
@@ -188,7 +176,7 @@ class _Repair:
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
 
-    def run(self) -> Mended:
+    def run(self, taken: Snapshot) -> Mended:
         """Write the fresh file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
@@ -196,6 +184,8 @@ class _Repair:
             out.execute("PRAGMA synchronous = OFF")  # synced as a whole before it takes its place
             schema.prepare(out)
             out.execute("BEGIN")
+            for note in taken.notes:
+                self._note(note, unknown=taken.searched is not None)
             meta = dict(self._salvage.rows("meta", {"key": str, "value": str})[0])
             self._known = set(gaps_in(meta.get(GAPS)))
             logs = self._logs()

@@ -25,8 +25,11 @@ _RANGE: Final = f"{SELECT} WHERE key >= ? AND key <= ? ORDER BY key"
 class Salvage:
     """A copy nobody else has open; errors of SQLite end a walk, and the next one begins behind them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, segments: Path | None = None) -> None:
+        """`segments`: a database that has the messages, where `path` has no table of them."""
         self._connection = sqlite3.connect(path, isolation_level=None)
+        if segments is not None:
+            self._connection.execute("ATTACH ? AS searched", (str(segments),))
         self._connection.text_factory = _text
         for pragma in ("query_only = ON", "cell_size_check = OFF", "temp_store = MEMORY"):
             with contextlib.suppress(sqlite3.Error):

@@ -1,0 +1,220 @@
+"""The first page is torn or rotten: every other page is there, and so is every message, and the gateway goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.store import schema, segment
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import sqlite_rig
+from tests.fault.test_store_repair import Lost, mend, messages
+from tests.support.stores import AT, QUEUE, Made, change, key, make
+
+PAGES = (1024, 4096)
+LARGE = (500, 3_000, 90_000, 1_500_000)
+"""Bodies: in a page, larger than any, a segment of many pages, larger than any segment."""
+
+
+@pytest.fixture(params=PAGES)
+def size(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+def add_large(data: Path, *, crash_to: Path | None = None) -> None:
+    """Messages that do not fit into a page; a copy of the files as they are then, the log included."""
+    rig = sqlite_rig(data)
+    dice = random.Random(1)
+    for number, count in enumerate(LARGE):
+        rig.store.append(rig.store.log(QUEUE), Run("jobs", "d", 1, b"", [dice.randbytes(count)], AT + number))
+        rig.commit()
+    if crash_to is not None:
+        shutil.copytree(data, crash_to)
+    rig.store.close()
+
+
+def stored(data: Path, size: int) -> Made:
+    """A closed store with small and large messages."""
+    made = make(data, 60, limits=Limits(page_bytes=size))
+    add_large(data)
+    return made._replace(messages=made.messages + len(LARGE))
+
+
+def zeroed(path: Path, size: int, _: bytes) -> None:
+    write(path, bytes(size))
+
+
+def ruined(path: Path, size: int, _: bytes) -> None:
+    write(path, random.Random(2).randbytes(size))
+
+
+def half_zeroed(path: Path, _size: int, _: bytes) -> None:
+    write(path, bytes(512))
+
+
+def half_of_before(path: Path, _size: int, before: bytes) -> None:
+    write(path, before[:512])
+
+
+def second_half_ruined(path: Path, size: int, _: bytes) -> None:
+    write(path, random.Random(3).randbytes(size - 512), 512)
+
+
+def other_size(path: Path, _size: int, _: bytes) -> None:
+    write(path, (2048).to_bytes(2), 16)
+
+
+WAYS = (other_size, zeroed, ruined, half_zeroed, half_of_before, second_half_ruined)
+Way = Callable[[Path, int, bytes], None]
+
+
+def write(path: Path, content: bytes, offset: int = 0) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def page_size_of(path: Path) -> int:
+    return int.from_bytes(path.read_bytes()[16:18])
+
+
+def logged_pages(path: Path, size: int) -> list[int]:
+    """Pages that the log of a store has."""
+    log = path.with_name(path.name + "-wal").read_bytes()
+    return [struct.unpack_from(">I", log, at)[0] for at in range(32, len(log), size + 24)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
+    data = tmp_path / "data"
+    made = make(data, 6, limits=Limits(page_bytes=size))
+    before = made.path.read_bytes()[:size]
+    shutil.rmtree(data)
+    made = stored(data, size)
+    expected = messages(data)
+    assert len(expected) == made.messages
+    epoch = made.epoch
+    way(made.path, size, before)
+    if way is not half_of_before:  # that one may be read, only not what came after it
+        assert verify(made.path).damaged
+    done = mend(made)
+    assert (done.messages, done.lost_messages, done.epoch, done.new_epoch) == (made.messages, 0, epoch, False)
+    assert messages(data) == expected
+    assert Lost(data).rows == []
+    assert page_size_of(made.path) == size
+    with contextlib.closing(SqliteStore.open(data, post=lambda _: None)) as store:
+        assert {(cursor.name, cursor.position) for cursor in store.cursors()} >= {("queue", 55)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) -> None:
+    """A cut while page 1 was moved from the log into the file: the log is still there, and counts."""
+    data, first = tmp_path / "data", tmp_path / "first"
+    make(first, 60, limits=Limits(page_bytes=size))
+    add_large(first, crash_to=data)
+    made = Made(data / FILE_NAME, "", 0)
+    assert 1 in logged_pages(made.path, size)
+    shutil.copytree(data, tmp_path / "sound")
+    expected = messages(tmp_path / "sound")
+    way(made.path, size, made.path.read_bytes())
+    shutil.copytree(data, tmp_path / "again")
+    assert messages(data) == expected  # opened as ever
+    done = mend(Made(tmp_path / "again" / FILE_NAME, "", 0))
+    assert (done.messages, done.new_epoch) == (len(expected), False)
+    assert messages(tmp_path / "again") == expected
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_log_without_the_page_is_kept(tmp_path: Path, size: int, way: Way) -> None:
+    data = tmp_path / "data"
+    source = stored(tmp_path / "source", size)
+    expected = messages(source.path.parent)
+    with contextlib.closing(sqlite3.connect(source.path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        connection.execute("UPDATE state SET value = x'77' WHERE kind = 'session'")
+        shutil.copytree(source.path.parent, data)
+    made = source._replace(path=data / FILE_NAME)
+    pages = logged_pages(made.path, size)
+    assert pages
+    assert 1 not in pages
+    way(made.path, size, made.path.read_bytes())
+    done = mend(made)
+    assert (done.messages, done.lost_messages, done.new_epoch) == (made.messages, 0, False)
+    with contextlib.closing(sqlite3.connect(made.path)) as connection:
+        assert connection.execute("SELECT value FROM state WHERE kind = 'session'").fetchall() == [(b"\x77",)]
+    assert messages(data) == expected
+
+
+def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
+    """Its later tables begin behind the messages it had: in small pages the schema's other pages say where."""
+    data = tmp_path / "data"
+    data.mkdir()
+    run = segment.Stored(0, 0, Run("jobs", "d", 1, b"", [os.urandom(20_000)], AT))
+    with contextlib.closing(sqlite3.connect(data / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {size}")
+        schema.prepare(connection, schema.MIGRATIONS[:1], 1)
+        connection.execute("INSERT INTO log VALUES (1, 'queue jobs', 0, 1, 20000)")
+        connection.execute("INSERT INTO address VALUES ('jobs', 1)")
+        connection.execute("INSERT INTO boot VALUES (1, 'b', 0)")
+        connection.execute(segment.INSERT, segment.encode(key(1, 0), 1, 0, [run]))
+    rig = sqlite_rig(data)
+    rig.store.open_cursor("queue", rig.store.log(QUEUE), 0)
+    rig.settle()
+    rig.store.close()
+    add_large(data)
+    expected = messages(data)
+    change(data / FILE_NAME, "INSERT INTO ledger VALUES (1, 'queue', 'x', 0, 1, 2, 2, 'expired', 5)")
+    zeroed(data / FILE_NAME, size, b"")
+    done = mend(Made(data / FILE_NAME, "", 0))
+    assert (done.messages, done.lost_messages) == (1 + len(LARGE), 0)
+    assert messages(data) == expected
+    with contextlib.closing(sqlite3.connect(data / FILE_NAME)) as connection:
+        kept = connection.execute("SELECT address FROM ledger").fetchall()
+    if size == 1024:
+        assert kept == [("x",)]
+    else:
+        assert kept == [("x",)] or "table ledger is damaged: 0 of its rows are kept" in done.notes
+
+
+def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
+    """Somebody packed the file with a tool: the messages are found by going through every page."""
+    made = stored(tmp_path / "data", size)
+    change(made.path, "DELETE FROM segment WHERE key = ?", key(1, 0))  # none: it was acknowledged
+    expected = messages(made.path.parent)
+    with contextlib.closing(sqlite3.connect(made.path, isolation_level=None)) as connection:
+        connection.execute("VACUUM")
+    zeroed(made.path, size, b"")
+    done = mend(made)
+    assert done.messages == made.messages
+    assert messages(made.path.parent) == expected
+
+
+def test_what_was_acknowledged_does_not_come_back(tmp_path: Path, size: int) -> None:
+    """Free pages still hold it; a search through all pages must know."""
+    made = stored(tmp_path / "data", size)
+    rig = sqlite_rig(made.path.parent)
+    (cursor,) = (cursor for cursor in rig.store.cursors() if cursor.name == "queue")
+    rig.store.acknowledge(cursor.cursor, 0, 299)
+    rig.settle()
+    rig.store.close()
+    expected = messages(made.path.parent)
+    assert not {("jobs", number) for number in range(290)} & expected.keys()
+    with contextlib.closing(sqlite3.connect(made.path)) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'segment'").fetchone()
+    write(made.path, b"\xff" * size, (root - 1) * size)
+    zeroed(made.path, size, b"")
+    done = mend(made)
+    assert done.new_epoch
+    assert messages(made.path.parent) == expected
+    assert done.lost_messages == 0
