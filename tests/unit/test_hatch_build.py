@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,12 @@ class TestBuild:
         (checkout / hatch_build.SOURCE).write_text("int unused(int x) { int y; return 0; }\n")
         with pytest.raises(hatch_build.CompileError, match="unused"):
             hatch_build.compile_loops(checkout)
+
+    @needs_compiler
+    def test_no_compiler_warns(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Here a warning is an error; where it is installed a newer compiler's may not be."""
+        monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Werror")
+        assert hatch_build.compile_loops(checkout).exists()
 
     def test_engine_and_build_name_it_alike(self) -> None:
         assert hatch_build.library_path(ROOT) == compiled.library_path()
