@@ -82,8 +82,8 @@ class TestBuild:
 
     @needs_compiler
     def test_source_with_a_fault_is_an_error(self, checkout: Path) -> None:
-        (checkout / hatch_build.SOURCE).write_text("int unused(int x) { int y; return 0; }\n")
-        with pytest.raises(hatch_build.CompileError, match="unused"):
+        (checkout / hatch_build.SOURCE).write_text("int fault(int x) { return y; }\n")
+        with pytest.raises(hatch_build.CompileError, match="undeclared"):
             hatch_build.compile_loops(checkout)
 
     @needs_compiler
