@@ -1,4 +1,4 @@
-"""The commands that change a store: `import`, `purge`, `migrate`, `repair`. The gateway has to be stopped."""
+"""The commands that change a store: `import`, `purge`, `migrate`, `repair`, `new-epoch`. The gateway has to be off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import click
 import msgspec
 
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.store.shared import data_option, explained, json_option, progress, selection_of, size, store_path
+from edge.appliance.store.shared import (
+    data_option,
+    explained,
+    is_running,
+    json_option,
+    progress,
+    selection_of,
+    size,
+    store_path,
+)
 
 
 @click.command("import")
@@ -179,5 +188,40 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
         click.echo(f"repaired, verified; the store as it was: {done.damaged_copy}")
 
 
-COMMANDS: Final = (import_, purge, migrate, repair)
+@click.command("new-epoch")
+@data_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
+    """Say that this store is an older copy that was put back, where no hub can tell.
+
+    A message's name is (epoch, address, sequence). The copy would give the sequences again that its successor gave
+    after the copy was made. Under a new epoch no name comes twice: sequences go on, what is in the store keeps its
+    names, what comes next has new ones. Do it before the gateway starts on the copy; what was stored since then keeps
+    its names. A Waypost hub notices a copy by itself. The gateway must be stopped. Says what it means, and asks.
+    """
+    from edge.appliance.store.offline import offline
+    from edge.broker.store.inspection import Inspection
+
+    if as_json and not yes:
+        raise click.UsageError("--json asks nothing: it needs --yes")
+    if is_running(data):
+        raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
+    with explained(), Inspection.open(store_path(data)) as inspection:
+        before = inspection.epochs(inspection.meta("epoch") or "").current
+    if not as_json:
+        click.echo(f"epoch {before}: messages in the store keep it, new ones get another")
+        click.echo("whoever reads them by (epoch, address, sequence) takes what comes next for new, rightly or not")
+    if not yes:
+        click.confirm("Begin a new epoch?", abort=True)
+    with explained(), offline(data) as opened:
+        opened.store.begin_epoch()
+        after = opened.store.epochs.current
+    if as_json:
+        click.echo(msgspec.json.encode({"before": before, "after": after}))
+    else:
+        click.echo(f"epoch {after} from now on")
+
+
+COMMANDS: Final = (import_, purge, migrate, repair, new_epoch)
 """For the group in `cli`."""

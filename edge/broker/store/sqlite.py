@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -248,13 +248,20 @@ class SqliteStore(GroupingStore):
         return self._openings
 
     def fork(self, shared: str) -> None:
+        self._fork(lambda: self._ends_after(shared), "the hub knows of a later opening")
+
+    def begin_epoch(self) -> None:
+        """What comes from now on is of a new epoch, as somebody knows that this is an older copy. Raises StoreError."""
+        self._fork(dict, "by command")
+
+    def _fork(self, ends: Callable[[], Mapping[int, int]], why: str) -> None:
         try:
             starts = dict(self.sequences())
-            for log, end in self._ends_after(shared).items():
+            for log, end in ends().items():
                 for address, sequence in self._appended_since(log, end):
                     starts[address] = min(starts.get(address, sequence), sequence)
             with contextlib.closing(_connect_writer(self._path, self._limits)) as connection:
-                self._begin_epoch(connection, starts, "the hub knows of a later opening")
+                self._begin_epoch(connection, starts, why)
         except sqlite3.Error as error:
             raise meaning(error, "beginning a new epoch") from error
         except ValueError as error:

@@ -1,7 +1,9 @@
-"""`waypost store import | purge | migrate` on stopped gateways' stores: exact, accounted for, and safe to repeat."""
+"""`waypost store import | purge | migrate | new-epoch` on stopped stores: exact, accounted for, and safe to repeat."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sqlite3
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import sqlite_utils
 
+from bridge.message import Run
 from edge.appliance.configuration.effective import development
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
@@ -19,7 +22,7 @@ from edge.broker.store.contract import StoreError
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.verification import verify
 from tests.contract.store.rig import sqlite_rig
-from tests.support.stores import FORWARDER, Made, change, make
+from tests.support.stores import AT, FORWARDER, Made, change, make
 
 
 @pytest.fixture
@@ -245,6 +248,55 @@ class TestMigrate:
         change(made.path, "PRAGMA user_version = 99")
         assert command("migrate", made.path.parent, "--yes") == Exit.FAILED
         assert "newer program" in capsys.readouterr().err
+
+
+class TestNewEpoch:
+    def test_no_name_comes_twice(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        data = made.path.parent
+        assert command("new-epoch", data, "--yes", "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["before"] == made.epoch
+        assert document["after"] != made.epoch
+        rig = sqlite_rig(data)
+        log = rig.store.log("queue jobs")
+        for address in ("jobs", "first/seen"):
+            rig.store.append(log, Run(address, "d", 1, b"", [b"new"], AT))
+        rig.commit()
+        assert {("jobs", 201), ("first/seen", 1)} <= set(rig.store.sequences())
+        assert rig.store.epochs.current == document["after"]
+        assert list(rig.store.epochs.parts("jobs", 199, 200)) == [(made.epoch, 199, 199), (document["after"], 200, 200)]
+        assert rig.store.epochs.of("first/seen", 0) == document["after"]
+        rig.store.close()
+        assert verify(made.path).findings == []
+
+    def test_again(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        assert command("new-epoch", made.path.parent, "--yes", "--json") == 0
+        first = json.loads(capsys.readouterr().out)["after"]
+        assert command("new-epoch", made.path.parent, "--yes") == 0
+        out = capsys.readouterr().out
+        assert f"epoch {first}: messages in the store keep it" in out
+        assert verify(made.path).findings == []
+        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+            assert [part[0] for part in store.epochs.parts("jobs", 199, 200)] == [made.epoch, store.epochs.current]
+
+    def test_it_asks(self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        before = made.path.read_bytes()
+        monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+        assert command("new-epoch", made.path.parent) != 0
+        assert "what comes next" in capsys.readouterr().out
+        assert command("new-epoch", made.path.parent, "--json") == Exit.USAGE
+        assert made.path.read_bytes() == before
+
+    def test_not_while_the_gateway_runs(self, made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+        rig = sqlite_rig(made.path.parent)
+        assert command("new-epoch", made.path.parent, "--yes") == Exit.FAILED
+        assert "stop the gateway" in capsys.readouterr().err
+        assert rig.store.epochs.current == made.epoch
+        rig.store.close()
+
+    def test_a_store_has_to_be_there(self, tmp_path: Path) -> None:
+        assert command("new-epoch", tmp_path / "none", "--yes") == Exit.USAGE
+        assert not (tmp_path / "none").exists()
 
 
 def test_a_line_has_to_have_an_address() -> None:
