@@ -227,7 +227,7 @@ class _Verification:
         if not self._full or self._holes or self._known_gaps:
             return  # what is missing is told as positions already
         for address, seen in self._seen.items():
-            if address in self._elsewhere or address in self._unsteady:
+            if address in self._elsewhere or address in self._unsteady or self._may_have_moved(address):
                 continue
             pairs = list(seen)
             ends = [last + 1 for _, last in pairs]
@@ -236,6 +236,11 @@ class _Verification:
                 if first < after and not self._given_up(address, first, after - 1):
                     what = f"sequences {first} to {after - 1} are in no log and not in the ledger"
                     yield Finding("sequences-missing", f"address {address!r}", what)
+
+    def _may_have_moved(self, address: str) -> bool:
+        """Another log has let messages go: configured differently for a while, the address may have been in there."""
+        home = self._home.get(address)
+        return any(log.first > 0 for log in self._logs if log.log != home)
 
     # --- one log ----------------------------------------------------------------------------------------------
 

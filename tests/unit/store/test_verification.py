@@ -10,6 +10,7 @@ from edge.broker.store.contract import StoreDamaged, StoreInaccessible
 from edge.broker.store.limits import FINDINGS_MAX, Limits
 from edge.broker.store.sqlite import SqliteStore
 from edge.broker.store.verification import Depth, Finding, Report, verify
+from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import Made, change, key, make, rot
 
 
@@ -53,6 +54,18 @@ class TestSound:
 
     def test_an_empty_store(self, tmp_path: Path) -> None:
         SqliteStore.open(tmp_path, post=lambda _: None).close()
+        assert verify(tmp_path / "store.sqlite").findings == []
+
+    def test_an_address_that_was_in_another_log_for_a_while(self, tmp_path: Path) -> None:
+        rig = sqlite_rig(tmp_path)
+        kept, read = rig.store.log("kept"), rig.store.log("read")
+        rig.store.open_cursor("absent", kept, 0)
+        cursor = rig.store.open_cursor("reader", read, 0)
+        for log in (kept, read, read):
+            rig.store.append(log, run_of(b"x", address="p"))
+            rig.commit()
+        rig.store.acknowledge(cursor, 0, 1)
+        rig.store.close()
         assert verify(tmp_path / "store.sqlite").findings == []
 
     def test_a_newer_schema_is_a_note(self, made: Made) -> None:
