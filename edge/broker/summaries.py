@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from bridge.amqp_values import DecodeError, Symbol, Ulong, encode
+from bridge.amqp_values import Symbol, Ulong, encode
 from bridge.message import AMQP, Run
 from edge.broker.amqp.annotations import merged
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import decode_run, encode_run
-from edge.broker.readings import NUMBER_MAX, is_number, reading, rewritten
+from edge.broker.readings import NUMBER_MAX, Reading, is_number, reading, rewritten
 
 PROPERTY: Final = "x-opt-waypost-thinned"
 """User property or annotation of a summary; its value is the number of messages it stands for."""
@@ -59,6 +59,7 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
         found = reading(run, body)
         if found is None:
             return None
+        last = found
         document = dict(found.document) if isinstance(found.document, dict) else {"": found.document}
         before = document.pop(MEMBER, None)
         part = _part(before) if before is not None else _own(document)
@@ -81,16 +82,13 @@ def summarise(messages: Sequence[tuple[Run, bytes]]) -> Run | None:
         "mean": {path: total / many for path, (total, many) in sums.items()},
     }
     try:
-        return _whole(*messages[-1], document, stands_for)
+        return _whole(*messages[-1], last, document, stands_for)
     except (ValueError, OverflowError, RecursionError):  # JSON can say what cannot be written again
         return None
 
 
-def _whole(run: Run, body: bytes, document: dict[str, Any], count: int) -> Run:
+def _whole(run: Run, body: bytes, found: Reading, document: dict[str, Any], count: int) -> Run:
     """The last message with what it stands for. Raises ValueError, OverflowError or RecursionError."""
-    found = reading(run, body)
-    if found is None:
-        raise DecodeError("no reading")
     whole, properties = rewritten(run, body, found, document, MEMBER), run.properties
     if run.flags & AMQP:
         whole = merged(whole, encode({Symbol(PROPERTY): Ulong(count)}))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from tests.integration.test_gateway_clients import Client
+from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
 RESOURCES = """
@@ -33,11 +32,6 @@ def given_up(ledger: list[dict[str, Any]]) -> list[int]:
 
 def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
     lake, port = tmp_path / "hub" / "lake", free_port()
-
-    def rows(table: str) -> list[dict[str, Any]]:
-        found = lake / table
-        return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
-
     (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
     arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "gateway.yaml"))
     sent = 150
@@ -50,13 +44,13 @@ def test_every_sequence_is_there_or_explained(tmp_path: Path) -> None:
         client.publish("plant/7", b"newest", 1)
         with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
             wait_until(
-                lambda: landed(rows("telemetry")) | set(given_up(rows("ledger"))) == set(range(sent + 1)),
+                lambda: landed(rows(lake, "telemetry")) | set(given_up(rows(lake, "ledger"))) == set(range(sent + 1)),
                 timeout_s=60,
                 what="every sequence is in the lake or explained",
             )
-    assert not landed(rows("telemetry")) & set(given_up(rows("ledger")))
-    assert 40 <= len(landed(rows("telemetry"))) <= 51
-    ledger = rows("ledger")
+    assert not landed(rows(lake, "telemetry")) & set(given_up(rows(lake, "ledger")))
+    assert 40 <= len(landed(rows(lake, "telemetry"))) <= 51
+    ledger = rows(lake, "ledger")
     assert {(entry["gateway"], entry["address"], entry["reason"]) for entry in ledger} == {
         ("gw1", "plant/7", "evicted")
     }

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.verification import verify
 from tests.integration.test_gateway_clients import Client
+from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, hub, wait_until
 
 RESOURCES = """
@@ -46,8 +46,7 @@ class Gateway:
         return hub(self.folder, f"--amqp=127.0.0.1:{self.hub_port}")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found = self.folder / "hub" / "lake" / table
-        return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
+        return rows(self.folder / "hub" / "lake", table)
 
     def ask(self, statement: str) -> list[Any]:
         connection = sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
+from tests.support.lake import rows
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 
 SENT = 60
@@ -42,8 +42,7 @@ class Fleet:
                 self.acked.append(body)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        found = self.folder / "hub" / "lake" / table
-        return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
+        return rows(self.folder / "hub" / "lake", table)
 
     def bodies(self) -> Counter[bytes]:
         return Counter(row["body"] for row in self.rows("telemetry"))

@@ -7,22 +7,15 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
-
-from deltalake import DeltaTable
 
 from edge.broker.store.limits import POSITION_BITS
 from edge.broker.store.sqlite import FILE_NAME
 from tests.integration.test_gateway_clients import Client
-from tests.support.processes import edge, free_port, hub, wait_until
+from tests.support.lake import rows
+from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 from tests.support.stores import rot
 
 SENT = 200
-
-
-def rows(lake: Path, table: str) -> list[dict[str, Any]]:
-    found = lake / table
-    return list(DeltaTable(found).to_pyarrow_table().to_pylist()) if found.exists() else []
 
 
 def names(lake: Path) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
@@ -53,18 +46,19 @@ def verified(path: Path) -> tuple[int, int]:
     return done.returncode, sum(entry["last"] + 1 - entry["first"] for entry in findings)
 
 
-def publish(client: Client) -> None:
-    for number in range(SENT):
-        client.publish(f"load/{number % 3}", b"%d" % number, 1)
+def filled(folder: Path, hub_port: int) -> Waypost:
+    """A gateway that was stopped with messages its hub, which was away, has not had."""
+    gateway = edge(folder, "gw1", f"--hub=amqp://127.0.0.1:{hub_port}", "--gateway=gw1", "--forward=load/#")
+    with gateway, Client(gateway, "d") as client:
+        for number in range(SENT):
+            client.publish(f"load/{number % 3}", b"%d" % number, 1)
+        assert gateway.stop() == 0
+    return gateway
 
 
 def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
-    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
-    gateway = edge(tmp_path, "gw1", *uplink)
-    with gateway, Client(gateway, "d") as client:
-        publish(client)
-        assert gateway.stop() == 0
+    gateway = filled(tmp_path, port)
     rot(path, *largest(path))
     command = [sys.executable, "-m", "edge.appliance.main", "store", "repair", "--data", str(path.parent), "--yes"]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.count("repaired, verified") == 1
@@ -84,11 +78,7 @@ def test_repaired_it_serves_and_forwards(tmp_path: Path) -> None:
 
 def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
-    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
-    gateway = edge(tmp_path, "gw1", *uplink)
-    with gateway, Client(gateway, "d") as client:
-        publish(client)
-        assert gateway.stop() == 0
+    gateway = filled(tmp_path, port)
     expected = {(f"load/{number % 3}", number // 3) for number in range(SENT)}
     with gateway:
         rot(path, *largest(path))
@@ -110,11 +100,7 @@ def test_it_rots_while_the_gateway_runs(tmp_path: Path) -> None:
 def test_its_first_page_is_gone(tmp_path: Path) -> None:
     """Everything is there after the repair: the gateway delivers it, each message once and under its own name."""
     port, lake, path = free_port(), tmp_path / "hub" / "lake", tmp_path / "gw1" / FILE_NAME
-    uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
-    gateway = edge(tmp_path, "gw1", *uplink)
-    with gateway, Client(gateway, "d") as client:
-        publish(client)
-        assert gateway.stop() == 0
+    gateway = filled(tmp_path, port)
     with path.open("r+b") as file:
         file.write(bytes(4096))
     assert verified(path)[0] == 4

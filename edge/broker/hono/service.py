@@ -66,19 +66,7 @@ class DeviceService:
     ) -> Run:
         """A device's answer to the command with this request identifier. Raises DeviceError."""
         request = self.requests.read(device, identifier)
-        address = self.addresses.response(request.reply)
-        message = messages.response(
-            address,
-            self.tenant.name,
-            device,
-            status=status,
-            correlation=request.correlation,
-            content_type=content_type,
-            body=body,
-            now_ns=self.router.now_ns(),
-        )
-        flags = AMQP | (DURABLE | 1 if qos else 0)
-        return Run(address, device, flags, messages.header(durable=qos > 0), [message])
+        return self._answer(device, request, status, content_type, body, durable=qos > 0)
 
     def _given_up(self, run: Run, reason: Reason) -> None:
         """Tell the application that waits for a response why none comes; of a one-way command only the ledger tells."""
@@ -94,6 +82,14 @@ class DeviceService:
 
     def _tell(self, device: str, request: Request, reason: Reason) -> None:
         status = _REJECTED if reason is Reason.REJECTED else _UNDELIVERED
+        body = json.dumps({"error": reason.value}).encode()
+        run = self._answer(device, request, status, messages.FAILURE_NOTIFICATION, body, durable=True)
+        self.router.publish(Notifier(device), run, ())
+
+    def _answer(
+        self, device: str, request: Request, status: int, content_type: str | None, body: bytes, *, durable: bool
+    ) -> Run:
+        """What the application that made the request is sent."""
         address = self.addresses.response(request.reply)
         message = messages.response(
             address,
@@ -101,12 +97,12 @@ class DeviceService:
             device,
             status=status,
             correlation=request.correlation,
-            content_type=messages.FAILURE_NOTIFICATION,
-            body=json.dumps({"error": reason.value}).encode(),
+            content_type=content_type,
+            body=body,
             now_ns=self.router.now_ns(),
         )
-        run = Run(address, device, AMQP | DURABLE | 1, messages.header(durable=True), [message])
-        self.router.publish(Notifier(device), run, ())
+        flags = AMQP | (DURABLE | 1 if durable else 0)
+        return Run(address, device, flags, messages.header(durable=durable), [message])
 
 
 class Notifier:

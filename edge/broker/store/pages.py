@@ -14,7 +14,6 @@ from edge.broker.store.limits import VALUE_BYTES_MAX
 
 HEAD_BYTES: Final = 100
 """Of the database, in front of page 1."""
-PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 INDEX_NODE, TABLE_NODE, INDEX_LEAF, TABLE_LEAF = 0x02, 0x05, 0x0A, 0x0D
 _NODES: Final = (INDEX_NODE, TABLE_NODE)
 _HEADER: Final = struct.Struct(">BHHHB")

@@ -22,7 +22,6 @@ from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
 from edge.broker.store.pages import (
     HEAD_BYTES,
     INDEX_LEAF,
-    PAGE_SIZES,
     TABLE_LEAF,
     TABLE_NODE,
     Pages,
@@ -30,6 +29,7 @@ from edge.broker.store.pages import (
     values,
 )
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged
+from edge.broker.store.wal import PAGE_SIZES
 
 SEGMENT: Final = "segment"
 SCRATCH: Final = ("searched", "page1")

@@ -226,9 +226,12 @@ class _Verification:
                 yield Finding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
             return  # what is missing is told as positions already
+        letting_go = {log.log for log in self._logs if log.first > 0}
         for address, seen in self._seen.items():
-            if address in self._elsewhere or address in self._unsteady or self._may_have_moved(address):
+            if address in self._elsewhere or address in self._unsteady:
                 continue
+            if len(letting_go) > (self._home.get(address) in letting_go):
+                continue  # configured differently for a while, it may have been in another log that lets messages go
             pairs = list(seen)
             ends = [last + 1 for _, last in pairs]
             starts = [first for first, _ in pairs[1:]] + [max(ends[-1], self._next.get(address, 0))]
@@ -236,11 +239,6 @@ class _Verification:
                 if first < after and not self._given_up(address, first, after - 1):
                     what = f"sequences {first} to {after - 1} are in no log and not in the ledger"
                     yield Finding("sequences-missing", f"address {address!r}", what)
-
-    def _may_have_moved(self, address: str) -> bool:
-        """Another log has let messages go: configured differently for a while, the address may have been in there."""
-        home = self._home.get(address)
-        return any(log.first > 0 for log in self._logs if log.log != home)
 
     # --- one log ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Final
 _HEADER: Final = struct.Struct(">IIIIII")
 """Magic, version, page size, checkpoint number, salts (https://sqlite.org/fileformat2.html section 4.1)."""
 _HEADER_BYTES: Final = 32
-_PAGE_BYTES: Final = tuple(1 << bits for bits in range(9, 17))
+PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 _FRAME: Final = struct.Struct(">IIII")
 """Page, size after commit, salts."""
 _FRAME_BYTES: Final = 24
@@ -34,7 +34,7 @@ def make_durable(database: Path) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         header = os.pread(descriptor, _HEADER_BYTES, 0)
-        if len(header) == _HEADER_BYTES and _HEADER.unpack_from(header)[2] in _PAGE_BYTES:
+        if len(header) == _HEADER_BYTES and _HEADER.unpack_from(header)[2] in PAGE_SIZES:
             _write(descriptor, header, 0)
             size = _rewrite(descriptor, header)  # with any other header SQLite ignores the log
         os.fsync(descriptor)
