@@ -5,6 +5,8 @@ A user is never locked out everywhere: who guesses from one address delays that 
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from edge.broker.limits import (
     FAILURES_KEPT_MAX,
     FAILURES_PER_ADDRESS_MAX,
@@ -41,6 +43,11 @@ class Failures:
             self._counts[key] = (min(count + 1, most), now)
         while len(self._counts) > FAILURES_KEPT_MAX:
             del self._counts[next(iter(self._counts))]
+
+    def forgive(self, users: Set[str]) -> None:
+        """Forget what was counted for these users, wherever it came from: their secrets are others now."""
+        for key in [key for key in self._counts if key[1] and key[1] in users]:
+            del self._counts[key]
 
     def _count(self, key: _Key, most: int, now: float) -> float:
         count, at = self._counts.get(key, (0.0, now))

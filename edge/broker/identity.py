@@ -123,13 +123,16 @@ class Gate:
         return self.mode is Authentication.EXTERNAL and self.bearer is not None
 
     def update(self, snapshot: Snapshot) -> None:
-        """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again)."""
+        """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).
+
+        What a user failed before the change counts no more: a device may knock long before somebody adds it.
+        """
         before, self._users = self._users, snapshot.users
         self._decoy_key = snapshot.decoy_key or self._key
-        for name, user in before.items():
-            now = self._users.get(name)
-            if now is user or now == user:
-                continue
+        changed = {name for name in before.keys() | self._users.keys() if before.get(name) != self._users.get(name)}
+        self._failures.forgive(changed)
+        for name in changed & before.keys():
+            user, now = before[name], self._users.get(name)
             self._known.pop(name, None)
             if now is None or now.rules != user.rules:
                 for grant in list(self._grants.get(name, ())):

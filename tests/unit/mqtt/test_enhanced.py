@@ -154,6 +154,28 @@ class TestScram:
         site.now = 60.0
         opened(site)
 
+    def test_a_user_that_changed_starts_anew_and_the_others_do_not(self, joe: User) -> None:
+        """A device may knock for long before somebody adds it, or gives it the secret it has."""
+        site = Gated()
+        jane = with_secret(new_user("jane"), "other", at_s=NOW)
+        for name in ("joe", "jane", "nobody"):
+            for _ in range(FAILURES_PER_USER_MAX):
+                site.gate.failed("192.0.2.1", name)
+        site.gate.update(Snapshot({"jane": jane}))
+        assert site.gate.too_many_failures("192.0.2.1", "joe")
+        site.gate.update(Snapshot({"joe": joe, "jane": jane}))
+        opened(site)
+        assert site.gate.too_many_failures("192.0.2.1", "nobody")
+        site.gate.failed("192.0.2.1", "jane")
+        assert not site.gate.too_many_failures("192.0.2.1", "jane")
+
+    def test_an_address_stays_slow_whoever_is_added(self, joe: User) -> None:
+        site = Gated()
+        for number in range(FAILURES_PER_ADDRESS_MAX):
+            site.gate.failed("192.0.2.1", f"user{number}")
+        site.gate.update(Snapshot({"joe": joe}))
+        assert site.gate.too_many_failures("192.0.2.1", "joe")
+
 
 class TestGuessedTokens:
     def test_an_address_that_shows_too_many_bad_ones_waits_and_others_do_not(self) -> None:
