@@ -34,6 +34,8 @@ struct control {
     int32_t syncs_failing;                                  /* then so many fail; -1: all */
     int32_t death;                                          /* the sync of any file before which the process ends */
     int32_t refusals;                                       /* calls without room after which there is room; 0: never */
+    uint32_t stalled;                                       /* classes whose syncs do not return while it says so */
+    uint32_t asleep;                                        /* counted: those that wait for that now */
 };
 
 #define FILES 4096
@@ -254,8 +256,18 @@ int ftruncate(int descriptor, off_t length) {
 }
 int ftruncate64(int descriptor, off64_t length) { return ftruncate(descriptor, length); }
 
+/* A medium that takes its time: others go on meanwhile. */
+static void sleep_while_stalled(int descriptor) {
+    uint32_t class = files[descriptor].class;
+    if (!(class & control->stalled)) return;
+    __atomic_add_fetch(&control->asleep, 1, __ATOMIC_SEQ_CST);
+    while (class & __atomic_load_n(&control->stalled, __ATOMIC_SEQ_CST)) usleep(1000);
+    __atomic_sub_fetch(&control->asleep, 1, __ATOMIC_SEQ_CST);
+}
+
 static int sync_any(int descriptor, int (*real)(int)) {
     if (!known(descriptor)) return real(descriptor);
+    sleep_while_stalled(descriptor);
     pthread_mutex_lock(&mutex);
     if (control->death > 0 && --control->death == 0) _exit(137);
     uint32_t error = sync_error(descriptor);

@@ -25,7 +25,7 @@ _FIELDS: Final = {
     "classes": (0, "I"), "write_errno": (4, "I"), "sync_errno": (8, "I"), "read_errno": (12, "I"),
     "open_errno": (16, "I"), "limited": (20, "I"), "room": (24, "q"), "writes": (32, "I"), "syncs": (36, "I"),
     "reads": (40, "I"), "failures": (44, "I"), "syncs_before": (48, "i"), "syncs_failing": (52, "i"),
-    "syncs_before_death": (56, "i"), "refusals": (60, "i"),
+    "syncs_before_death": (56, "i"), "refusals": (60, "i"), "stalled": (64, "I"), "asleep": (68, "I"),
 }  # fmt: skip
 """Where each field of ``struct control`` is: offset, format."""
 
@@ -137,9 +137,13 @@ class Medium:
         self._set("limited", 1)
         self._set("classes", files)
 
+    def stall(self, files: Files) -> None:
+        """From now on syncs of `files` do not return until `heal`."""
+        self._set("stalled", files)
+
     def heal(self) -> None:
-        """Nothing fails any more."""
-        for name in ("write_errno", "sync_errno", "read_errno", "open_errno", "limited", "syncs_before"):
+        """Nothing fails or sleeps any more."""
+        for name in ("write_errno", "sync_errno", "read_errno", "open_errno", "limited", "syncs_before", "stalled"):
             self._set(name, 0)
 
     def die(self, syncs_before: int) -> None:
@@ -147,7 +151,7 @@ class Medium:
         self._set("syncs_before_death", syncs_before + 1)
 
     def count(self, name: str) -> int:
-        """``failures``, ``syncs``, ``writes``, ``reads`` (of files told to `fail`), or ``room``."""
+        """``failures``, ``syncs``, ``writes``, ``reads`` (of files told to `fail`), ``asleep`` (syncs), or ``room``."""
         offset, code = _FIELDS[name]
         return int(struct.unpack_from(f"<{code}", self._control, offset)[0])
 

@@ -259,7 +259,8 @@ class Store(Protocol):
     def open_cursor(self, name: str, log: int, position: int) -> int:
         """The number of the cursor (name, log); made when it is new, else left as it stands.
 
-        It is made at `position`, or at the first position kept when that is later.
+        It is made at `position`, or at the first position kept when that is later, or at the end of what is committed
+        when that is earlier: positions beyond it are given anew when a commit fails.
         """
         ...
 

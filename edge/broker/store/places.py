@@ -90,7 +90,7 @@ class Places:
         if number is None:
             check_text("cursor", name)
             state = self._logs[log]
-            position = max(position, state.first, state.doomed)
+            position = max(min(position, state.next), state.first, state.doomed)
             number = self._cursor_last + 1
             self._add_cursor(CursorState(number, name, log, Progress(position)))
             self._opened.add(number)

@@ -17,6 +17,7 @@ import msgspec
 
 from bridge.message import Stored
 from edge.broker.store import epochs, openings, schema, segment, wal, wear
+from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
@@ -76,6 +77,7 @@ class SqliteStore(GroupingStore):
                 store._load()
                 store._open_epochs(connection, directory)
                 store._start_meter()
+                beside = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
             except sqlite3.Error as error:
                 raise meaning(error, f"opening {path}") from error
@@ -85,7 +87,8 @@ class SqliteStore(GroupingStore):
                 raise type(error)(f"{path}: {error}") from error
             except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
                 raise StoreDamaged(f"{path}: a table is damaged ({error}): run `waypost store verify`") from error
-            store._writer = Writer(connection, post, store._ledger, limits, logged_bytes=logged)
+            checkpointer = Checkpointer(connection, beside, limits, logged_bytes=logged)
+            store._writer = Writer(connection, post, store._ledger, limits, checkpointer)
             store._reader = Reader(reading, post, store._skip_damaged, limits)
             undo.pop_all()
             return store

@@ -8,7 +8,6 @@ statement in autocommit mode (a transaction of its own), and nothing here is don
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import sqlite3
 import sys
@@ -19,6 +18,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.contract import LedgerEntry, Loss, Summary
 from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
@@ -39,8 +39,6 @@ from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write
-
-logger = logging.getLogger(__name__)
 
 SWITCH_S: Final = 0.0001
 """How long a thread that wants the interpreter waits for a busy event loop while commits are small: they are what an
@@ -87,17 +85,14 @@ class Writer:
         post: Callable[[Callable[[], None]], object],
         ledger: OpenLedger,
         limits: Limits,
-        *,
-        logged_bytes: int = 0,
+        checkpointer: Checkpointer,
     ) -> None:
-        """`logged_bytes`: what a former process left in the write-ahead log. It counts, or one that is killed again and
-        again before it has written enough for a checkpoint would let the log grow without end."""
         self._connection = connection
         self._ledger = ledger
         self._post = post
         self._limits = limits
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._logged_bytes = logged_bytes
+        self._checkpointer = checkpointer
         self.durations = Durations()
         """Of every commit, failed ones too: from taking the job to the medium's answer."""
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -111,6 +106,7 @@ class Writer:
         """Finish what was submitted, then end the thread and close the connection. Blocks."""
         self._jobs.put(None)
         self._thread.join()
+        self._checkpointer.stop()
         self._connection.close()
 
     def _run(self) -> None:
@@ -121,7 +117,12 @@ class Writer:
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
-            self._checkpoint(job)
+            self._checkpointer.committed(self._log_bytes(job))
+
+    def _log_bytes(self, job: Job) -> int:
+        """About how much longer a commit made the write-ahead log."""
+        page_bytes = self._limits.page_bytes
+        return (1 + sum(2 + len(row.data) // page_bytes for row in job.segments)) * page_bytes
 
     def _commit(self, job: Job) -> Outcome:
         connection = self._connection
@@ -201,18 +202,6 @@ class Writer:
                 )
             done.append(Reclaimed(log, kept, freed, rows_left > 0 and bytes_max > 0))
         return done
-
-    def _checkpoint(self, job: Job) -> None:
-        """Move the write-ahead log into the file once it is long enough; the commit has been answered already."""
-        pages = sum(2 + len(row.data) // self._limits.page_bytes for row in job.segments)
-        self._logged_bytes += (pages + 1) * self._limits.page_bytes
-        if self._logged_bytes < self._limits.checkpoint_bytes:
-            return
-        self._logged_bytes = 0
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error as error:
-            logger.warning("%s", meaning(error, "checkpoint"))
 
 
 def _share_interpreter(commit_bytes: int) -> None:

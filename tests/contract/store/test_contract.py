@@ -303,6 +303,15 @@ class TestAcknowledge:
         assert rig.store.open_cursor("late", log, 9) == late
         assert rig.store.cursor(late).position == 2
 
+    def test_a_new_cursor_starts_at_the_end_at_most(self, rig: Rig) -> None:
+        """Or it would pass over messages nobody has seen."""
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"x"))
+        early = rig.store.open_cursor("early", log, 5)
+        rig.commit()
+        late = rig.store.open_cursor("late", log, 5)
+        assert [rig.store.cursor(cursor).position for cursor in (early, late)] == [0, 1]
+
 
 class TestState:
     def test_the_last_value_counts_and_is_seen_once_committed(self, rig: Rig) -> None:

@@ -1,0 +1,177 @@
+"""The log is moved beside the commits, begun anew, and a pass never begins where SQLite could damage the file."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.checkpointer import LONGEST, REST, Checkpointer
+from edge.broker.store.limits import Limits
+from tests.support.processes import wait_until
+
+LIMITS = Limits(checkpoint_bytes=2_000_000)
+BODY = b"x" * 3_000
+FRAME_BYTES = 4_120
+COMMIT_BYTES = 3 * FRAME_BYTES
+"""A row on a page of its own, the page of the tree, and the first one, as the file grows."""
+
+
+class Held(sqlite3.Connection):
+    """Its checkpoints wait at the gate, and say how far the log was moved before them."""
+
+    gate: threading.Event
+    begun: threading.Event
+    found: list[tuple[int, int]]
+
+    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        if "wal_checkpoint" in sql:
+            self.found.append(moved(self.path))
+            self.begun.set()
+            assert self.gate.wait(20)
+        return super().execute(sql, *parameters)
+
+    path: Path
+
+
+def moved(path: Path) -> tuple[int, int]:
+    """(frames moved, frames there), out of the log's index (https://sqlite.org/walformat.html section 2.1)."""
+    index = Path(f"{path}-shm").read_bytes()
+    return struct.unpack_from("=I", index, 96)[0], struct.unpack_from("=I", index, 16)[0]
+
+
+class Site:
+    """A database with a writer and its checkpointer."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.own = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self.own.execute("PRAGMA journal_mode = WAL").fetchall()
+        self.own.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        self.own.execute("CREATE TABLE message (body BLOB)")
+        self.beside = sqlite3.connect(path, isolation_level=None, check_same_thread=False, factory=Held)
+        self.beside.path, self.beside.found = path, []
+        self.beside.gate, self.beside.begun = threading.Event(), threading.Event()
+        self.beside.gate.set()
+        self.checkpointer = Checkpointer(self.own, self.beside, LIMITS)
+        self.committed = 0
+
+    def commit(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.own.execute("INSERT INTO message VALUES (?)", (BODY,))
+            self.committed += 1
+            self.checkpointer.committed(COMMIT_BYTES)
+
+    def commit_until_begun(self) -> None:
+        while not self.beside.begun.is_set():
+            self.commit()
+
+    @property
+    def passing(self) -> bool:
+        return any(thread.name == "store-checkpoint" for thread in threading.enumerate())
+
+    def wait_for_the_pass(self) -> None:
+        wait_until(lambda: not self.passing, timeout_s=20, what="the pass is over", every_s=0.001)
+
+    @property
+    def log_bytes(self) -> int:
+        return Path(f"{self.path}-wal").stat().st_size
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(tmp_path / "store.sqlite")
+    yield made
+    made.beside.gate.set()
+    made.checkpointer.stop()
+    made.own.close()
+    with closing(sqlite3.connect(made.path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert connection.execute("SELECT count(*) FROM message").fetchone() == (made.committed,)
+
+
+def test_commits_go_on_during_a_pass(site: Site) -> None:
+    site.beside.gate.clear()
+    site.commit_until_begun()
+    assert site.passing
+    before = site.committed
+    site.commit(10)
+    assert site.passing
+    assert site.committed == before + 10
+    assert moved(site.path)[0] == 0
+
+
+def test_what_came_during_the_pass_is_moved_between_two_commits_and_the_log_begun_anew(site: Site) -> None:
+    site.beside.gate.clear()
+    site.commit_until_begun()
+    site.commit(3)
+    site.beside.gate.set()
+    site.wait_for_the_pass()
+    moved_beside, there = moved(site.path)
+    assert moved_beside == there > LIMITS.checkpoint_bytes // FRAME_BYTES // 2
+    site.commit(2)
+    assert len(site.beside.found) == 1
+    assert moved(site.path)[1] < 10
+
+
+def test_the_log_stays_short_however_much_is_written(site: Site) -> None:
+    site.commit(2_000)
+    assert site.log_bytes < (LONGEST + REST) * LIMITS.checkpoint_bytes
+    assert len(site.beside.found) > 2_000 * COMMIT_BYTES / LIMITS.checkpoint_bytes / LONGEST / 2
+
+
+def test_a_pass_begins_with_something_left_to_move(site: Site) -> None:
+    """https://sqlite.org/wal.html#walresetbug needs one that begins when all is moved, while somebody commits."""
+    site.commit(3_000)
+    assert site.beside.found
+    assert all(moved < there for moved, there in site.beside.found)
+
+
+def test_commits_wait_for_a_pass_when_the_log_is_too_long(site: Site) -> None:
+    site.beside.gate.clear()
+    site.commit_until_begun()
+    writing = threading.Thread(target=site.commit, args=(1_000,))
+    writing.start()
+    try:
+        longest = LONGEST * LIMITS.checkpoint_bytes
+        wait_until(lambda: site.committed * COMMIT_BYTES >= longest, timeout_s=20, what="the log is long")
+        writing.join(0.05)  # whether it waits shows only in time: too short a look would pass, never fail, by mistake
+        assert site.committed * COMMIT_BYTES < longest + 2 * COMMIT_BYTES
+    finally:
+        site.beside.gate.set()
+        writing.join()
+    assert site.log_bytes < (LONGEST + REST) * LIMITS.checkpoint_bytes
+
+
+def test_a_pass_that_fails_is_logged_and_tried_again_after_as_much(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.beside.set_progress_handler(lambda: 1, 1)  # SQLite gives up: SQLITE_INTERRUPT
+    a_round = LIMITS.checkpoint_bytes // COMMIT_BYTES + 1
+    with caplog.at_level(logging.WARNING):
+        site.commit_until_begun()
+        site.wait_for_the_pass()
+        site.commit()
+        assert len(caplog.records) == 1
+        assert "checkpoint" in caplog.text
+        site.commit(a_round - 2)
+        assert len(site.beside.found) == 1
+        site.commit(2)
+        site.wait_for_the_pass()
+        assert len(site.beside.found) == 2
+    site.beside.set_progress_handler(None, 0)
+    site.commit(3 * a_round)
+    assert moved(site.path)[1] * FRAME_BYTES < (LONGEST + REST) * LIMITS.checkpoint_bytes
+
+
+def test_what_a_former_process_left_counts(site: Site) -> None:
+    later = Checkpointer(site.own, site.beside, LIMITS, logged_bytes=LIMITS.checkpoint_bytes - 1)
+    later.committed(1)
+    assert site.beside.begun.wait(20)
+    later._wait()
