@@ -39,7 +39,7 @@ struct control {
 };
 
 #define FILES 4096
-static struct { uint32_t id; uint32_t class; } files[FILES];
+static struct { uint32_t id, class, owed; dev_t device; ino_t inode; } files[FILES]; /* owed: error of the next sync */
 static uint32_t last_id;
 static char root[4096];
 static size_t root_length;
@@ -124,11 +124,23 @@ static int failing(int descriptor, uint32_t error, uint32_t *count) {
     return 1;
 }
 
+/* What a sync lost is told to every descriptor of the file that may have written it (fsync(2), Linux since 4.13). */
+static void owe_the_others(int descriptor, uint32_t error) {
+    for (int other = 0; other < FILES; other++)
+        if (other != descriptor && files[other].id && files[other].device == files[descriptor].device &&
+            files[other].inode == files[descriptor].inode)
+            files[other].owed = error;
+}
+
 static uint32_t sync_error(int descriptor) {
+    uint32_t owed = files[descriptor].owed;
+    files[descriptor].owed = 0;
+    if (owed && control->sync_errno) return owed; /* a healed medium owes nothing */
     if (control->sync_errno == 0 || !(files[descriptor].class & control->classes)) return 0;
     if (control->syncs_before > 0) { control->syncs_before--; return 0; }
     if (control->syncs_failing == 0) return 0;
     if (control->syncs_failing > 0) control->syncs_failing--;
+    owe_the_others(descriptor, control->sync_errno);
     return control->sync_errno;
 }
 
@@ -146,8 +158,13 @@ static int opened(int descriptor, int existed, int flags) {
         errno = (int)control->open_errno;
         return -1;
     }
+    struct stat found = {0};
+    fstat(descriptor, &found);
     files[descriptor].id = ++last_id;
     files[descriptor].class = class_of(path);
+    files[descriptor].owed = 0;
+    files[descriptor].device = found.st_dev;
+    files[descriptor].inode = found.st_ino;
     record(existed ? OPENED : CREATED, last_id, 0, path, (size_t)length, (size_t)length);
     if (flags & O_TRUNC) record(TRUNCATED, last_id, 0, NULL, 0, 0);
     return descriptor;
