@@ -1,23 +1,23 @@
 """Moves the write-ahead log into the file, beside the commits: most of it while they go on, the rest between two.
 
-A checkpoint of the whole log takes 5 ms on a PC's disk and up to seconds on a card, and whoever waits for the next
-commit waits for it too. So a pass over all there is runs on a thread and a connection of its own; SQLite lets commits
-go on meanwhile. What they append during the pass is moved on the writer's thread, between two commits: only a log that
-is moved to its end is begun anew.
-
-SQLite before 3.51.3 can damage a file when a checkpoint *begins* on a log that is moved to its end while somebody
-commits (https://sqlite.org/wal.html#walresetbug). It does not come to that here: there is one pass at a time, the
-writer begins it right after a commit, so with something left to move, and the last one is its own.
+A checkpoint of the whole log takes 5 ms on a PC's disk and seconds on a card, and whoever waits for the next commit
+waits for it too. So a pass over all there is runs on a thread and a connection of its own; SQLite lets commits go on
+meanwhile. What they append during the pass is moved on the writer's thread, between two commits: only a log that is
+moved to its end is begun anew. Two things SQLite leaves open are seen to here (``decisions/0002``): when a pass may
+begin, and that what it moved is durable.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
+from pathlib import Path
 from typing import Final
 
-from edge.broker.store.faults import meaning
+from edge.broker.store.contract import StoreError
+from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.limits import Limits
 
 logger = logging.getLogger(__name__)
@@ -25,20 +25,23 @@ logger = logging.getLogger(__name__)
 REST: Final = 1 / 8
 """Of `checkpoint_bytes`: what may be left for the writer's thread, 2 MiB or about 1 ms of a PC's disk."""
 LONGEST: Final = 2
-"""Times `checkpoint_bytes`: a log as long as that waits for no pass, commits wait for it. On a medium that is slower at
-random than in sequence the log would grow without end."""
+"""Times `checkpoint_bytes`: a log as long as that waits for no pass, commits wait for it. On a medium that cannot keep
+up the log would grow without end."""
+
+_MOVED: Final = 96
+"""Where the log's index has the number of frames moved, 4 bytes (https://sqlite.org/walformat.html section 2.1)."""
 
 
 class Checkpointer:
     """Every method is called on the writer's thread."""
 
     def __init__(
-        self, own: sqlite3.Connection, beside: sqlite3.Connection, limits: Limits, *, logged_bytes: int = 0
+        self, path: Path, own: sqlite3.Connection, beside: sqlite3.Connection, limits: Limits, *, logged_bytes: int = 0
     ) -> None:
-        """`own` is the writer's connection, `beside` one that nobody else uses.
+        """`own` is the writer's connection to the database at `path`, `beside` one that nobody else uses.
 
         `logged_bytes`: what a former process left in the log. It counts, or one that is killed again and again before
-        it has written enough for a checkpoint would let the log grow without end.
+        it has written enough for a checkpoint would let the log grow without end. Raises OSError.
         """
         self._own = own
         self._beside = beside
@@ -49,6 +52,8 @@ class Checkpointer:
         """How much of it is in the file."""
         self._pass: threading.Thread | None = None
         self._failed = False
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
 
     def committed(self, log_bytes: int) -> None:
         """A commit made the log longer by this, and has been answered."""
@@ -75,9 +80,15 @@ class Checkpointer:
         self._wait()
         self._beside.close()
 
+    def close(self) -> None:
+        """After every connection of this process: the first descriptor of a file that is closed takes all of the
+        process's locks on it along (fcntl(2)), and SQLite's are such."""
+        os.close(self._file)
+        os.close(self._index)
+
     def _begin(self) -> None:
         self._moved_bytes = self._logged_bytes  # counts when the pass has ended, and not if it failed
-        self._pass = threading.Thread(target=self._move, args=(self._beside,), name="store-checkpoint", daemon=True)
+        self._pass = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
         self._pass.start()
 
     def _wait(self) -> None:
@@ -85,9 +96,22 @@ class Checkpointer:
             self._pass.join()
             self._pass = None
 
-    def _move(self, connection: sqlite3.Connection) -> None:
+    def _run(self) -> None:
+        if self._move(self._beside):
+            try:
+                os.fdatasync(self._file)
+            except OSError as error:
+                os.pwrite(self._index, bytes(4), _MOVED)
+                self._fail(meaning_of_system(error, "checkpoint"))
+
+    def _move(self, connection: sqlite3.Connection) -> bool:
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error as error:
-            self._failed = True
-            logger.warning("%s", meaning(error, "checkpoint"))
+            self._fail(meaning(error, "checkpoint"))
+            return False
+        return True
+
+    def _fail(self, why: StoreError) -> None:
+        self._failed = True
+        logger.warning("%s", why)

@@ -79,6 +79,7 @@ class SqliteStore(GroupingStore):
                 store._start_meter()
                 beside = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
+                checkpointer = Checkpointer(path, connection, beside, limits, logged_bytes=logged)
             except sqlite3.Error as error:
                 raise meaning(error, f"opening {path}") from error
             except OSError as error:
@@ -87,7 +88,6 @@ class SqliteStore(GroupingStore):
                 raise type(error)(f"{path}: {error}") from error
             except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
                 raise StoreDamaged(f"{path}: a table is damaged ({error}): run `waypost store verify`") from error
-            checkpointer = Checkpointer(connection, beside, limits, logged_bytes=logged)
             store._writer = Writer(connection, post, store._ledger, limits, checkpointer)
             store._reader = Reader(reading, post, store._skip_damaged, limits)
             undo.pop_all()

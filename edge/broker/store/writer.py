@@ -108,6 +108,7 @@ class Writer:
         self._thread.join()
         self._checkpointer.stop()
         self._connection.close()
+        self._checkpointer.close()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sqlite3
 import struct
 import threading
@@ -59,7 +61,7 @@ class Site:
         self.beside.path, self.beside.found = path, []
         self.beside.gate, self.beside.begun = threading.Event(), threading.Event()
         self.beside.gate.set()
-        self.checkpointer = Checkpointer(self.own, self.beside, LIMITS)
+        self.checkpointer = Checkpointer(path, self.own, self.beside, LIMITS)
         self.committed = 0
 
     def commit(self, times: int = 1) -> None:
@@ -91,6 +93,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.beside.gate.set()
     made.checkpointer.stop()
     made.own.close()
+    made.checkpointer.close()
     with closing(sqlite3.connect(made.path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("SELECT count(*) FROM message").fetchone() == (made.committed,)
@@ -170,8 +173,38 @@ def test_a_pass_that_fails_is_logged_and_tried_again_after_as_much(
     assert moved(site.path)[1] * FRAME_BYTES < (LONGEST + REST) * LIMITS.checkpoint_bytes
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_a_failed_sync_may_have_lost_is_moved_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """A pass that is not to the end, SQLite counts as moved without a sync."""
+    answers = [errno.EIO] if fails else []
+
+    def fdatasync(descriptor: int) -> None:
+        if answers:
+            raise OSError(answers.pop(), "the medium failed")
+        synced(descriptor)
+
+    synced = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    site.commit(20)
+    with closing(sqlite3.connect(site.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM message").fetchone() == (20,)  # no pass goes further
+        site.commit_until_begun()
+        site.wait_for_the_pass()
+    assert (moved(site.path)[0] == 0) == fails
+    site.commit(3 * LIMITS.checkpoint_bytes // COMMIT_BYTES)
+    assert not answers
+    assert moved(site.path)[1] * FRAME_BYTES < LONGEST * LIMITS.checkpoint_bytes
+
+
 def test_what_a_former_process_left_counts(site: Site) -> None:
-    later = Checkpointer(site.own, site.beside, LIMITS, logged_bytes=LIMITS.checkpoint_bytes - 1)
+    beside = sqlite3.connect(site.path, isolation_level=None, check_same_thread=False)
+    later = Checkpointer(site.path, site.own, beside, LIMITS, logged_bytes=LIMITS.checkpoint_bytes - 1)
+    site.commit()
+    assert moved(site.path)[0] == 0
     later.committed(1)
-    assert site.beside.begun.wait(20)
-    later._wait()
+    later.stop()
+    assert moved(site.path)[0] == moved(site.path)[1] > 0
+    later.close()
