@@ -145,12 +145,12 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
+    gc.collect()
+    gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     gateway = Gateway(configuration, options.data)
     if options.config is None:
         gateway.broker.administration = _administration(gateway, options)
     bound = await gateway.start()
-    gc.collect()
-    gc.freeze()  # what the start made, stays: going through it again and again cost 10 ms each time
     following = asyncio.create_task(_follow(gateway, options))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
