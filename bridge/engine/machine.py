@@ -14,6 +14,7 @@ from cproton import lib
 from bridge.engine.events import Condition, Detached, Dispositions, Event, Flow, Link, State, Transfers
 from bridge.engine.links import HANDLERS, Links
 from bridge.engine.loops import Batches, Groups
+from bridge.engine.proton import answer_drain
 
 
 class Engine(Links):
@@ -64,9 +65,10 @@ class Engine(Links):
         self._loops.settle_sent(link, tag)
 
     def drained(self, link: Link) -> None:
-        """Nothing (more) to send for a draining receiver: give its credit back."""
+        """Nothing (more) to send for a draining receiver: give its credit back, and say so where it left none."""
         if not link.closed:
-            lib.pn_link_drained(link._pn)
+            if not lib.pn_link_drained(link._pn) and link.draining and link.attached:
+                answer_drain(link._pn)
             link.credit = lib.pn_link_credit(link._pn)
             link.draining = False
 
@@ -102,7 +104,7 @@ class Engine(Links):
         if link.closed:
             return
         if link.is_sender:
-            credit, draining = lib.pn_link_credit(link._pn), lib.pn_link_draining(link._pn)
+            credit, draining = lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
             if credit != link.credit or draining != link.draining:
                 link.credit, link.draining = credit, draining
                 events.append(Flow(link, credit, draining))

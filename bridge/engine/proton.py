@@ -176,6 +176,17 @@ def write_terminus(terminus: Any, value: Terminus) -> None:
     write_map(lib.pn_terminus_properties(terminus), value.properties)
 
 
+def answer_drain(link: Any) -> None:
+    """Have Proton send the flow that answers a drain without credit: a receiver may take its credit back and drain in
+    one (section 2.6.7) and wait for the answer, but Proton has one only for a sender with credit to return.
+
+    The credit it gets for that is taken back at once, and never told to the peer. That `pn_link_drain` is made for
+    receivers is nothing but an assertion, and Python's extensions are compiled without.
+    """
+    lib.pn_link_drain(link, 1)
+    lib.pn_link_drained(link)
+
+
 def read_remote_state(delivery: Any) -> tuple[State, Detail]:
     """The state the peer gave a delivery, and what comes with it. Unknown states count as NONE."""
     number = lib.pn_delivery_remote_state(delivery)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
-from bridge.sections import DELIVERY_ANNOTATIONS, PROPERTIES, bare_message
+from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.translate import (
@@ -28,6 +28,8 @@ from edge.broker.router import Router
 
 _DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
 _ANNOTATIONS = b"\x00\x53\x72"
+_PROPERTIES, _BEYOND = bytes((0, 0x53, PROPERTIES)), bytes((0, 0x53, FOOTER + 1))
+"""Sections that are neither header nor annotations begin from the first on and before the second."""
 
 _NS_IN_MS = 1_000_000
 _PASSING = (Refusal.FULL, Refusal.STORE_FAILED)
@@ -207,9 +209,10 @@ class IncomingLink:
         bodies = []
         for message in messages:
             # the same header, then a section that is neither header, delivery nor message annotations
-            if not message.startswith(header) or message[end : end + 2] != b"\x00\x53" or message[end + 2] < 0x73:
+            begins = message[end : end + 3]
+            if not message.startswith(header) or not _PROPERTIES <= begins < _BEYOND:
                 return None
-            if message[end + 2] == PROPERTIES and _says_when_it_expires(message, end + 3):
+            if begins == _PROPERTIES and _says_when_it_expires(message, end + 3):
                 return None
             bodies.append(message[end:] if end else message)
         return header, bodies
@@ -287,7 +290,9 @@ class IncomingLink:
 
 def _says_when_it_expires(message: bytes, offset: int) -> bool:
     """True when the list of properties at `offset` reaches to its ninth field, absolute-expiry-time, or beyond it to
-    group-id."""
+    group-id; or when it is cut short."""
+    if len(message) < offset + 3:
+        return True
     code = message[offset]
     if code == 0xC0:
         return message[offset + 2] > EXPIRY_FIELD

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol
+from bridge.amqp_values import Described, Symbol, Uint, decode
 from bridge.engine import (
     Attached,
     Closed,
@@ -23,6 +23,7 @@ from bridge.engine import (
 from bridge.engine.carrier import CLOSE_WAIT_S
 from bridge.engine.events import source, target
 from bridge.sasl import SaslClient, SaslServer
+from tests.support.frames import ATTACH, BEGIN, FLOW, HEADER, OPEN, SOURCE, TARGET, frame, terminus
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
@@ -360,6 +361,32 @@ class TestFlow:
         pipe.turn()
         assert theirs.credit == 2
         assert not theirs.draining
+
+    @pytest.mark.parametrize("used", [0, 3])
+    def test_a_drain_without_credit_is_answered(self, used: int) -> None:
+        """Section 2.6.7: the sender sends its flow state. A receiver that takes its credit back and drains in one waits
+        for it, and so does one whose last credit a message has just used up."""
+        server = Engine(container_id="server", server=True)
+        session = [Uint(0), Uint(100), Uint(0), Uint(100)]
+        attach = ["r", Uint(0), True, None, None, terminus(SOURCE, "queue/a"), terminus(TARGET, None)]
+        opening = (
+            HEADER + frame(OPEN, "raw") + frame(BEGIN, None, Uint(0), Uint(100), Uint(100)) + frame(ATTACH, *attach)
+        )
+        link = of_kind(list(server.receive_data(opening, NOW)), Attached)[0].link
+        server.open()
+        server.accept(link)
+        server.receive_data(frame(FLOW, *session, Uint(0), Uint(0), Uint(3)), NOW)
+        server.send_all(link, 1, [message(b"x")] * used)
+        server.data_to_send()
+        drain = frame(FLOW, *session, Uint(0), Uint(used), Uint(0), None, True)
+        assert server.receive_data(drain, NOW) == [Flow(link, 0, True)]
+        server.drained(link)
+        answer, _ = decode(server.data_to_send(), 8)
+        assert answer.descriptor == FLOW
+        assert answer.value[4:9] == [0, used, 0, None, True], "handle, delivery-count, link-credit, available, drain"
+        assert not server.data_to_send()
+        server.receive_data(frame(FLOW, *session, Uint(0), Uint(used), Uint(2)), NOW)
+        assert (link.credit, link.draining) == (2, False)
 
 
 class TestSasl:

@@ -106,6 +106,16 @@ class TestSendingToAQueue:
         receiver = client.receiver("queue/a")
         assert payloads(client, receiver) == [b"good", b"also good"]
 
+    @pytest.mark.parametrize("rest", [b"", b"\x00", b"\x00\x53", b"\x00Ss", b"\x00Ss\xc0", b"\x00Ss\xc0\x03"])
+    def test_what_is_cut_short_is_rejected_alone(self, rest: bytes) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        client.engine.send_all(link, 0, [message(b"good"), rest, message(b"also good")])
+        site.settle_down()
+        states = [(tag, state) for tag, state, _ in client.outcomes(link)]
+        assert states == [(0, State.ACCEPTED), (1, State.REJECTED), (2, State.ACCEPTED)]
+
     def test_the_bare_message_is_not_touched(self) -> None:
         site = Site()
         client = site.client()
