@@ -53,7 +53,11 @@ class Checkpointer:
         self._pass: threading.Thread | None = None
         self._failed = False
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._file)
+            raise
 
     def committed(self, log_bytes: int) -> None:
         """A commit made the log longer by this, and has been answered."""

@@ -68,6 +68,7 @@ class SqliteStore(GroupingStore):
             limits = limits or Limits()
             try:
                 logged = wal.make_durable(path)
+                _make_file(path)
                 connection = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 epoch = schema.prepare(connection)
                 limits = msgspec.structs.replace(limits, page_bytes=schema.page_bytes(connection))
@@ -456,12 +457,20 @@ def _sync_directory(directory: Path) -> None:
     os.close(descriptor)
 
 
-def _connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
-    """Raises sqlite3.Error or StoreInaccessible."""
+def _make_file(path: Path) -> None:
+    """For its owner only: SQLite would make it world-readable. Raises StoreInaccessible.
+
+    Before any connection: closing a descriptor of the file takes every lock of the process on it along (fcntl(2)), and
+    whoever else closes the file then believes to be the last, and deletes the log.
+    """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would make it world-readable
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StoreInaccessible(f"{error.strerror}; check owner and mode of the data directory") from error
+
+
+def _connect_writer(path: Path, limits: Limits) -> sqlite3.Connection:
+    """Raises sqlite3.Error."""
     connection = sqlite3.connect(
         path,
         isolation_level=None,

@@ -125,6 +125,28 @@ class TestOpen:
         assert [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings] == ["wal", 2, 0, 0]
 
 
+class TestOthers:
+    """Programs beside the gateway, such as the sqlite3 shell."""
+
+    @pytest.mark.parametrize("forked", [False, True])
+    def test_one_that_opens_and_closes_the_file_leaves_the_log(self, rig: Rig, tmp_path: Path, forked: bool) -> None:
+        """SQLite deletes it with the last connection, which it knows by locks that any close() of ours may drop."""
+        log = rig.store.log("a")
+        rig.store.append(log, run_of(b"0"))
+        rig.commit()
+        if forked:
+            rig.store.fork("")
+        wal = tmp_path / f"{FILE_NAME}-wal"
+        before = wal.stat().st_ino
+        look = "print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM segment').fetchone())"
+        command = [sys.executable, "-W", "ignore", "-c", f"import sqlite3, sys; {look}", str(tmp_path / FILE_NAME)]
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "(1,)\n"
+        assert wal.stat().st_ino == before
+        rig.store.append(log, run_of(b"1"))
+        rig.commit()
+        assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "(2,)\n"
+
+
 class TestRefused:
     def test_a_second_process(self, rig: Rig, tmp_path: Path) -> None:
         program = (
