@@ -66,6 +66,8 @@ class LogSubscription(Burying):
         self._outstanding: dict[Consumer, Ranges] = {}
         self._pumping = False
         self._reading = False
+        self._stale = False
+        """What is being read was for consumers that are all gone: older messages have come back since."""
         self._read_from = 0
         self._address_matches: dict[str, bool] = {}
 
@@ -311,6 +313,7 @@ class LogSubscription(Burying):
             self._due_ns = 0
         self._buffer.clear()
         self._buffer_bytes = 0
+        self._stale = self._reading
 
     def _gave_up_expired(self) -> bool:
         """Give the head of the buffer up when its time to live has passed."""
@@ -353,9 +356,15 @@ class LogSubscription(Burying):
         else:
             self._store.read(self.log, self._next, READ_BYTES_MAX, self._read_next)
 
+    def _has_read(self) -> bool:
+        """The store has answered; False when that is of no use: who comes next begins with the oldest there is."""
+        stale, self._reading, self._stale = self._stale, False, False
+        if stale:
+            self.pump()
+        return not (stale or self._closed)
+
     def _read_next(self, runs: Sequence[Stored]) -> None:
-        self._reading = False
-        if self._closed:
+        if not self._has_read():
             return
         for stored in runs:
             end = stored.position + len(stored.run.bodies)
@@ -370,8 +379,7 @@ class LogSubscription(Burying):
             self._tell_idle()
 
     def _read_returned(self, runs: Sequence[Stored]) -> None:
-        self._reading = False
-        if self._closed:
+        if not self._has_read():
             return
         end = self._read_from
         for stored in runs:

@@ -260,5 +260,5 @@ class QueueSubscription(LogSubscription):
             self._grouped = True
             self._open_views()
         if self._views:
-            self._reading = False
+            self._reading = self._stale = False
         return bool(self._views)

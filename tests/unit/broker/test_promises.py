@@ -129,6 +129,17 @@ def attempts(count: int, **more: float) -> AddressPolicy:
 
 
 class TestRedelivery:
+    def test_who_comes_next_begins_with_the_oldest_whatever_was_being_read_for_those_who_left(self) -> None:
+        site = Site()
+        first = site.consumer("queue/a")
+        site.send("queue/a", *[b"%d" % i for i in range(10)])
+        assert first.joined is not None and first.last is not None
+        subscription, position = first.last
+        subscription.settle(first, position + 5, position + 9, Outcome.RELEASED)  # these are being read again now
+        site.router.unsubscribe(first, first.joined, forget=False)
+        second = site.consumer("queue/a")
+        assert [name for name, _ in second.got] == [str(i) for i in range(10)]
+
     def test_only_failures_count(self) -> None:
         site = Site()
         consumer = site.consumer("queue/a")
