@@ -16,7 +16,8 @@ from typing import Any, Final, NoReturn
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_TERMS_MAX
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfFlL]?(?![\w.$])"
+    r"\s*(?:(?:(?P<integer>0[xX][0-9a-fA-F]+|\d+)[lL]?|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?)"
+    r"(?![\w.$])"
     r"|(?P<text>'(?:[^']|'')*')|(?P<name>[A-Za-z_$][\w$.]*)|(?P<sign><>|<=|>=|[=<>+\-*/(),]))"
 )
 _WORDS: Final = frozenset(["AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"])
@@ -194,10 +195,10 @@ class _Parser:
         if kind == "word" and text in ("TRUE", "FALSE"):
             self._at += 1
             return lambda _values: text == "TRUE"
-        if kind not in ("number", "text"):
+        if kind not in ("integer", "number", "text"):
             self._fail("a value")
         self._at += 1
-        constant: Any = text if kind == "text" else _number(text)
+        constant: Any = text if kind == "text" else _integer(text) if kind == "integer" else float(text)
         return lambda _values: constant
 
 
@@ -221,8 +222,12 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 # --- evaluation -------------------------------------------------------------------------------------------------
 
 
-def _number(text: str) -> int | float:
-    return int(text) if text.isdigit() else float(text)
+def _integer(text: str) -> int:
+    """As Java writes them: hexadecimal behind ``0x``, octal behind ``0``. Raises `SelectorError`."""
+    try:
+        return int(text, 16 if text[:2] in ("0x", "0X") else 8 if text[0] == "0" else 10)
+    except ValueError as error:
+        raise SelectorError(f"{text[:10]} is no octal number") from error
 
 
 def _is_number(value: Any) -> bool:
@@ -246,7 +251,10 @@ def _any(values: list[bool | None]) -> bool | None:
 
 
 def _compared(sign: str, left: Any, right: Any) -> bool | None:
-    """Numbers with numbers; strings and booleans for equality only; anything else is unknown (section 3.8.1.2)."""
+    """Numbers with numbers; strings and booleans for equality only; values of unlike types compare as false, with what
+    is not there as unknown (section 3.8.1.2)."""
+    if left is None or right is None:
+        return None
     if _is_number(left) and _is_number(right):
         results = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
         if sign in results:
@@ -254,10 +262,18 @@ def _compared(sign: str, left: Any, right: Any) -> bool | None:
     elif not (
         (isinstance(left, str) and isinstance(right, str)) or (isinstance(left, bool) and isinstance(right, bool))
     ):
-        return None
+        return False
     if sign == "=":
         return bool(left == right)
     return bool(left != right) if sign == "<>" else None
+
+
+def _quotient(a: int | float, b: int | float) -> int | float:
+    """As Java divides (section 3.8.1.2 promotes as Java does): whole numbers towards zero."""
+    if isinstance(a, int) and isinstance(b, int):
+        whole = abs(a) // abs(b)
+        return whole if (a < 0) is (b < 0) else -whole
+    return a / b
 
 
 def _arithmetic(sign: str, left: Node, right: Node) -> Node:
@@ -270,7 +286,7 @@ def _arithmetic(sign: str, left: Node, right: Node) -> Node:
                 return a + b
             if sign == "-":
                 return a - b
-            return a * b if sign == "*" else a / b
+            return a * b if sign == "*" else _quotient(a, b)
         except (ZeroDivisionError, OverflowError):
             return None
 

@@ -24,7 +24,10 @@ VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x"
         ("a >= 5 and a <= 5", True),
         ("5 = a", True),
         ("a = '5'", False),
-        ("NOT a = '5'", False),
+        ("NOT a = '5'", True),  # values of unlike types compare as false
+        ("a <> '5'", False),
+        ("NOT a > '5'", True),
+        ("NOT unknown = '5'", False),
         ("b = 'hello' OR unknown = 1", True),
         ("b = 'hello' AND unknown = 1", False),
         ("NOT (unknown = 1)", False),
@@ -42,6 +45,9 @@ VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x"
         ("a / 0 = 1", False),
         ("d * 2 = a", True),
         ("1.5e1 = 15 AND .5 < 1 AND 2. = 2", True),
+        ("a / 2 = 2 AND -a / 2 = -2 AND a / -2 = -2 AND -a / -2 = 2", True),  # as Java divides
+        ("a / 2.0 = 2.5 AND 5d / 2 = 2.5", True),
+        ("a = 0x5 AND 0XFF = 255 AND 017 = 15L AND 0 = 0L", True),
         ("a BETWEEN 5 AND 6", True),
         ("a NOT BETWEEN 5 AND 6", False),
         ("a BETWEEN 1 AND 2 OR c", True),
@@ -70,6 +76,7 @@ def test_meaning(text: str, matches: bool) -> None:
     [
         *("", "a =", "= 5", "a = 5 b", "(a = 5", "a = 5)", "a IN (5)", "a IN ()", "a LIKE b", "a LIKE 'x' ESCAPE 'ab'"),
         *("a BETWEEN 1", "'open", "a # b", "a IS 5", "AND", "a NOT", "5x = 1", "a = b c = d", "1.2.3 = 1", "NULL = 1"),
+        *("08 = 8", "0x = 0", "0xg = 1"),
     ],
 )
 def test_refused(text: str) -> None:
