@@ -133,7 +133,8 @@ class TestRedelivery:
         site = Site()
         first = site.consumer("queue/a")
         site.send("queue/a", *[b"%d" % i for i in range(10)])
-        assert first.joined is not None and first.last is not None
+        assert first.joined is not None
+        assert first.last is not None
         subscription, position = first.last
         subscription.settle(first, position + 5, position + 9, Outcome.RELEASED)  # these are being read again now
         site.router.unsubscribe(first, first.joined, forget=False)
