@@ -46,6 +46,8 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `shared`        several consumers may hold the durable subscription at once.
     `all_qos`       a durable subscription keeps QoS 0 messages as well.
     `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
+    `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
+                    that exists with another one, or another filter, is replaced. None: there are no selectors here.
     """
 
     qos: int = 1
@@ -56,6 +58,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     no_local: bool = False
     all_qos: bool = False
     qos0_only: bool = False
+    selector: str | None = None
 
 
 class Outcome(enum.Enum):

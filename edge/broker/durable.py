@@ -21,6 +21,15 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     not_from: str | None = None
     """No Local (MQTT 5 section 3.8.3.1): messages of this device are not for this subscription."""
 
+    selector: str | None = None
+    """What its consumers select by, as `SubscribeOptions.selector`; None also of what an older version kept."""
+
+    def replaces(self, older: Declaration) -> bool:
+        """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
+        if self.selector is None:
+            return False
+        return self.pattern != older.pattern or older.selector not in (None, self.selector)
+
     def accepts(self, run: Run) -> bool:
         """True when a run whose address matches is to be delivered."""
         return (self.all_qos or run.qos > 0) and run.device != self.not_from

@@ -293,19 +293,33 @@ class Registry:
     def _join_durable(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
         name = options.durable_name or ""
         not_from = consumer.name if options.no_local else None
-        declaration = Declaration(name=name, pattern=pattern, all_qos=options.all_qos, not_from=not_from)
+        declaration = Declaration(
+            name=name, pattern=pattern, all_qos=options.all_qos, not_from=not_from, selector=options.selector
+        )
+        found = self._durable.get(name)
+        if found is not None and declaration.replaces(found.declaration):
+            if options.shared and found.consumers:
+                raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another topic or selector")
+            self._steal(found, consumer)
+            self._forget(found)
         subscription = self.declare(declaration)
-        for other in subscription.consumers:
-            if other is consumer or options.shared:
-                continue
-            stolen = getattr(other, "stolen", None)
-            if stolen is None or other.name != consumer.name:
-                raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {other.name!r}")
-            stolen()  # the same device again: its old connection is dead, and does not know it yet
+        if not options.shared:
+            self._steal(subscription, consumer)
         for part in subscription.parts:
             part.exclusive = not options.shared
         subscription.join(consumer)
         return subscription
+
+    def _steal(self, subscription: DurableSubscription, consumer: Consumer) -> None:
+        """Nobody else is to hold it. Raises AddressError when another device does."""
+        for other in subscription.consumers:
+            if other is consumer:
+                continue
+            stolen = getattr(other, "stolen", None)
+            if stolen is None or other.name != consumer.name:
+                name = subscription.declaration.name
+                raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {other.name!r}")
+            stolen()  # the same device again: its old connection is dead, and does not know it yet
 
     def _check_consumers(self, address: str, options: SubscribeOptions) -> None:
         """No more consumers than the address, or the subscription ``topic::name``, is configured to have."""
@@ -332,10 +346,13 @@ class Registry:
             not_from = consumer.name if options.no_local else None
             subscription = TransientSubscription(pattern, self.pool, qos0_only=options.qos0_only, not_from=not_from)
             subscription.share_name = name
+            subscription.selector = options.selector
             if name is not None:
                 self._shares[name] = subscription
             self._live_tree.add(pattern, subscription)
             self._routes.clear()
+        elif subscription.selector != options.selector:
+            raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another selector")
         subscription.join(consumer)
         return subscription
 

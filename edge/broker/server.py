@@ -22,7 +22,7 @@ from bridge.sasl import ANONYMOUS, SaslServer
 from edge.broker import summaries
 from edge.broker.addresses import AddressTable
 from edge.broker.amqp.services import Administration
-from edge.broker.amqp.session import AmqpSession
+from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.amqp.translate import mqtt_runs
 from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi, Endpoint
 from edge.broker.identity import Gate, SaslCredentials, Threads
@@ -302,6 +302,7 @@ class Broker:
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
             max_message_size=limits.packet_bytes_max,
+            offered_capabilities=CAPABILITIES,
             now=self._loop.time(),
         )
         return Driver(

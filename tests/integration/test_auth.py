@@ -19,7 +19,8 @@ from typing import Any, Self
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
-from proton import ConnectionException, Delivery, Message
+from proton import ConnectionException, Delivery, Link, Message
+from proton.reactor import LinkOption
 from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRequestResponse
 
 from bridge.engine import Attached, Closed, Detached, Engine, Opened
@@ -307,6 +308,11 @@ def test_amqp_anonymous_is_not_offered(site: Site) -> None:
         amqp(site, "", "", "ANONYMOUS")
 
 
+class DynamicTarget(LinkOption):
+    def apply(self, link: Link) -> None:
+        link.target.dynamic = True
+
+
 class EngineClient:
     """Our own client engine over a socket: Proton's has SCRAM only when it is built with Cyrus SASL."""
 
@@ -353,6 +359,25 @@ def test_amqp_relay_is_held_against_the_rules(site: Site) -> None:
         sender.send(Message(address="secret", body="no"))
     assert refused.value.state == Delivery.REJECTED
     assert receiver.receive(timeout=WAIT_S).body == "relayed"
+    connection.close()
+
+
+def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
+    """As JMS clients do: a link they send on makes the node, and others receive from it."""
+    connection = amqp(site, "alice", "wonderland", "PLAIN")
+    made = connection.create_sender(None, options=DynamicTarget())
+    address = made.link.remote_target.address
+    receiver = connection.create_receiver(address, name="replies")
+    other = amqp(site, "boss", "tower", "PLAIN")
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        other.create_receiver(address, name="not mine")
+    other.create_sender(address).send(Message(body="a reply"))
+    assert receiver.receive(timeout=WAIT_S).body == "a reply"
+    receiver.accept()
+    other.close()
+    made.close()
+    with pytest.raises(LinkDetached, match="unauthorized-access"):
+        connection.create_receiver(address, name="too late")
     connection.close()
 
 

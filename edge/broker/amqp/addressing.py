@@ -5,23 +5,28 @@ Raises `Unacceptable` with the condition the attach is refused with (AMQP 1.0 se
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
 
 import msgspec
 
-from bridge.amqp_values import Described, Ulong
+from bridge.amqp_values import Described, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.addresses import AddressType
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.contract import Refusal
+from edge.broker.durable import DurableSubscription
 from edge.broker.policy import MANAGEMENT
 from edge.broker.router import SubscribeOptions
 from edge.broker.topics import is_filter
 
 SUBSCRIPTION_SEPARATOR: Final = "::"
 """``topic::name`` is the durable subscription `name` of the topic, shared by all that attach to it."""
+
+CONSUMER_SEPARATOR: Final = "|"
+"""JMS clients tell the consumers of a shared subscription apart behind it in the link name; of one that is no single
+client's, ``name|global`` stands for the subscription itself."""
 
 TEMPORARY_PREFIX: Final = "temp/"
 """Dynamic nodes are topics below this, named by chance (section 3.5.3)."""
@@ -112,11 +117,12 @@ def check_to(address: str | None) -> str:
     return address
 
 
-def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
-    """What a receiver attached to. `kind_of` gives the type of an address (`Router.address_type`)."""
+def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[str, DurableSubscription]) -> Reception:
+    """What a receiver attached to. `kind_of` gives the type of an address (`Router.address_type`), `durable` the
+    durable subscriptions there are."""
     source = link.source
     if source.kind is not TerminusKind.SOURCE:
-        raise Unacceptable("amqp:invalid-field", "a receiver without a source")
+        return _found(link, container_id, durable)
     if source.dynamic:
         address, answer = _dynamic(source)
         return Reception(address, SubscribeOptions(), answer)
@@ -128,6 +134,7 @@ def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
     kind = kind_of(address)
     if kind is AddressType.SUBSCRIPTION or (separator and (kind is not AddressType.TOPIC or not name)):
         raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
+    _check_kind(source, address, kind)
     filters = {key: value for key, value in source.filters.items() if _described(value, _NO_LOCAL)}
     options = SubscribeOptions(no_local=bool(filters), browse=kind.is_queue and source.distribution_mode == "copy")
     if options.browse and is_filter(address):
@@ -138,8 +145,10 @@ def reception(link: Link, container_id: str, kind_of: KindOf) -> Reception:
             selector, filters[key] = _selector(value.value), value
     if kind is AddressType.TOPIC:
         options = _topic_options(link, container_id, address, name, options)
-        if selector is not None and (options.shared or options.share_name is not None):
-            raise Unacceptable("amqp:not-implemented", "a shared subscription takes no selector")
+        if name and selector is not None:
+            raise Unacceptable("amqp:not-implemented", f"{whole!r} takes no selector: it is not this receiver's alone")
+        if not name:
+            options = msgspec.structs.replace(options, selector="" if selector is None else selector.text)
     return Reception(address, options, msgspec.structs.replace(source, filters=filters), selector)
 
 
@@ -151,12 +160,41 @@ def _topic_options(
         return replace(options, durable_name=f"{address}{SUBSCRIPTION_SEPARATOR}{name}", shared=True, all_qos=True)
     source = link.source
     shared = "shared" in source.capabilities
-    # JMS clients tell the consumers of a shared subscription apart behind a bar in the link name
-    subscription = link.name.split("|", 1)[0] if shared else link.name
+    subscription = link.name.split(CONSUMER_SEPARATOR, 1)[0] if shared else link.name
     owner = "" if "global" in source.capabilities else container_id
     if source.durability > 0 or source.expiry == "never":
-        return replace(options, durable_name=f"amqp/{owner}/{subscription}", shared=shared, all_qos=True)
+        return replace(options, durable_name=_durable_name(owner, subscription), shared=shared, all_qos=True)
     return replace(options, share_name=f"amqp/{owner}/{subscription}/{address}") if shared else options
+
+
+def _durable_name(owner: str, subscription: str) -> str:
+    return f"amqp/{owner}/{subscription}"
+
+
+def _found(link: Link, container_id: str, durable: Mapping[str, DurableSubscription]) -> Reception:
+    """A receiver without a source asks what there is under the name of its link (section 2.6.3): so JMS clients find
+    the durable subscription they unsubscribe from by closing that link."""
+    subscription, _, rest = link.name.partition(CONSUMER_SEPARATOR)
+    owner = "" if rest == "global" else container_id
+    for name in (_durable_name(container_id, link.name), _durable_name(owner, subscription)):
+        found = durable.get(name)
+        if found is None:
+            continue
+        if found.consumers:
+            raise Unacceptable("amqp:resource-locked", f"subscription {subscription!r} is in use")
+        declaration = found.declaration
+        options = SubscribeOptions(
+            durable_name=name,
+            all_qos=declaration.all_qos,
+            no_local=declaration.not_from is not None,
+            selector=declaration.selector,
+        )
+        selector = Selector(declaration.selector) if declaration.selector else None
+        filters = {"selector": Described(Symbol(_SELECTOR[0]), selector.text)} if selector is not None else {}
+        kind, pattern = TerminusKind.SOURCE, declaration.pattern
+        answer = Terminus(kind=kind, address=pattern, durability=2, expiry="never", filters=filters)
+        return Reception(pattern, options, answer, selector)
+    raise Unacceptable("amqp:not-found", f"there is no subscription {subscription!r}")
 
 
 def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
@@ -178,6 +216,15 @@ def _check(address: str) -> None:
     levels = address.split("/")
     if "#" in levels[:-1] or any(len(level) > 1 and is_filter(level) for level in levels):
         raise Unacceptable("amqp:invalid-field", f"{address!r} is no topic filter")
+
+
+def _check_kind(source: Terminus, address: str, kind: AddressType) -> None:
+    """Who says that it consumes a queue, or a topic, as JMS clients do, is not given the other: it would miss what came
+    before, or take away what is for others. Senders may say what they like: JMS clients guess it of where to reply."""
+    if kind is AddressType.TOPIC and "queue" in source.capabilities:
+        raise Unacceptable("amqp:not-found", f"there is no queue {address!r}: it is a topic")
+    if kind.is_queue and "topic" in source.capabilities:
+        raise Unacceptable("amqp:not-found", f"there is no topic {address!r}: it is a queue")
 
 
 def _described(value: object, descriptors: tuple[str, int]) -> bool:

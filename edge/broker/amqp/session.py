@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bridge.driver import Driver
 from bridge.engine import (
@@ -44,6 +44,9 @@ from edge.broker.router import AddressError, Router
 
 if TYPE_CHECKING:  # loaded where a space has the device API
     from edge.broker.hono.amqp import DeviceLinks
+
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS")
+"""What our open offers: clients of JMS do without what is not in it."""
 
 NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
@@ -100,6 +103,8 @@ class AmqpSession:
         """Target addresses of receivers of a service's answers, and where the router finds them."""
         self._incoming: set[IncomingLink | ServiceLink] = set()
         self._outgoing: set[OutgoingLink] = set()
+        self._made: dict[Link, str] = {}
+        """Links that made a dynamic node, and its address: what the user made is the user's."""
         self._allowed: dict[Link, Callable[[Grant], bool]] = {}
         """Whether a link would be allowed by a grant, to be asked again when that changes."""
 
@@ -224,6 +229,8 @@ class AmqpSession:
         incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant, relay)
         link.context = incoming
         self._incoming.add(incoming)
+        if target.dynamic and target.address is not None:
+            self._made[link] = target.address
         self._engine.accept(link, target=target)
         incoming.top_up()
 
@@ -293,9 +300,10 @@ class AmqpSession:
         if self._devices is not None and not self._cut and self._devices.takes_source(link.source.address):
             self._attach_commands(self._devices, link)
             return
-        wanted = reception(link, self._subscriber, self._router.address_type)
+        wanted = reception(link, self._subscriber, self._router.address_type, self._router.durable_subscriptions)
         grant = self._grant
-        if grant is not None and not (link.source.dynamic or wanted.service):
+        own = link.source.dynamic or wanted.address in self._made.values()
+        if grant is not None and not (own or wanted.service):
             allowed = partial(_may_receive, wanted.address, wanted.options.browse)
             self._must(allowed(grant), "receive from", wanted.address)
             self._allowed[link] = allowed
@@ -340,6 +348,7 @@ class AmqpSession:
     def _detached(self, link: Link, *, closed: bool) -> None:
         owner, link.context = link.context, None
         self._allowed.pop(link, None)
+        self._made.pop(link, None)
         if isinstance(owner, IncomingLink | ServiceLink):
             self._incoming.discard(owner)
             owner.ended()

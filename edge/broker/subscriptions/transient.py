@@ -55,7 +55,7 @@ class TransientSubscription:
     idle_now = True
     __slots__ = (
         "_not_from", "_pool", "_position", "_qos0_only", "_waiting", "_waiting_bytes", "dropped", "expired", "group",
-        "pace", "pattern", "share_name",
+        "pace", "pattern", "selector", "share_name",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,8 @@ class TransientSubscription:
         self.group = ConsumerGroup()
         self.share_name: str | None = None
         """Name under which consumers share it; None for a subscription of one consumer."""
+        self.selector: str | None = None
+        """What its consumers select by (`SubscribeOptions.selector`)."""
         self.dropped = 0
         """Messages not delivered because the consumer was too slow."""
         self.pace = Pace.KEEPING_UP
