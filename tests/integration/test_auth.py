@@ -373,11 +373,7 @@ def test_amqp_temporary_destinations_are_their_makers(site: Site) -> None:
         other.create_receiver(address, name="not mine")
     other.create_sender(address).send(Message(body="a reply"))
     assert receiver.receive(timeout=WAIT_S).body == "a reply"
-    receiver.accept()
     other.close()
-    made.close()
-    with pytest.raises(LinkDetached, match="unauthorized-access"):
-        connection.create_receiver(address, name="too late")
     connection.close()
 
 

@@ -1,0 +1,199 @@
+"""Topics over AMQP: copies, durable and shared subscriptions, and how JMS clients find and end them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.amqp_values import Described, Symbol, Ulong, encode
+from bridge.engine import Detached, Link, State, Terminus
+from bridge.engine.events import source
+from tests.unit.amqp.broker import Site
+from tests.unit.amqp.test_session import payloads, send
+from tests.unit.amqp.wire import message, of_kind
+
+
+def application(properties: dict[str, Any]) -> bytes:
+    return encode(Described(Ulong(0x74), properties))
+
+
+def selecting(text: str) -> dict[str, Any]:
+    return {"jms": Described(Symbol("apache.org:selector-filter:string"), text)}
+
+
+class TestTopics:
+    def test_every_receiver_gets_a_copy(self) -> None:
+        site = Site()
+        client = site.client()
+        links = [client.receiver("topic/a", "r1"), client.receiver("topic/#", "r2")]
+        sender = client.sender("topic/a")
+        send(client, sender, "one")
+        site.settle_down()
+        assert [payloads(client, link) for link in links] == [[b"one"], [b"one"]]
+        assert client.outcomes(sender) == [(0, State.ACCEPTED, None)]
+
+    @pytest.mark.parametrize("wanted", [source("topic/a", durability=2, expiry="never"), source("topic/a::mine")])
+    def test_durable_subscription_outlives_the_connection_and_ends_with_close(self, wanted: Terminus) -> None:
+        site = Site()
+        client, other = site.client("subscriber"), site.client("publisher")
+        client.receiver(wanted)
+        client.cut()
+        sender = other.sender("topic/a")
+        send(other, sender, "while away", settled=True)
+        send(other, sender, "and this", first=1)
+        site.settle_down()
+        assert other.outcomes(sender) == [(1, State.ACCEPTED, None)]
+        back = site.client("subscriber")
+        link = back.receiver(wanted)
+        assert payloads(back, link) == [b"while away", b"and this"]
+        back.engine.settle(link, back.deliveries(link))
+        back.engine.detach(link, closed=False)
+        site.settle_down()
+        assert len(site.router.durable_subscriptions) == 1
+        link = back.receiver(wanted)
+        assert back.attached(link)
+        back.engine.detach(link)
+        site.settle_down()
+        assert site.router.durable_subscriptions == {}
+
+    def test_unshared_subscription_is_for_one_receiver(self) -> None:
+        site = Site()
+        one, two = site.client("one"), site.client("two")
+        wanted = source("topic/a", durability=1, capabilities=("global",))
+        one.receiver(wanted)
+        two.receiver(wanted)
+        (detached,) = of_kind(two.events, Detached)
+        assert detached.condition.name == "amqp:unauthorized-access"
+        assert not of_kind(one.events, Detached)
+
+    def test_the_same_device_again_steals_its_link(self) -> None:
+        site = Site()
+        one, two = site.client("same"), site.client("same")
+        wanted = source("topic/a", durability=1)
+        held = one.receiver(wanted)
+        send(two, two.sender("topic/a"), "unsettled")
+        site.settle_down()
+        assert payloads(one, held) == [b"unsettled"]
+        link = two.receiver(wanted)
+        (detached,) = of_kind(one.events, Detached)
+        assert detached.condition.name == "amqp:link:stolen"
+        assert payloads(two, link) == [b"unsettled"]
+        one.cut()
+        send(two, two.sender("topic/a", name="t"), "more")
+        site.settle_down()
+        assert payloads(two, link) == [b"unsettled", b"more"]
+
+    def test_shared_subscription_takes_turns(self) -> None:
+        site = Site()
+        client, other = site.client("a"), site.client("b")
+        links = [client.receiver("topic/a::work"), other.receiver("topic/a::work")]
+        send(other, other.sender("topic/a"), *map(str, range(10)))
+        site.settle_down()
+        counts = [len(client.received(links[0])), len(other.received(links[1]))]
+        assert sum(counts) == 10
+        assert min(counts) > 0
+
+    @pytest.mark.parametrize(
+        ("name", "capabilities", "asked"),
+        [("sub", (), "sub"), ("sub|2", ("shared",), "sub"), ("sub|global3", ("shared", "global"), "sub|global")],
+    )
+    def test_a_receiver_without_a_source_finds_the_durable_subscription_of_its_name_and_ends_it(
+        self, name: str, capabilities: tuple[str, ...], asked: str
+    ) -> None:
+        site = Site()
+        holder, client = site.client(), site.client()
+        wanted = source("topic/a", durability=2, expiry="never", capabilities=capabilities)
+        held = holder.receiver(msgspec.structs.replace(wanted, filters=selecting("k = 1")), name)
+        client.receiver(Terminus(), asked)
+        (busy,) = of_kind(client.events, Detached)
+        assert busy.condition.name == "amqp:resource-locked"
+        holder.engine.detach(held, closed=False)
+        site.settle_down()
+        found = client.receiver(Terminus(), asked, credit=0)
+        assert (found.source.address, found.source.durability, found.source.expiry) == ("topic/a", 2, "never")
+        assert [item.value for item in found.source.filters.values()] == ["k = 1"]
+        client.engine.detach(found)
+        site.settle_down()
+        assert site.router.durable_subscriptions == {}
+        client.receiver(Terminus(), asked)
+        assert of_kind(client.events, Detached)[-1].condition.name == "amqp:not-found"
+
+    def test_subscriptions_of_others_are_not_found(self) -> None:
+        site = Site()
+        one, two = site.client("one"), site.client("two")
+        held = one.receiver(source("topic/a", durability=2, expiry="never"), "sub")
+        one.engine.detach(held, closed=False)
+        site.settle_down()
+        two.receiver(Terminus(), "sub")
+        (detached,) = of_kind(two.events, Detached)
+        assert detached.condition.name == "amqp:not-found"
+
+    @pytest.mark.parametrize("change", [{"address": "topic/b"}, {"filters": selecting("k = 2")}, {"filters": {}}])
+    def test_a_durable_subscription_to_something_else_is_a_new_one(self, change: dict[str, Any]) -> None:
+        site = Site()
+        client = site.client()
+        wanted = source("topic/a", durability=2, filters=selecting("k = 1"))
+        old = client.receiver(wanted, "sub")
+        client.engine.detach(old, closed=False)
+        sender = client.sender("topic/a")
+        client.engine.send_all(sender, 0, [application({"k": 1}) + message(b"for the old one")])
+        site.settle_down()
+        new = client.receiver(msgspec.structs.replace(wanted, **change), "sub")
+        assert client.attached(new)
+        assert client.received(new) == []
+        client.engine.detach(new, closed=False)
+        site.settle_down()
+        assert len(site.router.durable_subscriptions) == 1
+
+    def test_the_same_topic_and_selector_find_what_was_kept(self) -> None:
+        site = Site()
+        client = site.client()
+        wanted = source("topic/a", durability=2, filters=selecting("k = 1"))
+        client.engine.detach(client.receiver(wanted, "sub"), closed=False)
+        client.engine.send_all(
+            client.sender("topic/a"), 0, [application({"k": k}) + message(b"%d" % k) for k in (1, 2, 1)]
+        )
+        site.settle_down()
+        assert payloads(client, client.receiver(wanted, "sub")) == [b"1", b"1"]
+
+    @pytest.mark.parametrize("durability", [0, 2])
+    def test_a_shared_subscription_has_one_selector(self, durability: int) -> None:
+        site = Site()
+        client = site.client()
+
+        def attach(name: str, selector: str) -> Link:
+            wanted = source("topic/a", durability=durability, capabilities=("shared",), filters=selecting(selector))
+            return client.receiver(wanted, name)
+
+        links = [attach("sub", "k > 0"), attach("sub|2", "k > 0")]
+        client.engine.send_all(
+            client.sender("topic/a"), 0, [application({"k": k % 2}) + message(b"%d" % k) for k in range(40)]
+        )
+        site.settle_down()
+        got = [payloads(client, link) for link in links]
+        assert sorted(got[0] + got[1], key=int) == [b"%d" % k for k in range(1, 40, 2)]
+        assert min(map(len, got)) > 0
+        attach("sub|3", "k > 1")
+        (detached,) = of_kind(client.events, Detached)
+        assert detached.condition.name == "amqp:invalid-field"
+
+    def test_a_queue_is_no_topic_and_a_topic_no_queue(self) -> None:
+        client = Site().client()
+        for wanted in (source("topic/a", capabilities=("queue",)), source("queue/a", capabilities=("topic",))):
+            client.receiver(wanted)
+        assert [each.condition.name for each in of_kind(client.events, Detached)] == ["amqp:not-found"] * 2
+        for address, capability in (("queue/a", "queue"), ("topic/a", "topic"), ("anycast/a", "queue")):
+            assert client.attached(client.receiver(source(address, capabilities=(capability,)), address))
+
+    def test_no_local(self) -> None:
+        site = Site()
+        client = site.client()
+        no_local = {"no-local": Described(Symbol("apache.org:no-local-filter:list"), [])}
+        other_filter = {"xpath": Described(Symbol("apache.org:xpath-filter:string"), "x = 1")}
+        link = client.receiver(source("topic/a", filters={**no_local, **other_filter}))
+        assert set(link.source.filters) == {"no-local"}  # only what is in place is confirmed
+        send(client, client.sender("topic/a"), "mine")
+        site.settle_down()
+        assert client.received(link) == []
