@@ -320,6 +320,9 @@ class SqliteStore(GroupingStore):
             self._add_log(LogState(number, name, first=first, next=end, bytes=size, counted=end))
         for state in list(self._logs.values()):
             self._recount(state)
+        for address, end in self._load_sequences(self._uncounted).items():  # reserved further by another log
+            self._uncounted[address] = max(self._uncounted[address], end)
+        self._sequences.update(self._uncounted)
         for cursor in self._stored_cursors():
             self._add_cursor(cursor)
         self._lost = [unpack_mark(key, value) for key, value in self.items(MEMORY)]
@@ -359,7 +362,6 @@ class SqliteStore(GroupingStore):
             self._uncounted_bytes += row.body_bytes
             for address, sequence, count in _heads(state.name, row):
                 self._uncounted[address] = max(self._uncounted.get(address, 0), sequence + count)
-        self._sequences.update(self._uncounted)
 
     def _stored_cursors(self) -> Iterator[CursorState]:
         """Every cursor as of the last commit, not below the first position its log keeps."""

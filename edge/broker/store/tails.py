@@ -83,6 +83,8 @@ class Tails(Places):
                 self._accounted[mark_key(log, None)] = pack_mark(end, end)
                 if state is not None and base < end <= state.next:
                     self._filled[log] = max(self._written(log, end), state.first), end
+                    if log in self._tails:
+                        self._tails[log].written = end
                     for cursor in list(state.cursors):
                         self.acknowledge(cursor, base, end - 1)
                 continue

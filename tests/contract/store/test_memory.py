@@ -355,6 +355,40 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
+    def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
+        kept, other = Kept(rig), rig.store.log("queue jobs")
+        rig.store.open_cursor("c", other, 0)
+        rest(rig)
+        rig.store.append(other, run_of(b"on disk", address=kept.address))
+        flush(rig)
+        named = kept.take(b"in memory")
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        again.store.append(other, run_of(b"next", address=kept.address))
+        flush(again)
+        assert again.commits[-1].appended[-1][1].sequence > named.sequence
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    @pytest.mark.parametrize("configured_first", [False, True])
+    def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
+        self, rig: Rig, tmp_path: Path, configured_first: bool
+    ) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        if configured_first:
+            again.store.keep_in_memory(kept.log, keep=True)
+        again.store.account_for_lost()
+        again.store.keep_in_memory(kept.log, keep=True)
+        flush(again)
+        again.store.append(kept.log, run_of(b"next"))
+        flush(again)
+        assert [commit.error for commit in again.commits] == [None, None]
+        assert [body for *_, body in again.read_all(kept.log)] == [b"next"]
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
     def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         rig.store.open_cursor("other", kept.log, 0)
