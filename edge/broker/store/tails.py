@@ -147,7 +147,7 @@ class Tails(Places):
         self._sequences[address] = following
         tail.add(stored, size, now)
         self._held += cost_of(size, count)
-        if self._look_at_s is None:
+        if self._look_at_s is None or self._look_at_s > now + self._limits.memory_window_s:
             self._look_at_s = now + self._limits.memory_window_s
         return stored
 
@@ -218,6 +218,10 @@ class Tails(Places):
             elif soonest is None or due < soonest:
                 soonest = due
         self._look_at_s = None if soonest is None else max(soonest, now + MEMORY_LOOK_S)
+
+    def _look_by(self, at_s: float) -> None:
+        if self._look_at_s is None or self._look_at_s > at_s:
+            self._look_at_s = at_s
 
     def _in_memory(self, log: int) -> int:
         """Bytes of bodies of a log that are in memory only and that somebody wants."""
@@ -359,8 +363,7 @@ class Tails(Places):
         tail.moved = set()
         if self._floor(state, state.next) > state.first and state.first < tail.written:
             self._reclaim[state.log] = None
-        if self._look_at_s is None:
-            self._look_at_s = now + self._limits.memory_window_s
+        self._look_by(now + self._limits.memory_window_s)
         if tail.leaving and settlement.released:
             self._left(tail)
 
@@ -391,8 +394,7 @@ class Tails(Places):
             tail.touched |= settlement.ends.keys() | (settlement.counters.keys() - set(settlement.gone))
             tail.changed_at_s = settlement.at_s
             self._unsettled.add(tail.log)
-            if self._look_at_s is None:
-                self._look_at_s = settlement.at_s + self._limits.memory_window_s
+            self._look_by(settlement.at_s + self._limits.memory_window_s)
 
 
 def _open_ranges(holders: Sequence[CursorState], stored: Stored) -> Ranges:

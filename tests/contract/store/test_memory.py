@@ -192,6 +192,17 @@ class TestSettling:
         assert kept.segments() == 0
         assert rig.store.log_bytes(kept.log) == 0
 
+    def test_it_is_written_as_soon_after_a_time_when_all_was_taken(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        wait(rig, 200)
+        taken = kept.take(b"taken")
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        wait(rig, 7)
+        kept.take(b"waits")
+        assert kept.segments() == 0
+        wait(rig, 6)
+        assert kept.segments() == 1
+
     def test_only_what_somebody_waits_for_is_written(self, rig: Rig) -> None:
         kept = Kept(rig)
         other = rig.store.open_cursor("other", kept.log, 0)
