@@ -14,7 +14,9 @@ import pytest
 
 from tests.fault.store.cuts import Campaign, Findings, scratch
 from tests.fault.store.disk import Disk
-from tests.fault.store.history import Append, Given, Group, History, Line, Lost, Observed
+from tests.fault.store.history import Append, Given, Group, History, Line, Observed
+from tests.fault.store.in_memory import RESERVE_MAX, WINDOW_S
+from tests.fault.store.ledger import Lost
 from tests.support.medium import Event, Kind
 
 
@@ -29,7 +31,9 @@ def cut(count: int, *, cuts_a_life: int) -> Findings:
     assert 0 < findings.joined < findings.in_flight, "commits were cut on both sides of their end"
     assert findings.messages > 10 * count
     assert findings.giving > count / 20, "commits that give messages up were cut, too"
-    assert {"evicted", "rejected"} <= findings.lost.keys()
+    assert {"evicted", "rejected", "memory"} <= findings.lost.keys()
+    assert findings.taken > count
+    assert findings.waited
     return findings
 
 
@@ -43,7 +47,7 @@ def test_10_000_power_cuts() -> None:
     findings = cut(10_000, cuts_a_life=100)
     assert findings.refused > 10, "syncs failed, too"
     assert findings.reopened > 100
-    assert findings.lost.keys() == {"evicted", "thinned", "rejected", "purged"}
+    assert findings.lost.keys() == {"evicted", "thinned", "rejected", "purged", "memory"}
 
 
 class TestDisk:
@@ -181,3 +185,84 @@ class TestChecker:
         assert history.problems(shown)
         shown.messages = {"q": [(1, "a", 1, "2")]}
         assert history.problems(shown)
+
+
+class TestCheckerOfLogsInMemory:
+    """The same of what `in_memory` says."""
+
+    LOG = "queue memory"
+    ADDRESS = "memory/0"
+
+    def history(self) -> History:
+        """One message on disk and two in memory, the first of them acknowledged."""
+        history = History()
+        opened = [("c", self.LOG, 0)]
+        history.follow(Line("sealed", group=Group([self.LOG], [Append(self.LOG, self.ADDRESS, ["1"])], opened)))
+        history.follow(Line("ok", appended=[(self.LOG, 0, self.ADDRESS, 0, ["1"])]))
+        history.follow(Line("took", taken=[(self.LOG, 1, self.ADDRESS, 1, ["2", "3"])], at_s=1.0))
+        history.follow(Line("acked", cursor=("c", self.LOG, 1, 1)))
+        return history
+
+    def shown(self) -> Observed:
+        """After a crash: four numbers were reserved, and the three that may be gone are in the ledger."""
+        messages = {self.LOG: [(0, self.ADDRESS, 0, "1")]}
+        cursors: list[tuple[str, str, int, list[tuple[int, int]]]] = [("c", self.LOG, 0, [(1, 3)])]
+        shown = Observed("e", {self.LOG: (0, 4)}, messages, cursors, {}, {self.ADDRESS: 4}, (4, 1), 1)
+        shown.ledger = [(1, "c", self.ADDRESS, 1, 3, 3, 0, "memory")]
+        return shown
+
+    def test_all_is_well(self) -> None:
+        assert not self.history().problems(self.shown())
+
+    def test_settled_and_gone_on_with(self) -> None:
+        shown = self.shown()
+        shown.bounds, shown.sequences = {self.LOG: (0, 3)}, {self.ADDRESS: 3}
+        shown.figures, shown.true_bytes = (3, 2), 2
+        shown.messages[self.LOG].append((2, self.ADDRESS, 2, "3"))
+        shown.cursors, shown.ledger = [("c", self.LOG, 0, [(1, 1)])], []
+        assert not self.history().problems(shown)
+
+    def test_the_numbers_of_the_next_message_do_not_follow_on(self) -> None:
+        for position, sequence in ((2, 3), (3, 2), (4, 3), (3, 4)):
+            with pytest.raises(AssertionError, match="took"):
+                self.history().follow(Line("took", taken=[(self.LOG, position, self.ADDRESS, sequence, ["4"])]))
+
+    @pytest.mark.parametrize(("field", "value"), [
+        ("ledger", []),
+        ("ledger", [(1, "c", ADDRESS, 1, 2, 2, 0, "memory")]),
+        ("ledger", [(1, "c", ADDRESS, 0, 3, 4, 0, "memory")]),
+        ("ledger", [(1, "c", ADDRESS, 1, 4, 4, 0, "memory")]),
+        ("ledger", [(1, "d", ADDRESS, 1, 3, 3, 0, "memory")]),
+        ("ledger", [(1, "c", ADDRESS, 1, 3, 3, 0, "evicted")]),
+        ("ledger", [(1, "c", ADDRESS, 1, 3, 3, 0, "memory"), (2, "c", ADDRESS, 3, 3, 1, 0, "memory")]),
+        ("sequences", {ADDRESS: 2}), ("sequences", {ADDRESS: 4 + RESERVE_MAX}),
+        ("bounds", {LOG: (0, 2)}), ("bounds", {LOG: (0, 4 + RESERVE_MAX)}),
+        ("messages", {LOG: []}),
+        ("messages", {LOG: [(0, ADDRESS, 0, "1"), (1, ADDRESS, 1, "2")]}),
+        ("messages", {LOG: [(0, ADDRESS, 0, "1"), (3, ADDRESS, 3, "4")]}),
+        ("cursors", [("c", LOG, 0, [])]), ("cursors", [("c", LOG, 0, [(1, 2)])]), ("cursors", [("c", LOG, 4, [])]),
+    ])  # fmt: skip
+    def test_a_difference_is_a_problem(self, field: str, value: object) -> None:
+        shown = self.shown()
+        setattr(shown, field, value)
+        assert self.history().problems(shown)
+
+    @pytest.mark.parametrize(("at_s", "appends", "settles"), [
+        (1.0 + WINDOW_S, [], True), (0.9 + WINDOW_S, [], False), (2.0, [Append(LOG, ADDRESS, ["4"])], True),
+    ])  # fmt: skip
+    def test_what_was_to_be_written_by_then_may_not_be_lost(
+        self, at_s: float, appends: list[Append], settles: bool
+    ) -> None:
+        history = self.history()
+        history.follow(Line("sealed", group=Group(appends=appends, puts={"k": "v"}, at_s=at_s)))
+        history.follow(Line("ok", appended=[(self.LOG, 3, self.ADDRESS, 3, append.bodies) for append in appends]))
+        shown = self.shown()
+        shown.state = {"k": "v"}
+        if appends:
+            shown.messages[self.LOG].append((3, self.ADDRESS, 3, "4"))
+        assert bool(history.problems(shown)) == settles
+
+    def test_nothing_is_lost_by_closing(self) -> None:
+        history = self.history()
+        history.follow(Line("closed"))
+        assert history.problems(self.shown())

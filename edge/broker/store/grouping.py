@@ -326,7 +326,7 @@ class GroupingStore(Tails, ABC):
             self._count(group, last=last)
             self._choose_evictions(group)
             self._choose_reclaims(group)
-            if due or group.reclaims or group.settled:
+            if due or group.reclaims or group.settled or group.filled:
                 group.moved |= self._moved
                 self._moved = set()
                 self._lazy_since = None

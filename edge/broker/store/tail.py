@@ -127,6 +127,8 @@ class Tail:
     """The first change since it was settled."""
     idle_at_s: float | None = None
     """When some address may have been idle for long enough to give back its reservation."""
+    doubtful: bool = False
+    """It takes nothing until it is settled: a commit failed that had given its next numbers to others."""
     leaving: bool = False
     """It takes no more: settle it, and give back what is reserved."""
     stays: bool = True

@@ -113,6 +113,11 @@ class Tails(Places):
         else:
             self._moved.add(cursor)
 
+    def open_cursor(self, name: str, log: int, position: int) -> int:
+        if log in self._tails:
+            position = max(position, self._kept_from(self._logs[log]))  # what went before was never written
+        return super().open_cursor(name, log, position)
+
     def drop_cursor(self, cursor: int) -> None:
         state = self._cursors.get(cursor)
         if state is not None and state.log in self._tails:
@@ -131,7 +136,7 @@ class Tails(Places):
     def _name(self, tail: Tail, run: Run, size: int, now: float) -> Stored | None:
         address, count = run.address, len(run.bodies)
         block = tail.addresses.get(address)
-        if block is None or tail.leaving:
+        if block is None or tail.leaving or tail.doubtful:
             return None
         if (tail.cost >= tail.look_at or self._held >= self._limits.memory_total_bytes_max) and not self._room(tail):
             return None
@@ -252,8 +257,11 @@ class Tails(Places):
             group.state.update(((MEMORY, key), value) for key, value in settlement.marks())
             tail.touched, tail.moved, tail.changed_at_s = set(), set(), None
         for log in sorted(self._low & self._tails.keys() - {settlement.log for settlement in group.settled}):
-            extension = self._extension(self._tails[log], now)
+            tail = self._tails[log]
+            extension = self._extension(tail, now)
             group.settled.append(extension)
+            group.moved |= tail.moved  # nothing is written of what everybody passed, so that they did has to be
+            tail.moved = set()
             group.state.update(((MEMORY, key), value) for key, value in extension.marks())
         self._unsettled.clear()
         self._low.clear()
@@ -353,7 +361,7 @@ class Tails(Places):
         before = tail.cost
         tail.drop(settlement.upto)
         self._held -= before - tail.cost
-        tail.first, tail.look_at = settlement.upto, 0
+        tail.first, tail.look_at, tail.doubtful = settlement.upto, 0, False
         state.bytes += settlement.size
         if settlement.first is not None:
             state.first = max(state.first, settlement.first)
@@ -385,7 +393,15 @@ class Tails(Places):
             self._tails[tail.log] = Tail(tail.log, tail.first, tail.written)
 
     def _not_settled(self, group: Group) -> None:
-        """The group failed: everything is as it was, and due again."""
+        """The group failed: everything is as it was, and due again.
+
+        A commit whose sync failed may be found all the same when the power goes now. Until another one has succeeded
+        nobody may be given the numbers that it gave.
+        """
+        for tail in self._tails.values():
+            if tail.log in group.ends or not group.sequences.keys().isdisjoint(tail.addresses):
+                tail.doubtful = True
+                self._unsettled.add(tail.log)
         for settlement in group.settled:
             tail = self._tails[settlement.log]
             if settlement.extends:

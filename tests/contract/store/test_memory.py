@@ -1,27 +1,16 @@
-"""Logs kept in memory: named and read at once, written only when they wait, and after a crash the ledger says what of
-them may be gone."""
+"""Logs kept in memory: named and read at once, written only when they wait."""
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from bridge.message import Stored
 from edge.broker.store.contract import StoreFull
-from edge.broker.store.limits import Limits
-from edge.broker.store.repair import repair
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from edge.broker.store.tail import MEMORY
-from edge.broker.store.verification import verify
+from tests.contract.store.kept import LIMITS, Kept, flush, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
-
-LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -29,70 +18,6 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
     made = sqlite_rig(tmp_path / "store", LIMITS) if request.param == "sqlite" else memory_rig(LIMITS)
     yield made
     made.store.close()
-
-
-class Kept:
-    """A log in memory with one cursor, past its first commit: numbers are reserved for its address."""
-
-    def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
-        self.rig, self.name, self.address = rig, name, address
-        self.log = rig.store.log(name)
-        self.cursor = rig.store.open_cursor("c", self.log, 0)
-        rig.store.keep_in_memory(self.log, keep=True)
-        rig.store.append(self.log, run_of(b"first", address=address))
-        assert flush(rig)
-        self.rig.store.acknowledge(self.cursor, 0, 0)
-        rest(rig)
-
-    def take(self, *bodies: bytes, address: str | None = None) -> Stored:
-        stored = self.rig.store.append(self.log, run_of(*bodies, address=address or self.address))
-        assert stored is not None
-        return stored
-
-    def segments(self) -> int:
-        """Messages of the log on the medium."""
-        store = self.rig.store
-        if isinstance(store, SqliteStore):
-            rows = store._query("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
-            return int(rows[0][0])
-        return len(store._kept.get(self.log, []))  # type: ignore[attr-defined]
-
-
-def flush(rig: Rig) -> bool:
-    """Flush once, as things are due now."""
-    started = rig.store.flush()
-    while rig.store.committing:
-        rig.turn()
-    return started
-
-
-def rest(rig: Rig) -> None:
-    """Let cursor moves and deletions that are due be over."""
-    rig.now += 1
-    while flush(rig):
-        pass
-    rig.now += 1
-    while flush(rig):
-        pass
-
-
-def wait(rig: Rig, seconds: float) -> int:
-    """Commits while the clock goes on and the owner looks in four times a second."""
-    before = len(rig.commits)
-    for _ in range(round(seconds * 4)):
-        rig.now += 0.25
-        flush(rig)
-    return len(rig.commits) - before
-
-
-def crashed(rig: Rig, place: Path) -> Rig:
-    """The store as the medium has it now, opened again; the logs and cursors of `Kept` are narrowed by nobody."""
-    assert isinstance(rig.store, SqliteStore)
-    while rig.store.committing:
-        rig.turn()
-    shutil.copytree(rig.store._path.parent, place)
-    assert not verify(place / FILE_NAME).damaged
-    return sqlite_rig(place, LIMITS)
 
 
 class TestTaking:
@@ -320,170 +245,18 @@ class TestFailing:
         assert [body for *_, body in rig.read_all(kept.log)] == bodies
         assert rig.store.append(kept.log, run_of(b"on")) is not None
 
-
-class TestReopening:
-    @pytest.fixture
-    def rig(self, tmp_path: Path) -> Iterator[Rig]:
-        made = sqlite_rig(tmp_path / "store", LIMITS)
-        yield made
-        made.store.close()
-
-    def test_nothing_is_lost_when_it_is_closed_in_order(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"1", b"2", b"3")
-        rig.store.acknowledge(kept.cursor, 2, 2)
-        rig.reopen()
-        assert not verify(tmp_path / "store" / FILE_NAME).findings
-        rig.store.account_for_lost()
+    @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
+    def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
+        """It may be found on the medium all the same."""
+        kept, other = Kept(rig), rig.store.log(name)
         rest(rig)
-        assert rig.store.losses(0, 10) == []
-        assert rig.read_all(kept.log) == [(1, kept.address, 1, b"1"), (3, kept.address, 3, b"3")]
-        rig.store.append(kept.log, run_of(b"4"))
+        fail_commits(rig)
+        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        rig.store.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))
         flush(rig)
-        assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
-
-    def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
-        self, rig: Rig, tmp_path: Path
-    ) -> None:
-        kept = Kept(rig)
-        kept.take(b"written", b"written too")
-        wait(rig, 6)
-        kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
-        flush(again)
-        (entry,) = again.store.losses(0, 10)
-        assert (entry.subscription, entry.address, entry.first, entry.reason) == ("c", kept.address, 3, MEMORY)
-        assert entry.last >= 3
-        assert entry.messages == entry.last - 2
-        assert [body for *_, body in again.read_all(kept.log)] == [b"written", b"written too"]
-        again.store.append(kept.log, run_of(b"next"))
-        flush(again)
-        (((position, _, sequence, _),),) = [flat([stored]) for _, stored in again.commits[-1].appended]
-        assert sequence == entry.last + 1
-        assert position > 3
-        assert again.store.cursor(kept.cursor).position == 1
-        again.store.close()
-        assert not verify(tmp_path / "again" / FILE_NAME).findings
-
-    def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
-        kept, other = Kept(rig), rig.store.log("queue jobs")
-        rig.store.open_cursor("c", other, 0)
-        rest(rig)
-        rig.store.append(other, run_of(b"on disk", address=kept.address))
+        assert rig.commits[-1].error is not None
+        assert rig.store.append(kept.log, run_of(b"next")) is None
+        heal(rig)
         flush(rig)
-        named = kept.take(b"in memory")
-        again = crashed(rig, tmp_path / "again")
-        again.store.account_for_lost()
-        again.store.append(other, run_of(b"next", address=kept.address))
-        flush(again)
-        assert again.commits[-1].appended[-1][1].sequence > named.sequence
-        again.store.close()
-        assert not verify(tmp_path / "again" / FILE_NAME).findings
-
-    @pytest.mark.parametrize("configured_first", [False, True])
-    def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
-        self, rig: Rig, tmp_path: Path, configured_first: bool
-    ) -> None:
-        kept = Kept(rig)
-        kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
-        if configured_first:
-            again.store.keep_in_memory(kept.log, keep=True)
-        again.store.account_for_lost()
-        again.store.keep_in_memory(kept.log, keep=True)
-        flush(again)
-        again.store.append(kept.log, run_of(b"next"))
-        flush(again)
-        assert [commit.error for commit in again.commits] == [None, None]
-        assert [body for *_, body in again.read_all(kept.log)] == [b"next"]
-        again.store.close()
-        assert not verify(tmp_path / "again" / FILE_NAME).findings
-
-    def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        rig.store.open_cursor("other", kept.log, 0)
-        rest(rig)
-        kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
-        again.store.narrow(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
-        again.store.account_for_lost()
-        flush(again)
-        assert [entry.subscription for entry in again.store.losses(0, 10)] == ["c"]
-        again.store.close()
-
-    def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"lost")
-        tool = crashed(rig, tmp_path / "again")
-        tool.store.append(kept.log, run_of(b"imported"))
-        tool.store.close()
-        again = sqlite_rig(tmp_path / "again", LIMITS)
-        again.store.account_for_lost()
-        flush(again)
-        assert len(again.store.losses(0, 10)) == 1
-        again.reopen()
-        again.store.account_for_lost()
-        flush(again)
-        assert len(again.store.losses(0, 10)) == 1
-        assert [body for *_, body in again.read_all(kept.log)] == [b"imported"]
-        again.store.close()
-
-    def test_the_ledger_waits_for_a_medium_that_is_full(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"lost")
-        again = crashed(rig, tmp_path / "again")
-        fail_commits(again)
-        again.store.put("filler", "x", b"x" * 100_000)
-        again.store.account_for_lost()
-        flush(again)
-        assert again.commits[-1].error is not None
-        assert again.store.losses(0, 10) == []
-        heal(again)
-        again.now += 10
-        flush(again)
-        assert len(again.store.losses(0, 10)) == 1
-        assert [key for key, _ in again.store.items(MEMORY)] == [str(kept.log)]
-        again.store.close()
-
-    def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"rotten")
-        wait(rig, 6)
-        with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as other, other:
-            other.execute("UPDATE segment SET crc = crc + 1")
-        kept.take(b"in memory")
-        assert rig.read_all(kept.log) == [(2, kept.address, 2, b"in memory")]
-        flush(rig)
-        assert [(entry.reason, entry.messages) for entry in rig.store.losses(0, 10)] == [("damaged", 1)]
-        assert rig.store.cursor(kept.cursor).position == 2
-
-    def test_positions_stay_covered_over_a_gap_wider_than_an_offset(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"early")
-        wait(rig, 6)
-        state = rig.store._logs[kept.log]
-        state.next += 1 << 33  # as if so many had been taken and acknowledged
-        kept.rig.store._tails[kept.log].block.end += 1 << 34
-        kept.take(b"late")
-        rig.store.acknowledge(kept.cursor, 2, state.next - 2)
-        rig.reopen()
-        assert not verify(tmp_path / "store" / FILE_NAME).findings
-        assert [body for *_, body in rig.read_all(kept.log)] == [b"early", b"late"]
-
-    def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
-        kept = Kept(rig)
-        kept.take(b"waits")
-        wait(rig, 6)
-        for n in range(20):
-            taken = kept.take(b"%d" % n)
-            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
-        rig.store.close()
-        mended = repair(tmp_path / "store", write=True)
-        assert (mended.lost_messages, mended.new_epoch, mended.messages) == (0, False, 1)
-        assert not verify(tmp_path / "store" / FILE_NAME).findings
-        again = sqlite_rig(tmp_path / "store", LIMITS)
-        assert again.store.losses(0, 10) == []
-        assert again.store.bounds(kept.log) == (1, 22)
-        assert [body for *_, body in again.read_all(kept.log)] == [b"waits"]
-        again.store.close()
+        assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"next")]
+        kept.take(b"taken")

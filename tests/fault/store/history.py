@@ -1,9 +1,10 @@
 """What a store owes after a fault: a pure checker over the recorded history of what was asked of it and answered.
 
 A workload records, one JSON line each and before or after the fact as named: ``sealed`` (a group is handed to the
-writer) and perhaps ``unsealed`` (it waits for company), ``ok`` or ``refused`` (its commit ended), ``acked`` (a cursor
-is about to move), ``shown`` (all that is read after a commit that evicted) and ``opened`` (the same), ``closed``. The
-checker knows no file and no SQLite, and what it is given was read through `edge.broker.store.contract.Store`.
+writer) and perhaps ``unsealed`` (it waits for company), ``ok`` or ``refused`` (its commit ended), ``took`` (messages
+were taken in memory, see `in_memory`), ``acked`` (a cursor is about to move), ``shown`` (all that is read after an
+eviction) and ``opened`` (the same), ``closed``. The checker knows no file and no SQLite, and what it is given was
+read through `edge.broker.store.contract.Store`.
 
 Which messages an eviction takes is the store's affair. What is owed is that each message that is gone was acknowledged,
 or stands in the ledger once for each consumer group that had not, and that the ledger says nothing else.
@@ -14,31 +15,23 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
+
+from tests.fault.store import in_memory
+from tests.fault.store.in_memory import ADDRESSES, Tails
+from tests.fault.store.ledger import Ledger, Lost, Row, difference
 
 Message = tuple[str, int, str]
 """(address, sequence, body shortened by `shorten`)."""
 Key = tuple[str, str]
-Row = tuple[int, str, str, int, int, int, int, str]
-"""Of the ledger: entry, subscription, address, first, last, messages, bytes, reason."""
 
 
 class Append(msgspec.Struct):
     log: str
     address: str
     bodies: list[str]
-
-
-class Lost(msgspec.Struct, frozen=True):
-    """One message given up for one consumer group."""
-
-    subscription: str
-    address: str
-    sequence: int
-    size: int
-    reason: str
 
 
 class Given(msgspec.Struct):
@@ -66,6 +59,8 @@ class Group(msgspec.Struct):
     """Logs the oldest of which is to go."""
     thinned: list[str] = []
     """Logs that are to be summed up, and evicted from where that is not enough."""
+    at_s: float = 0.0
+    """When it was sealed, by the store's clock."""
 
     def without_appends(self) -> Group:
         """What is kept of it for the next group when its commit failed."""
@@ -110,6 +105,8 @@ class Observed(msgspec.Struct):
     true_bytes: int
     """Bytes of the bodies that were read."""
     ledger: list[Row] = []
+    running: bool = False
+    """What was acknowledged and is not on the medium yet is in none of it."""
 
 
 class Line(msgspec.Struct):
@@ -118,46 +115,11 @@ class Line(msgspec.Struct):
     what: str
     group: Group | None = None
     appended: list[tuple[str, int, str, int, list[str]]] = []
+    taken: list[tuple[str, int, str, int, list[str]]] = []
+    """In memory, at `at_s`."""
+    at_s: float = 0.0
     cursor: tuple[str, str, int, int] | None = None
     observed: Observed | None = None
-
-
-class Ledger(NamedTuple):
-    """What was given up, message by message, and how often: once is right."""
-
-    messages: Counter[tuple[str, str, int]]
-    """By subscription, address, sequence."""
-    reasons: Counter[tuple[str, str]]
-    """Messages by subscription and reason."""
-    sizes: Counter[str]
-    """Bytes by subscription."""
-
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> Ledger:
-        ledger = cls(Counter(), Counter(), Counter())
-        for _, subscription, address, first, last, messages, size, reason in rows:
-            ledger.messages.update((subscription, address, sequence) for sequence in range(first, last + 1))
-            ledger.reasons[subscription, reason] += messages
-            ledger.sizes[subscription] += size
-        return ledger
-
-    def with_losses(self, losses: Iterable[Lost]) -> Ledger:
-        then = Ledger(self.messages.copy(), self.reasons.copy(), self.sizes.copy())
-        for lost in losses:
-            then.messages[lost.subscription, lost.address, lost.sequence] += 1
-            then.reasons[lost.subscription, lost.reason] += 1
-            then.sizes[lost.subscription] += lost.size
-        return then
-
-    def differences(self, rows: Sequence[Row], *, loose: bool) -> Iterator[str]:
-        """`loose`: what was summed up first and evicted then, in one commit, counts as the one or the other."""
-        shown = Ledger.of(rows)
-        if shown.messages != self.messages:
-            yield f"ledger {_diff(shown.messages, self.messages)}"
-        if shown.messages.total() != sum(row[5] for row in rows):
-            yield f"ledger: {sum(row[5] for row in rows)} messages counted in ranges of {shown.messages.total()}"
-        if not loose and (shown.reasons, shown.sizes) != self[1:]:
-            yield f"ledger {_diff(shown.reasons, self.reasons)}, bytes {_diff(shown.sizes, self.sizes)}"
 
 
 class Model:
@@ -171,10 +133,18 @@ class Model:
         """Position each was opened at."""
         self.state: dict[str, str] = {}
         self.ledger = Ledger.of(())
+        self.named: set[in_memory.Name] = set()
+        """What the ledger names as lost with the memory, for good."""
+        self.born: dict[Key, int] = {}
+        """Where its log ended when a cursor was made; what was gone by then it may wait for."""
+        self.tails = Tails()
 
-    def after(self, group: Group) -> Model:
-        """The model with `group` committed; what was evicted and thinned is still in it."""
+    def after(self, sealed: Sealed) -> Model:
+        """The model with a group committed; what was evicted and thinned is still in it."""
+        group = sealed.group
         then = copy.copy(self)
+        then.tails, then.born = self.tails.copy(), dict(self.born)
+        then.tails.commit(sealed, self.cursors.keys())
         then.messages = {log: dict(messages) for log, messages in self.messages.items()}
         then.ends, then.sequences = dict(self.ends), dict(self.sequences)
         then.cursors, then.state = dict(self.cursors), {**self.state, **group.puts}
@@ -183,6 +153,7 @@ class Model:
             then.messages[log], then.ends[log] = {}, 0
         for name, log, position in group.opened:
             then.cursors[name, log] = position
+            then.born[name, log] = then.ends[log]
         for append in group.appends:
             then._append(append)
         for cursor, log in group.dropped:
@@ -198,12 +169,21 @@ class Model:
             self.sequences[append.address] = sequence + 1
             self.ends[append.log] += 1
 
+    def take(self, line: Line) -> None:
+        """Messages taken in memory. AssertionError when their numbers do not follow on."""
+        for log, position, address, sequence, bodies in line.taken:
+            expected = self.ends[log], self.sequences.get(address, 0)
+            assert (position, sequence) == expected, f"{log}: took {address} {sequence} at {position}, not {expected}"
+            self._append(Append(log, address, bodies))
+            self.tails.take(log, position, len(bodies), address, line.at_s)
+
 
 class Sealed(NamedTuple):
-    """A group whose commit was begun, and what its cursors were done with then."""
+    """A group whose commit was begun, what its cursors were done with then, and where the logs ended."""
 
     group: Group
     asked: dict[Key, Cursor]
+    ends: dict[str, int]
 
 
 class Candidate(NamedTuple):
@@ -211,6 +191,8 @@ class Candidate(NamedTuple):
 
     model: Model
     asked: dict[Key, Cursor]
+    before: dict[Key, Cursor]
+    """`asked` when the group was sealed: an eviction sees no more."""
     given: Sequence[Given] = ()
     evicted: Sequence[str] = ()
     thinned: Sequence[str] = ()
@@ -224,7 +206,7 @@ class History:
         self.committed = Model()
         self.uncertain: list[Sealed] = []
         """Groups whose commit was begun after the last one that succeeded; at most one of them may be there."""
-        self.unseen: Group | None = None
+        self.unseen: Sealed | None = None
         """The group committed last, while it is not known what went by its evictions."""
         self.asked: dict[Key, Cursor] = {}
         """Acknowledgements asked for."""
@@ -237,11 +219,15 @@ class History:
             assert line.group is not None
             for name, log, position in line.group.opened:
                 self.asked.setdefault((name, log), Cursor(position))
-            self.uncertain.append(Sealed(line.group, copy.deepcopy(self.asked)))
+            self.uncertain.append(Sealed(line.group, copy.deepcopy(self.asked), dict(self.committed.ends)))
         elif line.what == "unsealed":
             self.uncertain.pop()
         elif line.what == "ok":
             self._commit(line)
+        elif line.what == "refused":
+            self.committed.tails.refuse(self.uncertain[-1].group)
+        elif line.what == "took":
+            self.committed.take(line)
         elif line.what == "acked":
             assert line.cursor is not None
             name, log, first, last = line.cursor
@@ -255,18 +241,21 @@ class History:
                 self.adopt(line.observed)
         elif line.what == "closed":
             self.kept = copy.deepcopy({key: self.asked[key] for key in self.committed.cursors})
+            self.committed.tails.close()
 
     def _commit(self, line: Line) -> None:
-        group, _ = self.uncertain[-1]
-        self.committed = self.committed.after(group)
+        sealed = self.uncertain[-1]
+        group = sealed.group
+        self.committed = self.committed.after(sealed)
         self.uncertain = []
-        self.unseen = group if group.evicted or group.thinned else None
+        self.unseen = sealed if group.evicted or group.thinned else None
         for given in group.given:
             if given.if_kept and given.cursor in self.asked:
                 self.asked[given.cursor].add(given.first, given.last)
         for given in group.given:
             if given.cursor in self.committed.cursors:
-                self.kept[given.cursor] = copy.deepcopy(self.asked[given.cursor])
+                self.kept[given.cursor] = kept = copy.deepcopy(sealed.asked[given.cursor])
+                kept.add(given.first, given.last)
         for gone in self.asked.keys() - self.committed.cursors.keys():
             del self.asked[gone]
             self.kept.pop(gone, None)
@@ -274,13 +263,16 @@ class History:
             for i, body in enumerate(bodies):
                 expected = self.committed.messages[log].get(position + i)
                 assert expected == (address, sequence + i, body), f"told {address} {sequence + i}, expected {expected}"
+        self.committed.take(line)
 
     def _see(self, observed: Observed) -> None:
         """What went by evictions is known now: it is as good as promised that it stays so, ledger and all."""
         self.unseen = None
         self.committed.ledger = Ledger.of(observed.ledger)
         for log, (first, _) in observed.bounds.items():
-            self.committed.messages[log] = _by_position(observed, log)
+            taken = self.committed.tails.taken.get(log, {})
+            unsettled = {p: message for p, message in self.committed.messages.get(log, {}).items() if p in taken}
+            self.committed.messages[log] = unsettled | _by_position(observed, log)
             for key, asked in self.asked.items():
                 if key[1] == log:
                     asked.add(0, first - 1)
@@ -293,13 +285,14 @@ class History:
             model.ends[log] = end
             model.messages[log] = _by_position(observed, log)
         model.sequences, model.state = dict(observed.sequences), dict(observed.state)
-        model.ledger = Ledger.of(observed.ledger)
+        model.ledger, model.named = Ledger.of(observed.ledger), set(in_memory.named(observed.ledger))
         self.uncertain, self.unseen = [], None
         for name, log, position, above in observed.cursors:
             cursor = Cursor(position)
             for first, last in above:
                 cursor.add(first, last)
             model.cursors[name, log] = position
+            model.born[name, log] = self.committed.born.get((name, log), model.ends[log])
             self.asked[name, log] = cursor
             self.kept[name, log] = copy.deepcopy(cursor)
         self.committed = model
@@ -309,21 +302,20 @@ class History:
 
     def possible(self) -> Iterator[Candidate]:
         """Every content the store may have now."""
-        unseen = self.unseen or Group()
-        yield Candidate(self.committed, self.asked, unseen.given, unseen.evicted, unseen.thinned)
-        for group, asked in reversed(self.uncertain):
-            done = copy.deepcopy(asked)
-            for given in group.given:
-                if given.cursor in done:
-                    done[given.cursor].add(given.first, given.last)
-            yield Candidate(self.committed.after(group), done, group.given, group.evicted, group.thinned)
+        unseen, before, _ = self.unseen or Sealed(Group(), self.asked, {})
+        before = _with(before, unseen.given)
+        yield Candidate(self.committed, self.asked, before, unseen.given, unseen.evicted, unseen.thinned)
+        for sealed in reversed(self.uncertain):
+            group, asked, _ = sealed
+            done = _with(asked, group.given)
+            yield Candidate(self.committed.after(sealed), done, done, group.given, group.evicted, group.thinned)
 
     def problems(self, observed: Observed) -> list[str]:
         """Why `observed` is none of what is possible; empty when all is well."""
         if self.epoch not in {None, observed.epoch}:
             return [f"epoch {observed.epoch}, was {self.epoch}"]
         found = [list(self._differences(candidate, observed)) for candidate in self.possible()]
-        return [] if any(not differences for differences in found) else found[0]
+        return min(found, key=len)
 
     def _differences(self, candidate: Candidate, observed: Observed) -> Iterator[str]:
         model = candidate.model
@@ -334,11 +326,14 @@ class History:
         for log in model.ends:
             yield from self._log_differences(log, candidate, observed, lost)
         yield from model.ledger.with_losses(lost).differences(observed.ledger, loose=bool(candidate.thinned))
+        yield from in_memory.ledger_differences(candidate, observed)
         yield from self._cursor_differences(candidate, observed)
         if observed.state != model.state:
-            yield f"state {_diff(observed.state, model.state)}"
-        if observed.sequences != {name: n for name, n in model.sequences.items() if n}:
-            yield f"sequences {_diff(observed.sequences, model.sequences)}"
+            yield f"state {difference(observed.state, model.state)}"
+        known = {name: n for name, n in model.sequences.items() if n}
+        ahead = {name: n - known.get(name, 0) for name, n in observed.sequences.items()}
+        if known.keys() - ahead.keys() or any(not 0 <= n <= model.tails.ahead_of(name) for name, n in ahead.items()):
+            yield f"sequences {difference(observed.sequences, model.sequences)}"
         kept = sum(end - first for first, end in observed.bounds.values())
         if observed.figures != (kept, observed.true_bytes):
             yield f"counted {observed.figures}, there are {kept} of {observed.true_bytes} bytes"
@@ -347,7 +342,7 @@ class History:
         """Also finds what is missing and some cursor is owed: it is to be in the ledger, if it may be `lost` at all."""
         model = candidate.model
         first, end = observed.bounds[log]
-        if end != model.ends[log]:
+        if not model.ends[log] <= end <= model.ends[log] + model.tails.ahead(log):
             yield f"{log}: ends at {end}, expected {model.ends[log]}"
         shown, wanted = _by_position(observed, log), model.messages[log]
         thinned, evicted = log in candidate.thinned, log in {*candidate.evicted, *candidate.thinned}
@@ -356,20 +351,31 @@ class History:
             if wanted.get(p) != message and not (thinned and p in wanted and _sums_up(message, wanted[p]))
         }  # fmt: skip
         if different:
-            yield f"{log} from {first}: {_diff(different, {p: wanted.get(p) for p in different})}"
+            yield f"{log} from {first}: {difference(different, {p: wanted.get(p) for p in different})}"
         missing = wanted.keys() - shown.keys()
-        if not thinned and any(p >= first for p in missing):
+        if not thinned and log not in ADDRESSES and any(p >= first for p in missing):
             yield f"{log}: {sorted(p for p in missing if p >= first)[:5]} are missing, it is kept from {first}"
         if thinned and _weights(shown) != _weights({p: message for p, message in wanted.items() if p >= first}):
             yield f"{log}: summaries stand for other messages than those that are gone"
-        cursors = [(key[0], candidate.asked[key]) for key in model.cursors if key[1] == log]
+        cursors = [key for key in model.cursors if key[1] == log]
+        told, names = Ledger.of(observed.ledger).messages, in_memory.named(observed.ledger)
+        taken, gone = model.tails.taken.get(log, {}), list[int]()
         for position in sorted(missing):
             address, sequence, body = wanted[position]
-            owed = [name for name, asked in cursors if position not in asked]
+            asked = candidate.before if evicted and position not in taken else candidate.asked
+            owed = [key[0] for key in cursors if position not in asked[key]]
+            if log in ADDRESSES:  # what was gone when a cursor was made is not owed to it
+                there = {key[0] for key in cursors if position >= model.born[key]}
+                owed = [name for name in owed if name in there or told[name, address, sequence]]
+            if owed and position in taken and all((name, address, sequence) in names for name in owed):
+                gone.append(position)
+                continue
             if owed and not evicted:
                 yield f"{log}: {position} is gone, {owed} had not acknowledged it"
             reason = "thinned" if position >= first else "evicted"
             lost += (Lost(name, address, sequence, size_of(body), reason) for name in owed)
+        if gone and max(shown, default=0) > gone[0]:
+            yield f"{log}: {gone[0]} was lost with the memory, and {max(shown)} is there"
 
     def _cursor_differences(self, candidate: Candidate, observed: Observed) -> Iterator[str]:
         model = candidate.model
@@ -382,7 +388,15 @@ class History:
             for first, last in above:
                 shown.add(first, last)
             asked = copy.deepcopy(candidate.asked[name, log])
-            asked.add(0, observed.bounds[log][0] - 1)
+            first, end = observed.bounds[log]
+            asked.add(0, first - 1)
+            if log in ADDRESSES:
+                there = {message[0] for message in observed.messages[log]}
+                asked.above |= candidate.model.tails.taken[log].keys() - there
+                asked.add(model.ends[log], end - 1)
+                behind = [p for p in range(max(position, model.born[name, log]), end) if p not in shown]
+                if not (observed.running or there.issuperset(behind)):
+                    yield f"cursor {name} of {log} waits for {sorted(set(behind) - there)[:5]}, which are not there"
             if not shown.within(asked):
                 yield f"cursor {name} of {log}: {shown} is ahead of {asked}"
             kept = self.kept.get((name, log))
@@ -391,6 +405,15 @@ class History:
             for given in candidate.given:
                 if given.cursor == (name, log) and not all(p in shown for p in range(given.first, given.last + 1)):
                     yield f"cursor {name} of {log}: {shown}, but the ledger has {given.first} to {given.last}"
+
+
+def _with(asked: dict[Key, Cursor], given: Iterable[Given]) -> dict[Key, Cursor]:
+    """What cursors are done with when they have given something up, too."""
+    done = copy.deepcopy(asked)
+    for part in given:
+        if part.cursor in done:
+            done[part.cursor].add(part.first, part.last)
+    return done
 
 
 def shorten(body: bytes) -> str:
@@ -427,8 +450,3 @@ def _weights(messages: dict[int, Message]) -> Counter[str]:
 
 def _by_position(observed: Observed, log: str) -> dict[int, Message]:
     return {p: (address, sequence, body) for p, address, sequence, body in observed.messages[log]}
-
-
-def _diff(shown: dict[Any, Any], wanted: dict[Any, Any]) -> str:
-    keys = sorted(key for key in shown.keys() | wanted.keys() if shown.get(key) != wanted.get(key))
-    return "; ".join(f"{key}: {shown.get(key)}, expected {wanted.get(key)}" for key in keys[:5]) + f" ({len(keys)})"

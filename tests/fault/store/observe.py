@@ -6,30 +6,32 @@ from pathlib import Path
 
 import msgspec
 
-from edge.broker.store.limits import Limits
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.fault.store.history import Observed, shorten
+from tests.fault.store.limits import LIMITS
 
 KIND = "session"
-LIMITS = Limits(
-    segment_bytes_max=6_000,
-    moves_delay_s=0.02,
-    counted_commits_max=7,
-    counted_bytes_max=60_000,
-    counted_addresses_max=5,
-    reclaim_rows_max=9,
-    reclaim_bytes_max=40_000,
-    checkpoint_bytes=120_000,
-    evict_bytes_max=30_000,
-    thin_bytes_max=40_000,
-    ledger_growing_max=6,
-)
-"""Small enough for every background work of the store to happen every few commits."""
+ATTEMPTS = 40
+"""At a commit, on a medium that may be in trouble for a while."""
 
 
 def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes) -> Rig:
     """`page_bytes`: of a store that is not there yet."""
     return sqlite_rig(directory, msgspec.structs.replace(LIMITS, page_bytes=page_bytes))
+
+
+def account(rig: Rig) -> bool:
+    """Let the store say what of its logs in memory a crash took; False when the medium will not have it."""
+    rig.store.account_for_lost()
+    for _ in range(ATTEMPTS):
+        rig.now += 2.0
+        if not rig.store.flush():
+            return True
+        while rig.store.committing:
+            rig.turn()
+        if rig.commits[-1].error is None:
+            return True
+    return False
 
 
 def observe(rig: Rig) -> Observed:

@@ -1,7 +1,8 @@
 """A program that works a store hard and writes down what it asked and was told: ``workload DIR HISTORY SEED COMMITS``.
 
 Several logs and cursors, appends of all sizes, acknowledgements in and out of order, small state, dropped cursors; a
-log with a quota that drops its oldest messages, one that sums them up, one whose commits may wait for company; dead
+log with a quota that drops its oldest messages, one that sums them up, one whose commits may wait for company; two that
+are kept in memory, one of them with a quota, which also take messages and acknowledgements while a commit runs; dead
 letters, messages rejected without one, and purges; closing and opening in between. It ends by ending (without closing),
 as if killed, at the latest after COMMITS.
 """
@@ -16,15 +17,19 @@ from pathlib import Path
 
 import msgspec
 
-from bridge.message import Run
+from bridge.message import Run, Stored
 from edge.broker.store.contract import Committed, CursorRecord, Loss, StoreError, Summary
 from edge.broker.store.limits import PAGE_BYTES_WAITING
 from edge.broker.store.progress import Progress
-from tests.fault.store.history import Append, Given, Group, Key, Line, Lost, shorten
-from tests.fault.store.observe import KIND, observe, open_store
+from tests.fault.store import in_memory
+from tests.fault.store.history import Append, Given, Group, Key, Line, shorten
+from tests.fault.store.in_memory import SHARED
+from tests.fault.store.ledger import Lost
+from tests.fault.store.observe import KIND, account, observe, open_store
 
 LOGS = ("queue jobs", "topic plant/#", "topic other", "queue late")
-DROPS_OLDEST = {"queue jobs": 90_000}
+IN_MEMORY = tuple(in_memory.ADDRESSES)
+DROPS_OLDEST = {"queue jobs": 70_000, "topic ring/#": 15_000}
 THINS = {"topic plant/#": 60_000}
 """Bytes each may keep."""
 WAITS_S = {"queue late": 0.2}
@@ -60,6 +65,8 @@ class Workload:
         self.history = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.number = seed % 1_000_000 * NUMBERS
         self.group = Group()
+        self.sealed = Group()
+        """On its way to the medium."""
         self.refused = False
         self.unseen = False
         """The commit that just ended evicted: what went is to be told."""
@@ -73,37 +80,51 @@ class Workload:
 
     def opened(self) -> None:
         store = self.rig.store
+        self.names = {log.log: log.name for log in store.info().logs}
+        configured_first = self.dice.random() < 0.3
+        if configured_first:
+            self.configure()
+        if not account(self.rig):
+            raise StoreError("what was in memory only cannot be accounted for")
+        if not configured_first:
+            self.configure()
         store.on_commit = self.committed
         store.summary = Summary(kind, summarise)
-        self.names = {log.log: log.name for log in store.info().logs}
         for number, name in self.names.items():
             store.delay(number, WAITS_S.get(name, 0.0))
         self.tell(Line("opened", observed=observe(self.rig)))
 
+    def configure(self) -> None:
+        """Say of each log for memory whether it is kept there; most are."""
+        for number, name in self.names.items():
+            if name in IN_MEMORY:
+                self.rig.store.keep_in_memory(number, keep=self.dice.random() < 0.9)
+
     def committed(self, commit: Committed) -> None:
         self.refused = commit.error is not None
         self.leaving.clear()
+        sealed, self.sealed = self.sealed, Group()
         if self.refused:
             self.tell(Line("refused"))
-            self.group = self.group.without_appends()
-            return
-        self.unseen = bool(self.group.evicted or self.group.thinned)
-        self.group = Group()
-        told = [
-            (
-                self.names[log],
-                stored.position,
-                stored.run.address,
-                stored.sequence,
-                list(map(shorten, stored.run.bodies)),
+            kept = sealed.without_appends()
+            self.group = msgspec.structs.replace(
+                kept, appends=self.group.appends, evicted=self.group.evicted, logs=kept.logs + self.group.logs
             )
-            for log, stored in commit.appended
-        ]
-        self.tell(Line("ok", appended=told))
+            return
+        self.unseen = bool(sealed.evicted or sealed.thinned)
+        told = [self.told(log, stored) for log, stored in commit.appended]
+        count = len(sealed.appends)
+        for log, _, address, _, bodies in told[count:]:  # it need not wait any longer for the next commit
+            self.group.appends.remove(Append(log, address, bodies))
+        self.tell(Line("ok", appended=told[:count], taken=told[count:], at_s=self.rig.now))
+
+    def told(self, log: int, stored: Stored) -> tuple[str, int, str, int, list[str]]:
+        bodies = list(map(shorten, stored.run.bodies))
+        return self.names[log], stored.position, stored.run.address, stored.sequence, bodies
 
     def run(self, commits: int) -> None:
         for _ in range(commits):
-            for _ in range(self.dice.randrange(1, 8)):
+            for _ in range(self.dice.randrange(1, 11)):
                 self.step()
             self.commit()
             if self.dice.random() < 0.02:
@@ -113,20 +134,32 @@ class Workload:
         acts = (
             (self.append, 10), (self.acknowledge, 5), (self.put, 2), (self.delete, 1), (self.cursor, 1),
             (self.drop, 0.15), (self.reject, 1), (self.bury, 1), (self.purge, 0.1),
+            (self.take, 7), (self.keep_up, 4), (self.configure, 0.1),
         )  # fmt: skip
         self.dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
     def log(self, name: str | None = None) -> int:
-        name = name or self.dice.choice(LOGS)
-        if name not in self.names.values():
+        name = name or self.dice.choice(LOGS + IN_MEMORY)
+        new = name not in self.names.values()
+        if new:
             self.group.logs.append(name)
         number = self.rig.store.log(name)
         self.names[number] = name
         self.rig.store.delay(number, WAITS_S.get(name, 0.0))
+        if new and name in IN_MEMORY:
+            self.rig.store.keep_in_memory(number, keep=True)
         return number
 
     def append(self) -> None:
-        log, address = self.log(), self.dice.choice(ADDRESSES)
+        self.append_to(self.log(self.dice.choice(LOGS)), self.dice.choice(ADDRESSES))
+
+    def take(self) -> None:
+        """To a log in memory; most find numbers reserved and are taken at once."""
+        name = self.dice.choice(IN_MEMORY)
+        own = self.dice.random() < 0.9
+        self.append_to(self.log(name), self.dice.choice(in_memory.ADDRESSES[name] if own else SHARED))
+
+    def append_to(self, log: int, address: str) -> None:
         filler = self.dice.choice((b".", b"t"))
         bodies = []
         for _ in range(self.dice.randrange(1, 6)):
@@ -134,8 +167,11 @@ class Workload:
             size = self.dice.choice((0, 20, 100, 100, 400, 3_000, 9_000) if filler == b"." else (20, 100, 100, 400))
             bodies.append(b"%d." % self.number + filler * size)
         self.make_room(log, sum(map(len, bodies)))
-        self.rig.store.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
-        self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
+        stored = self.rig.store.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
+        if stored is None:
+            self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
+        else:
+            self.tell(Line("took", taken=[self.told(log, stored)], at_s=self.rig.now))
 
     def received_at(self) -> int:
         return self.number % NUMBERS * READING_NS
@@ -163,7 +199,7 @@ class Workload:
             self.group.opened.append((name, self.names[log], position))
 
     def committed_cursor(self, name: str, log: str) -> bool:
-        return not any((name, log) == opened[:2] for opened in self.group.opened)
+        return not any((name, log) == opened[:2] for opened in (*self.group.opened, *self.sealed.opened))
 
     def any_cursor(self) -> CursorRecord | None:
         """One that is committed."""
@@ -176,7 +212,16 @@ class Workload:
             return
         end = self.rig.store.bounds(cursor.log)[1]
         first = cursor.position + self.dice.choice((0, 0, 0, 3))
-        last = min(first + self.dice.choice((0, 4, 30, 200)), end - 1)
+        self.done_with(cursor, first, min(first + self.dice.choice((0, 4, 30, 200)), end - 1))
+
+    def keep_up(self) -> None:
+        """Consumers of a log in memory that are there, and take what has come."""
+        name = self.dice.choice(IN_MEMORY)
+        for record in list(self.rig.store.info().cursors):
+            if self.names[record.log] == name and self.committed_cursor(record.name, name) and self.dice.random() < 0.8:
+                self.done_with(self.rig.store.cursor(record.cursor), 0, self.rig.store.bounds(record.log)[1] - 1)
+
+    def done_with(self, cursor: CursorRecord, first: int, last: int) -> None:
         key = (cursor.name, self.names[cursor.log])
         if any(first <= high and low <= last for low, high in self.leaving.get(key, ())):
             return
@@ -256,24 +301,32 @@ class Workload:
 
     def commit(self) -> None:
         self.rig.now += self.dice.choice((0.001, 0.05, 2.0))
-        self.tell(Line("sealed", group=self.group))
+        self.seal()
         if not self.rig.store.flush():
             # Nothing but acknowledgements that may wait, and messages that wait for company: the next group has them.
             self.tell(Line("unsealed"))
+            self.sealed, self.group = Group(), self.sealed
             return
+        for _ in range(self.dice.randrange(4)):
+            self.dice.choice((self.take, self.keep_up))()
         while self.rig.store.committing:
             self.rig.turn()
         if self.unseen:
             self.unseen = False
-            self.tell(Line("shown", observed=observe(self.rig)))
+            self.tell(Line("shown", observed=msgspec.structs.replace(observe(self.rig), running=True)))
+
+    def seal(self) -> None:
+        self.sealed, self.group = self.group, Group()
+        self.sealed.at_s = self.rig.now
+        self.tell(Line("sealed", group=self.sealed))
 
     def reopen(self) -> None:
-        self.tell(Line("sealed", group=self.group))
+        self.seal()
         self.rig.store.close()
         if not self.refused:
             self.tell(Line("closed"))
         self.rig.store = self.rig._open()
-        self.group, self.unseen = Group(), False
+        self.group, self.sealed, self.unseen = Group(), Group(), False
         self.opened()
 
 

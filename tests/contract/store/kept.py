@@ -1,0 +1,78 @@
+"""A store with a log that is kept in memory, and time that goes by for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bridge.message import Stored
+from edge.broker.store.limits import Limits
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.verification import verify
+from tests.contract.store.rig import Rig, run_of, sqlite_rig
+
+LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
+
+
+class Kept:
+    """A log in memory with one cursor, past its first commit: numbers are reserved for its address."""
+
+    def __init__(self, rig: Rig, name: str = "topic plant/#", address: str = "plant/7/temp") -> None:
+        self.rig, self.name, self.address = rig, name, address
+        self.log = rig.store.log(name)
+        self.cursor = rig.store.open_cursor("c", self.log, 0)
+        rig.store.keep_in_memory(self.log, keep=True)
+        rig.store.append(self.log, run_of(b"first", address=address))
+        assert flush(rig)
+        self.rig.store.acknowledge(self.cursor, 0, 0)
+        rest(rig)
+
+    def take(self, *bodies: bytes, address: str | None = None) -> Stored:
+        stored = self.rig.store.append(self.log, run_of(*bodies, address=address or self.address))
+        assert stored is not None
+        return stored
+
+    def segments(self) -> int:
+        """Messages of the log on the medium."""
+        store = self.rig.store
+        if isinstance(store, SqliteStore):
+            rows = store._query("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
+            return int(rows[0][0])
+        return len(store._kept.get(self.log, []))  # type: ignore[attr-defined]
+
+
+def flush(rig: Rig) -> bool:
+    """Flush once, as things are due now."""
+    started = rig.store.flush()
+    while rig.store.committing:
+        rig.turn()
+    return started
+
+
+def rest(rig: Rig) -> None:
+    """Let cursor moves and deletions that are due be over."""
+    rig.now += 1
+    while flush(rig):
+        pass
+    rig.now += 1
+    while flush(rig):
+        pass
+
+
+def wait(rig: Rig, seconds: float) -> int:
+    """Commits while the clock goes on and the owner looks in four times a second."""
+    before = len(rig.commits)
+    for _ in range(round(seconds * 4)):
+        rig.now += 0.25
+        flush(rig)
+    return len(rig.commits) - before
+
+
+def crashed(rig: Rig, place: Path) -> Rig:
+    """The store as the medium has it now, opened again; the logs and cursors of `Kept` are narrowed by nobody."""
+    assert isinstance(rig.store, SqliteStore)
+    while rig.store.committing:
+        rig.turn()
+    shutil.copytree(rig.store._path.parent, place)
+    assert not verify(place / FILE_NAME).damaged
+    return sqlite_rig(place, LIMITS)

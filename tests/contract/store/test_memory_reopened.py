@@ -1,0 +1,186 @@
+"""Logs kept in memory, opened again: after a crash the ledger says what of them may be gone; no name comes twice."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.repair import repair
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.tail import MEMORY
+from edge.broker.store.verification import verify
+from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path / "store", LIMITS)
+    yield made
+    made.store.close()
+
+
+class TestReopening:
+    def test_nothing_is_lost_when_it_is_closed_in_order(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"1", b"2", b"3")
+        rig.store.acknowledge(kept.cursor, 2, 2)
+        rig.reopen()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        rig.store.account_for_lost()
+        rest(rig)
+        assert rig.store.losses(0, 10) == []
+        assert rig.read_all(kept.log) == [(1, kept.address, 1, b"1"), (3, kept.address, 3, b"3")]
+        rig.store.append(kept.log, run_of(b"4"))
+        flush(rig)
+        assert flat([rig.commits[-1].appended[0][1]]) == [(4, kept.address, 4, b"4")]
+
+    def test_after_a_crash_the_ledger_names_what_may_be_gone_and_no_name_comes_twice(
+        self, rig: Rig, tmp_path: Path
+    ) -> None:
+        kept = Kept(rig)
+        kept.take(b"written", b"written too")
+        wait(rig, 6)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        (entry,) = again.store.losses(0, 10)
+        assert (entry.subscription, entry.address, entry.first, entry.reason) == ("c", kept.address, 3, MEMORY)
+        assert entry.last >= 3
+        assert entry.messages == entry.last - 2
+        assert [body for *_, body in again.read_all(kept.log)] == [b"written", b"written too"]
+        again.store.append(kept.log, run_of(b"next"))
+        flush(again)
+        (((position, _, sequence, _),),) = [flat([stored]) for _, stored in again.commits[-1].appended]
+        assert sequence == entry.last + 1
+        assert position > 3
+        assert again.store.cursor(kept.cursor).position == 1
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
+        kept, other = Kept(rig), rig.store.log("queue jobs")
+        rig.store.open_cursor("c", other, 0)
+        rest(rig)
+        rig.store.append(other, run_of(b"on disk", address=kept.address))
+        flush(rig)
+        named = kept.take(b"in memory")
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        again.store.append(other, run_of(b"next", address=kept.address))
+        flush(again)
+        assert again.commits[-1].appended[-1][1].sequence > named.sequence
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    @pytest.mark.parametrize("configured_first", [False, True])
+    def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
+        self, rig: Rig, tmp_path: Path, configured_first: bool
+    ) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        if configured_first:
+            again.store.keep_in_memory(kept.log, keep=True)
+        again.store.account_for_lost()
+        again.store.keep_in_memory(kept.log, keep=True)
+        flush(again)
+        again.store.append(kept.log, run_of(b"next"))
+        flush(again)
+        assert [commit.error for commit in again.commits] == [None, None]
+        assert [body for *_, body in again.read_all(kept.log)] == [b"next"]
+        again.store.close()
+        assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_whoever_was_not_owed_it_lost_nothing(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        rig.store.open_cursor("other", kept.log, 0)
+        rest(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        again.store.narrow(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
+        again.store.account_for_lost()
+        flush(again)
+        assert [entry.subscription for entry in again.store.losses(0, 10)] == ["c"]
+        again.store.close()
+
+    def test_it_is_accounted_for_once_and_not_before_it_is_asked_for(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        tool = crashed(rig, tmp_path / "again")
+        tool.store.append(kept.log, run_of(b"imported"))
+        tool.store.close()
+        again = sqlite_rig(tmp_path / "again", LIMITS)
+        again.store.account_for_lost()
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        again.reopen()
+        again.store.account_for_lost()
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        assert [body for *_, body in again.read_all(kept.log)] == [b"imported"]
+        again.store.close()
+
+    def test_the_ledger_waits_for_a_medium_that_is_full(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"lost")
+        again = crashed(rig, tmp_path / "again")
+        fail_commits(again)
+        again.store.put("filler", "x", b"x" * 100_000)
+        again.store.account_for_lost()
+        flush(again)
+        assert again.commits[-1].error is not None
+        assert again.store.losses(0, 10) == []
+        heal(again)
+        again.now += 10
+        flush(again)
+        assert len(again.store.losses(0, 10)) == 1
+        assert [key for key, _ in again.store.items(MEMORY)] == [str(kept.log)]
+        again.store.close()
+
+    def test_rot_on_the_medium_does_not_reach_what_is_in_memory(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"rotten")
+        wait(rig, 6)
+        with closing(sqlite3.connect(tmp_path / "store" / FILE_NAME)) as other, other:
+            other.execute("UPDATE segment SET crc = crc + 1")
+        kept.take(b"in memory")
+        assert rig.read_all(kept.log) == [(2, kept.address, 2, b"in memory")]
+        flush(rig)
+        assert [(entry.reason, entry.messages) for entry in rig.store.losses(0, 10)] == [("damaged", 1)]
+        assert rig.store.cursor(kept.cursor).position == 2
+
+    def test_positions_stay_covered_over_a_gap_wider_than_an_offset(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"early")
+        wait(rig, 6)
+        state = rig.store._logs[kept.log]
+        state.next += 1 << 33  # as if so many had been taken and acknowledged
+        kept.rig.store._tails[kept.log].block.end += 1 << 34
+        kept.take(b"late")
+        rig.store.acknowledge(kept.cursor, 2, state.next - 2)
+        rig.reopen()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"early", b"late"]
+
+    def test_a_repair_takes_what_was_never_written_for_no_loss(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        kept.take(b"waits")
+        wait(rig, 6)
+        for n in range(20):
+            taken = kept.take(b"%d" % n)
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        rig.store.close()
+        mended = repair(tmp_path / "store", write=True)
+        assert (mended.lost_messages, mended.new_epoch, mended.messages) == (0, False, 1)
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+        again = sqlite_rig(tmp_path / "store", LIMITS)
+        assert again.store.losses(0, 10) == []
+        assert again.store.bounds(kept.log) == (1, 22)
+        assert [body for *_, body in again.read_all(kept.log)] == [b"waits"]
+        again.store.close()

@@ -1,0 +1,28 @@
+"""Limits of the store the workload works on."""
+
+from __future__ import annotations
+
+from edge.broker.store.limits import Limits
+
+LIMITS = Limits(
+    segment_bytes_max=6_000,
+    moves_delay_s=0.02,
+    counted_commits_max=7,
+    counted_bytes_max=60_000,
+    counted_addresses_max=5,
+    reclaim_rows_max=9,
+    reclaim_bytes_max=40_000,
+    checkpoint_bytes=120_000,
+    evict_bytes_max=30_000,
+    thin_bytes_max=40_000,
+    ledger_growing_max=6,
+    memory_window_s=3.0,
+    memory_settle_s=9.0,
+    memory_idle_s=15.0,
+    memory_bytes_max=12_000,
+    memory_total_bytes_max=20_000,
+    memory_reserve_min=4,
+    memory_reserve_max=40,
+    memory_addresses_max=6,
+)
+"""Small enough for every background work of the store to happen every few commits."""
