@@ -71,6 +71,13 @@ class TestTaking:
         assert waited == 0
         assert len(rig.commits) < 30
 
+    def test_a_new_cursor_does_not_wait_for_what_was_never_written(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        taken = kept.take(b"given to everybody")
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        new = rig.store.open_cursor("new", kept.log, 0)
+        assert rig.store.cursor(new).position == taken.position + 1
+
     def test_a_log_without_cursors_keeps_nothing(self, rig: Rig) -> None:
         kept = Kept(rig)
         rig.store.drop_cursor(kept.cursor)

@@ -117,14 +117,16 @@ class Campaign:
             store = Files.DATABASE | Files.LOG
             medium.limit(dice.randrange(600_000), files=store, refusals=dice.randrange(1, 30))
         medium.die(syncs_before=dice.randrange(4, 2 * COMMITS))
-        failures = medium.count("failures")
+        failures, refused = medium.count("failures"), _refused(root)
         command = [sys.executable, "-m", "tests.fault.store.workload", str(root / "data"), str(root / "history")]
         done = subprocess.run(
             [*command, str(seed), str(COMMITS)], env=medium.environment, capture_output=True, text=True, check=False
         )
-        expected = {0, 137, REFUSED} if medium.count("failures") > failures else {0, 137}
-        if done.returncode not in expected:
+        troubled = medium.count("failures") > failures
+        if done.returncode not in ({0, 137, REFUSED} if troubled else {0, 137}):
             self.findings.problems.append(f"seed {self.seed}, life {self.findings.lives}: {done.stderr}")
+        if not troubled and _refused(root) > refused:
+            self.findings.problems.append(f"seed {self.seed}, life {self.findings.lives}: refused by a sound medium")
 
     def _cut_up(self, seed: int, root: str, events: list[Event]) -> None:
         """Play the trace, cutting on the way; the last but one cut is where the next life begins."""
@@ -199,6 +201,12 @@ class Campaign:
             if log in observed.bounds and log not in ADDRESSES  # which may be reserved further
         )
         return observed
+
+
+def _refused(root: Path) -> int:
+    """Commits refused so far in a life."""
+    history = root / "history"
+    return history.read_bytes().count(b'{"what":"refused"') if history.exists() else 0
 
 
 class _Lines:
