@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
+from edge.broker.amqp.identifiers import STRING_BYTES_MAX, correlation_data, identifier
 from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.properties import NONE as NO_PROPERTIES
 from edge.broker.mqtt.properties import Properties, decode_run, encode_run
@@ -38,7 +39,7 @@ PROPERTY_NAMES: Final = (
     "reply-to-group-id",
 )
 """Fields of the properties section in order (section 3.2.4)."""
-_TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 2, 4, 5, 6
+_MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 0, 2, 4, 5, 6
 _CREATION_TIME: Final = 9
 EXPIRY_FIELD: Final = 8
 """Where absolute-expiry-time is among them."""
@@ -57,8 +58,6 @@ _SINGLE: Final = (
 _MS: Final = 1000
 _NS_IN_MS: Final = 1_000_000
 _UINT32_MAX: Final = 0xFFFF_FFFF
-_STRING_BYTES_MAX: Final = 65_535
-"""An MQTT string or binary value has a length of two bytes."""
 
 
 class Header(NamedTuple):
@@ -296,7 +295,7 @@ def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> 
     if run.flags & RETAIN:
         annotations[RETAIN_ANNOTATION] = True
     properties: list[Any] = [None, None, run.address, None, mqtt.response_topic]
-    properties.append(_correlation_id(mqtt.correlation_data))
+    properties.append(identifier(mqtt.correlation_data))
     if mqtt.content_type is not None and mqtt.content_type.isascii():
         properties.append(Symbol(mqtt.content_type))
     if run.received_at:  # MQTT does not say when a message was made: that is when it came in
@@ -315,16 +314,6 @@ def _mqtt_properties(run: Run) -> Properties:
         return decode_run(run.properties)
     except MqttError:  # they were checked when they came in; what cannot be read now is not worth the message
         return NO_PROPERTIES
-
-
-def _correlation_id(data: bytes | None) -> str | bytes | None:
-    """Text where it is text: a requester that gave a string must find its string in the reply."""
-    if data is None:
-        return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
 
 
 def _section(code: int, value: Any) -> bytes:
@@ -389,12 +378,15 @@ def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     except DecodeError:
         return encode_run(Properties(message_expiry_interval_s=expiry_s)), body
     fields = [*found.properties, *[None] * len(PROPERTY_NAMES)]
+    correlation = fields[_CORRELATION_ID]
+    if correlation is None and fields[_REPLY_TO] is not None:
+        correlation = fields[_MESSAGE_ID]  # what an answer refers to where the request has nothing else
     properties = Properties(
         payload_format_indicator=1 if found.is_text else None,
         message_expiry_interval_s=expiry_s,
         content_type=_mqtt_text(fields[_CONTENT_TYPE]),
         response_topic=_topic_name(_mqtt_text(fields[_REPLY_TO])),
-        correlation_data=_mqtt_binary(fields[_CORRELATION_ID]),
+        correlation_data=correlation_data(correlation),
         user_property=_user_properties(found.application),
     )
     return encode_run(properties), found.body
@@ -413,18 +405,11 @@ def _mqtt_text(value: Any) -> str | None:
     """A string MQTT can carry (MQTT 5 section 1.5.4): not too long, without U+0000 and surrogates."""
     if not isinstance(value, str) or "\0" in value:
         return None
-    return str(value) if len(value.encode("utf-8", "replace")) <= _STRING_BYTES_MAX else None
+    return str(value) if len(value.encode("utf-8", "replace")) <= STRING_BYTES_MAX else None
 
 
 def _topic_name(value: str | None) -> str | None:
     return value if value and "+" not in value and "#" not in value else None
-
-
-def _mqtt_binary(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    raw = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
-    return raw if len(raw) <= _STRING_BYTES_MAX else None
 
 
 # --- values -----------------------------------------------------------------------------------------------------

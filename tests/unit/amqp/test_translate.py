@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -264,6 +266,39 @@ class TestToMqtt:
             correlation_data=b"id-1",
             user_property=(("s", "x"), ("n", "2")),
         )
+
+    @pytest.mark.parametrize(
+        ("identifier", "data"),
+        [
+            ("c-1", b"c-1"),
+            (b"\xff\x00", b"\xff\x00"),
+            (Ulong(0), b"ID:AMQP_ULONG:0"),
+            (Ulong(2**64 - 1), b"ID:AMQP_ULONG:18446744073709551615"),
+            (UUID(int=7), b"ID:AMQP_UUID:00000000-0000-0000-0000-000000000007"),
+            ("ID:AMQP_ULONG:18446744073709551616", b"ID:AMQP_ULONG:18446744073709551616"),
+            ("ID:AMQP_ULONG:-1", b"ID:AMQP_ULONG:-1"),
+            ("ID:AMQP_ULONG:007", b"ID:AMQP_ULONG:007"),
+            ("ID:AMQP_UUID:7", b"ID:AMQP_UUID:7"),
+        ],
+    )
+    @pytest.mark.parametrize("field", [0, 5])
+    def test_an_answer_refers_to_the_request_as_that_called_itself(
+        self, identifier: str | bytes | Ulong | UUID, data: bytes, field: int
+    ) -> None:
+        """By its correlation-id, or by its message-id where it has no other, typed as it was (section 3.2.4)."""
+        told: list[Any] = [None, None, None, None, "reply/x", None]
+        told[field] = identifier
+        (request,) = mqtt_runs(Run("a", "d", AMQP | 1, b"", [section(s.PROPERTIES, told) + DATA]))
+        assert decode_run(request.properties).correlation_data == data
+        answer = Run("reply/x", "d", 1, encode_run(Properties(correlation_data=data)), [b"pong"])
+        (out,) = amqp_messages(answer)
+        assert outline(out).properties[5] == identifier
+        assert encode(identifier) in out
+
+    def test_a_message_nobody_has_to_answer_has_no_correlation(self) -> None:
+        body = section(s.PROPERTIES, ["message-1", None, None, "subject"]) + DATA
+        (run,) = mqtt_runs(Run("a", "d", AMQP | 1, b"", [body]))
+        assert decode_run(run.properties).correlation_data is None
 
     def test_runs_of_different_properties(self) -> None:
         def body(correlation: str) -> bytes:
