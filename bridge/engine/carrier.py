@@ -182,9 +182,12 @@ class Carrier:
 
     # --- commands ---------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Send our open: a client to begin with, a server in answer to `Opened`."""
+    def open(self, properties: Mapping[str, Any] | None = None) -> None:
+        """Send our open: a client to begin with, a server in answer to `Opened`. `properties`: in place of those the
+        engine was made with."""
         if self._alive:
+            if properties is not None:
+                write_map(lib.pn_connection_properties(self._connection), properties)
             lib.pn_connection_open(self._connection)
 
     def close(self, condition: Condition | None = None) -> None:

@@ -12,10 +12,14 @@ from bridge.amqp_values import Symbols
 
 
 class Condition(NamedTuple):
-    """An error as it goes over the wire (AMQP 1.0 section 2.8.14): symbolic name and words for a person."""
+    """An error as it goes over the wire (AMQP 1.0 section 2.8.14): symbolic name and words for a person.
+
+    `info`: pairs of symbols for programs. They are sent with links and connections, and not looked at when received.
+    """
 
     name: str
     description: str = ""
+    info: tuple[tuple[str, str], ...] = ()
 
 
 Detail = Condition | bytes | None

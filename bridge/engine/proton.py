@@ -138,6 +138,8 @@ def write_condition(condition: Any, value: Condition | None) -> None:
     if value is not None:
         lib.pn_condition_set_name(condition, value.name.encode("ascii", "replace"))
         lib.pn_condition_set_description(condition, value.description.encode("utf-8", "replace"))
+        if value.info:
+            write_map(lib.pn_condition_info(condition), {key: Symbol(item) for key, item in value.info})
 
 
 def read_terminus(terminus: Any) -> Terminus:

@@ -99,6 +99,7 @@ class Broker:
             legacy_dollar_topics=configuration.legacy_dollar_topics,
         )
         self._threads = Threads()
+        self._containers: set[tuple[str, str]] = set()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.mqtt = self._listener("mqtt")
         self.amqp = self._listener("amqp")
@@ -323,6 +324,7 @@ class Broker:
             credentials=credentials,
             devices=devices,
             administration=self.administration,
+            containers=self._containers,
         )
 
         def wake() -> None:

@@ -45,8 +45,16 @@ from edge.broker.router import AddressError, Router
 if TYPE_CHECKING:  # loaded where a space has the device API
     from edge.broker.hono.amqp import DeviceLinks
 
-CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS")
+SOLE_CONNECTION: Final = "sole-connection-for-container"
+"""A peer that desires it wants its container id to be in use over no other connection (OASIS, Enforcing Connection
+Uniqueness): so JMS clients learn that their client id is taken."""
+CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
 """What our open offers: clients of JMS do without what is not in it."""
+_NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
+"""In an open that a close follows."""
+_CONTAINER_TAKEN: Final = Condition(
+    "amqp:invalid-field", "the container id is in use over another connection", (("invalid-field", "container-id"),)
+)
 
 NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 
@@ -74,16 +82,21 @@ class AmqpSession:
         credentials: SaslCredentials | None = None,
         devices: Callable[[str | None], DeviceLinks] | None = None,
         administration: Administration | None = None,
+        containers: set[tuple[str, str]] | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
         proven. `devices` gives the device API for a user (None: nobody is asked), where the space has it; it may raise
-        `Unacceptable`. `administration`: who changes addresses for `$management`.
+        `Unacceptable`. `administration`: who changes addresses for `$management`. `containers`: users (empty: anybody)
+        and container ids that are over one connection only, of all sessions.
         """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
         self.container_id = ""
+        self._containers = set() if containers is None else containers
+        self._sole: tuple[str, str] | None = None
+        """What of `containers` is ours."""
         self._driver = driver
         self._engine = engine
         self._router = router
@@ -146,6 +159,11 @@ class AmqpSession:
         self.container_id = event.container_id
         authenticated = event.identity is not None and event.identity != ANONYMOUS
         self.name = (event.identity if authenticated else event.container_id) or "-"
+        if SOLE_CONNECTION in event.desired_capabilities and not self._is_sole(self.name if authenticated else ""):
+            self._cut = True
+            self._engine.open(_NOT_ESTABLISHED)
+            self._engine.close(_CONTAINER_TAKEN)
+            return
         self._engine.open()
         gate = self._gate
         if gate is not None and not gate.open:
@@ -160,6 +178,15 @@ class AmqpSession:
                 self._revoked(Ended.CHANGED)
         self._find_devices()
         self._take_will(event)
+
+    def _is_sole(self, user: str) -> bool:
+        """The container id of this user is ours now; False when another connection has it."""
+        wanted = (user, self.container_id)
+        if wanted in self._containers:
+            return False
+        self._containers.add(wanted)
+        self._sole = wanted
+        return True
 
     def _find_devices(self) -> None:
         """What the device API is to the user, where the space has it."""
@@ -358,6 +385,8 @@ class AmqpSession:
             owner.ended(closed=closed)
 
     def _closed(self, condition: Condition | None) -> None:
+        if self._sole is not None:
+            self._containers.discard(self._sole)
         for incoming in list(self._incoming):
             incoming.ended()
         for outgoing in list(self._outgoing):

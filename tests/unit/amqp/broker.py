@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link, Transfers
@@ -45,9 +45,10 @@ class Site:
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         self.router = Router(self.store, AddressTable(rules), clock_ns=lambda: CLOCK_NS, flush_soon=lambda: None)
         self.clients: list[Client] = []
+        self.containers: set[tuple[str, str]] = set()
 
-    def client(self, container_id: str = "device-1") -> Client:
-        client = Client(self, container_id)
+    def client(self, container_id: str = "device-1", *desired_capabilities: str) -> Client:
+        client = Client(self, container_id, desired_capabilities)
         self.clients.append(client)
         self.settle_down()
         return client
@@ -72,9 +73,11 @@ class Site:
 class Client:
     """A client engine and, at the other end of its bytes, a session of the broker."""
 
-    def __init__(self, site: Site, container_id: str) -> None:
+    def __init__(self, site: Site, container_id: str, desired_capabilities: Sequence[str] = ()) -> None:
         self.site = site
-        self.engine = Engine(container_id=container_id, server=False, sasl=SaslClient())
+        self.engine = Engine(
+            container_id=container_id, server=False, sasl=SaslClient(), desired_capabilities=desired_capabilities
+        )
         self.server = Engine(container_id="broker", server=True)
         self.driver = StubDriver()
         self.ended: list[Condition | None] = []
@@ -84,6 +87,7 @@ class Client:
             site.router,
             clock_ns=lambda: CLOCK_NS,
             on_closed=self.ended.append,
+            containers=site.containers,
         )
         self.events: list[Event] = []
         self.engine.open()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.engine import Condition, Detached, Flow, State, Terminus, TerminusKind
+from bridge.amqp_values import Symbol, encode
+from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
 from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
+from edge.broker.amqp.session import SOLE_CONNECTION
 from edge.broker.amqp.translate import payload_of
 from edge.broker.policy import Ended
 from edge.broker.router import SubscribeOptions
 from edge.broker.store.contract import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
-from tests.unit.amqp.wire import message, of_kind
+from tests.unit.amqp.wire import NOW, message, of_kind
 
 
 def payloads(client: Client, link: object) -> list[bytes]:
@@ -361,6 +363,31 @@ class TestLife:
         site.settle_down()
         client.cut()
         assert client.ended == [Condition("amqp:connection:forced", "bye")]
+
+    def test_a_container_id_is_for_one_connection_where_that_is_desired(self) -> None:
+        site = Site()
+        first, second = site.client("same", SOLE_CONNECTION), site.client("same", SOLE_CONNECTION)
+        assert not of_kind(first.events, Closed)
+        (opened,) = of_kind(second.events, Opened)
+        assert opened.properties == {"amqp:connection-establishment-failed": True}
+        (closed,) = of_kind(second.events, Closed)
+        assert closed.condition.name == "amqp:invalid-field"
+        assert first.attached(first.receiver("queue/a"))
+        assert not of_kind(site.client("other", SOLE_CONNECTION).events, Closed)
+        assert not of_kind(site.client("same").events, Closed)
+        first.cut()
+        assert not of_kind(site.client("same", SOLE_CONNECTION).events, Closed)
+
+    def test_a_container_id_that_is_taken_is_named_as_the_field_that_is_wrong(self) -> None:
+        site = Site()
+        site.client("same", SOLE_CONNECTION)
+        second, sent = Client(site, "same", (SOLE_CONNECTION,)), b""
+        for _ in range(4):
+            second.session.handle(second.server.receive_data(second.engine.data_to_send(), NOW))
+            down = second.server.data_to_send()
+            second.engine.receive_data(down, NOW)
+            sent += down
+        assert encode(Symbol("invalid-field")) + encode(Symbol("container-id")) in sent
 
     def test_answers_that_come_after_the_end_are_ignored(self) -> None:
         site = Site()
