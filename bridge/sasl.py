@@ -218,8 +218,9 @@ class SaslServer(_Layer):
 
     def _begin(self, response: bytes) -> None:
         """sasl-init of a mechanism we offer."""
-        if self._mechanism == "EXTERNAL":
-            self._decided(self.external)
+        if self._mechanism == "EXTERNAL":  # RFC 4422 appendix A: with an authorization identity, or none
+            own = (self.external or "").encode()
+            self._decided(self.external if response in (b"", own) else None)
         elif self._mechanism == "ANONYMOUS":
             self._decided(self._anonymous)
         elif self._mechanism == PLAIN:
@@ -236,7 +237,7 @@ class SaslServer(_Layer):
             username = parts[1].decode("utf-8") if len(parts) == 3 else ""
         except UnicodeDecodeError:
             username = ""
-        if not username:
+        if not username or parts[0] not in (b"", parts[1]):  # a user acts for itself only
             self._decided(None)
         elif self._credentials is not None:
             self.deciding = True

@@ -299,7 +299,9 @@ class Broker:
         engine = Engine(
             container_id=self.configuration.gateway or "waypost",
             server=True,
-            sasl=SaslServer(credentials=credentials, anonymous=anonymous, external=identity),
+            sasl=SaslServer(
+                _anybody if self.gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
+            ),
             idle_timeout_s=limits.idle_timeout_s,
             handshake_timeout_s=limits.handshake_s,
             max_message_size=limits.packet_bytes_max,
@@ -334,6 +336,11 @@ class Broker:
         if credentials is not None:
             credentials.wake, credentials.source = wake, driver.address
         return session
+
+
+def _anybody(_mechanism: str, _user: str, _password: bytes) -> str:
+    """Who has a name and a password where nobody is asked for any, as over MQTT: anybody."""
+    return ANONYMOUS
 
 
 def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceService:

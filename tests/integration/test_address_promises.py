@@ -31,6 +31,18 @@ def connect(gateway: Waypost, **options: Any) -> BlockingConnection:
     return BlockingConnection(f"127.0.0.1:{gateway.port('amqp')}", timeout=WAIT_S, **options)
 
 
+def test_a_password_nobody_asks_for_does_no_harm(gateway: Waypost) -> None:
+    """Many AMQP clients say PLAIN whenever they have a user: where there are none it is believed, as over MQTT."""
+    connection = connect(gateway, user="joe", password="whatever", allowed_mechs="PLAIN", allow_insecure_mechs=True)
+    try:
+        connection.create_sender("queue/anybody").send(Message(body="in"))
+        receiver = connection.create_receiver("queue/anybody")
+        assert receiver.receive(timeout=WAIT_S).body == "in"
+        receiver.accept()
+    finally:
+        connection.close()
+
+
 def test_amqp_asks_amqp_over_a_dynamic_address(gateway: Waypost) -> None:
     serving, asking = connect(gateway), connect(gateway)
     try:

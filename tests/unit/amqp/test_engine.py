@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Uint, decode
+from bridge.amqp_values import Described, Symbol, Uint, Ulong, decode, encode
 from bridge.engine import (
     Attached,
     Closed,
@@ -420,6 +420,25 @@ class TestSasl:
         (opened,) = pipe.at_server
         assert isinstance(opened, Opened)
         assert opened.identity == "gw1"
+
+    @pytest.mark.parametrize(
+        ("mechanism", "response", "let_in"),
+        [
+            ("PLAIN", b"\0joe\0secret", True),
+            ("PLAIN", b"joe\0joe\0secret", True),
+            ("PLAIN", b"boss\0joe\0secret", False),
+            ("EXTERNAL", b"", True),
+            ("EXTERNAL", b"gw1", True),
+            ("EXTERNAL", b"boss", False),
+        ],
+    )
+    def test_nobody_acts_for_another(self, mechanism: str, response: bytes, let_in: bool) -> None:
+        """Who names an authorization identity is that one or refused (RFC 4422 section 3.6, RFC 4616 section 2)."""
+        server = SaslServer(lambda _mechanism, user, _secret: user, external="gw1")
+        init = encode(Described(Ulong(0x41), [Symbol(mechanism), response]))
+        server.receive(b"AMQP\x03\x01\x00\x00" + (len(init) + 8).to_bytes(4, "big") + b"\x02\x01\0\0" + init)
+        assert (server.failure is None) is let_in
+        assert server.identity == (("joe" if mechanism == "PLAIN" else "gw1") if let_in else None)
 
     def test_anonymous_is_not_let_in_unless_allowed(self) -> None:
         pipe = Pipe(sasl=(SaslClient(), SaslServer(lambda *_: "x")), open_both=False)
