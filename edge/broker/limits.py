@@ -44,6 +44,10 @@ TRANSIENT_BUFFER_BYTES_MAX: Final = 16 * MIB
 TRANSIENT_POOL_BYTES_MAX: Final = 64 * MIB
 """Message bytes waiting for all such subscribers together; above it each is held to the minimum."""
 
+UNSELECTED_MAX: Final = 10_000
+"""Messages that wait in a temporary queue none of whose consumers selects them; more are dropped and counted: each is
+looked at anew when an older one comes back."""
+
 LIVE_BEHIND_BYTES_MAX: Final = 2 * MIB
 """Message bytes waiting for one live subscriber above which those who publish to it are held back. Every publisher may
 have one read (256 KiB) under way then, so 50 of them stay below `TRANSIENT_BUFFER_BYTES_MAX`."""

@@ -32,6 +32,7 @@ from edge.broker.subscriptions import (
     BrowsingSubscription,
     LogSubscription,
     QueueSubscription,
+    SharedSubscription,
     TransientSubscription,
     WaitingPool,
 )
@@ -83,6 +84,7 @@ class Registry:
         self._durable_tree: FilterTree[DurableSubscription] = FilterTree()
         self._live_tree: FilterTree[TransientSubscription] = FilterTree()
         self._shares: dict[str, TransientSubscription] = {}
+        self._temporary: dict[str, SharedSubscription] = {}
         self._rule_of_log: dict[int, str] = {}
         self._attempts: dict[str, bytes] = {}
         """How often messages failed before the start, of cursors that are not open yet."""
@@ -106,7 +108,10 @@ class Registry:
         kind = self.address_type(address)
         self._check_consumers(address, options)
         subscription: Joinable
-        if options.browse and kind.is_queue:
+        if address in self._temporary:
+            subscription = self._temporary[address]
+            subscription.join(consumer)
+        elif options.browse and kind.is_queue:
             subscription = BrowsingSubscription(self._store, self._queue(address))
             subscription.join(consumer)
         elif kind.is_queue or kind is AddressType.ANYCAST:
@@ -154,6 +159,27 @@ class Registry:
             subscription.join(consumer)
         self._flush_soon()
         return subscription
+
+    def make_temporary_queue(self, address: str) -> None:
+        """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete."""
+        queue = SharedSubscription(address, self.pool, lasting=True)
+        queue.share_name = address
+        self._temporary[address] = queue
+        self._live_tree.add(address, queue)
+        self._routes.clear()
+
+    def end_temporary_queue(self, address: str) -> None:
+        """Delete it with what is in it; its consumers get nothing more."""
+        queue = self._temporary.pop(address)
+        queue.lasting = False
+        for consumer in list(queue.group.consumers):
+            queue.leave(consumer)
+        self._leave_live(queue)
+
+    @property
+    def temporary_queues(self) -> Mapping[str, SharedSubscription]:
+        """Temporary queues by address (to be read only)."""
+        return self._temporary
 
     def forget(self, name: str) -> None:
         """Delete a durable subscription with its backlog; nothing happens when there is none."""
@@ -344,7 +370,10 @@ class Registry:
         subscription = self._shares.get(name) if name is not None else None
         if subscription is None:
             not_from = consumer.name if options.no_local else None
-            subscription = TransientSubscription(pattern, self.pool, qos0_only=options.qos0_only, not_from=not_from)
+            if name is None or options.qos0_only:
+                subscription = TransientSubscription(pattern, self.pool, qos0_only=options.qos0_only, not_from=not_from)
+            else:
+                subscription = SharedSubscription(pattern, self.pool, not_from=not_from)
             subscription.share_name = name
             subscription.selector = options.selector
             if name is not None:
@@ -357,7 +386,7 @@ class Registry:
         return subscription
 
     def _leave_live(self, subscription: TransientSubscription) -> None:
-        if subscription.group:
+        if subscription.group or subscription.pattern in self._temporary:
             return
         if subscription.share_name is not None:
             self._shares.pop(subscription.share_name, None)

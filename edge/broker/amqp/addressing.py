@@ -31,6 +31,9 @@ client's, ``name|global`` stands for the subscription itself."""
 TEMPORARY_PREFIX: Final = "temp/"
 """Dynamic nodes are topics below this, named by chance (section 3.5.3)."""
 
+TEMPORARY_QUEUE: Final = "temporary-queue"
+"""Capability of a target: the dynamic node keeps what comes, and its consumers compete, as those of JMS expect."""
+
 ADDRESS_BYTES_MAX: Final = 16_384
 """Our answer carries the address too, and has to fit into one frame of a peer that takes small ones."""
 

@@ -28,6 +28,8 @@ from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import (
     CONDITIONS,
     SERVICES,
+    TEMPORARY_QUEUE,
+    Reception,
     Unacceptable,
     reception,
     sending_address,
@@ -258,6 +260,8 @@ class AmqpSession:
         self._incoming.add(incoming)
         if target.dynamic and target.address is not None:
             self._made[link] = target.address
+            if TEMPORARY_QUEUE in target.capabilities:
+                self._router.make_temporary_queue(target.address)
         self._engine.accept(link, target=target)
         incoming.top_up()
 
@@ -343,7 +347,7 @@ class AmqpSession:
             durable=wanted.durable,
             clock_ns=self._clock_ns,
             selector=wanted.selector,
-            shared=self._router.address_type(wanted.address).is_queue and not wanted.options.browse,
+            shared=self._competes(wanted),
         )
         options = wanted.options
         resumed = options.durable_name is not None and options.durable_name in self._router.durable_subscriptions
@@ -356,6 +360,12 @@ class AmqpSession:
         elif not (resumed or options.shared or options.share_name is not None):
             self._feed_retained(outgoing, wanted.address)
         outgoing.flow()
+
+    def _competes(self, wanted: Reception) -> bool:
+        """Others get what this receiver does not select."""
+        if wanted.address in self._router.temporary_queues:
+            return True
+        return self._router.address_type(wanted.address).is_queue and not wanted.options.browse
 
     def _feed_retained(self, outgoing: OutgoingLink, address: str) -> None:
         """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
@@ -375,7 +385,7 @@ class AmqpSession:
     def _detached(self, link: Link, *, closed: bool) -> None:
         owner, link.context = link.context, None
         self._allowed.pop(link, None)
-        self._made.pop(link, None)
+        self._unmake(link)
         if isinstance(owner, IncomingLink | ServiceLink):
             self._incoming.discard(owner)
             owner.ended()
@@ -383,6 +393,12 @@ class AmqpSession:
             self._outgoing.discard(owner)
             self._replies.pop(link.target.address or "", None)
             owner.ended(closed=closed)
+
+    def _unmake(self, link: Link) -> None:
+        """The node the link made ends with it (section 3.5.10)."""
+        address = self._made.pop(link, None)
+        if address is not None and address in self._router.temporary_queues:
+            self._router.end_temporary_queue(address)
 
     def _closed(self, condition: Condition | None) -> None:
         if self._sole is not None:
@@ -394,6 +410,8 @@ class AmqpSession:
         self._incoming.clear()
         self._outgoing.clear()
         self._allowed.clear()
+        for link in list(self._made):
+            self._unmake(link)
         will, self._will = self._will, None
         if will is not None and condition is not None:
             self._router.publish(WillOrigin(self.name), will, ())

@@ -7,10 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Ulong, encode
+from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
 from bridge.engine import Detached, Link, State, Terminus
-from bridge.engine.events import source
-from tests.unit.amqp.broker import Site
+from bridge.engine.events import source, target
+from bridge.sections import bare_message
+from edge.broker.amqp.translate import payload_of
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
+from edge.broker.subscriptions import shared
+from tests.unit.amqp.broker import Client, Site
 from tests.unit.amqp.test_session import payloads, send
 from tests.unit.amqp.wire import message, of_kind
 
@@ -197,3 +201,121 @@ class TestTopics:
         send(client, client.sender("topic/a"), "mine")
         site.settle_down()
         assert client.received(link) == []
+
+
+def temporary_queue(client: Client) -> tuple[Link, str]:
+    """As JMS clients make one: a link they send on, and keep for as long as the queue is to be there."""
+    made = client.sender(target(None, dynamic=True, capabilities=("temporary-queue",)), "made")
+    assert made.target.address is not None
+    return made, made.target.address
+
+
+class TestSharedWithoutADisk:
+    def test_what_one_leaves_behind_goes_to_another_in_order(self) -> None:
+        site = Site()
+        one, two = site.client("one"), site.client("two")
+        wanted = source("topic/a", capabilities=("shared", "global"))
+        first = one.receiver(wanted, "sub|global1")
+        send(two, two.sender("topic/a"), *map(str, range(10)))
+        site.settle_down()
+        second = two.receiver(wanted, "sub|global2")
+        one.engine.settle(first, one.deliveries(first)[:3])
+        site.settle_down()
+        one.cut()
+        site.settle_down()
+        assert payloads(two, second) == [b"%d" % i for i in range(3, 10)]
+
+    def test_failures_count_and_what_is_rejected_or_undeliverable_is_done_with(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver(source("topic/a", capabilities=("shared",)), "sub")
+        send(client, client.sender("topic/a"), "failed", "released", "rejected", "undeliverable")
+        site.settle_down()
+        states = (State.MODIFIED_FAILED, State.RELEASED, State.REJECTED, State.MODIFIED_UNDELIVERABLE)
+        for delivery, state in zip(client.deliveries(link), states, strict=True):
+            client.engine.settle(link, [delivery], state)
+        site.settle_down()
+        again = client.received(link)[4:]
+        assert [payload_of(m[bare_message(m)[1] :])[2] for m in again] == [b"failed", b"released"]
+        counts = [decode(m, 3)[0][4:] for m in again]
+        assert counts == [[1], []]
+
+    def test_what_waits_and_what_is_not_answered_is_bounded(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver(source("topic/a", capabilities=("shared",)), "sub", credit=1)
+        sender = client.sender("topic/a")
+        for i in range(20):
+            client.engine.send_all(sender, i, [message(bytes(1024 * 1024))])
+            site.settle_down()
+        pool = site.router.pool
+        assert 14 << 20 < pool.waiting_bytes <= TRANSIENT_BUFFER_BYTES_MAX
+        assert pool.dropped == 20 - (pool.waiting_bytes >> 20)
+        client.cut()
+        site.settle_down()
+        assert (pool.waiting_bytes, link.credit) == (0, 0)
+
+
+class TestTemporaryQueues:
+    def test_keeps_what_comes_before_its_consumers_and_they_compete(self) -> None:
+        site = Site()
+        client, other = site.client("one"), site.client("two")
+        made, address = temporary_queue(client)
+        send(other, other.sender(address), *map(str, range(5)))
+        site.settle_down()
+        first = client.receiver(address, "first", credit=2)
+        second = client.receiver(address, "second")
+        assert payloads(client, first) == [b"0", b"1"]
+        assert payloads(client, second) == [b"2", b"3", b"4"]
+        client.engine.detach(first)
+        site.settle_down()
+        assert payloads(client, second)[3:] == [b"0", b"1"]
+        client.engine.detach(second)
+        third = client.receiver(address, "third", credit=10)
+        assert payloads(client, third) == [b"%d" % i for i in range(5)]
+        client.engine.detach(made)
+        site.settle_down()
+        assert not site.router.temporary_queues
+        assert site.router.pool.waiting_bytes == 0
+
+    def test_each_gets_what_it_selects_and_the_rest_waits(self) -> None:
+        site = Site()
+        client = site.client()
+        made, address = temporary_queue(client)
+        links = [client.receiver(source(address, filters=selecting(f"k = {k}")), f"k{k}") for k in (1, 2)]
+        client.engine.send_all(made, 0, [application({"k": i % 4}) + message(b"%d" % i) for i in range(12)])
+        site.settle_down()
+        assert [payloads(client, link) for link in links] == [[b"1", b"5", b"9"], [b"2", b"6", b"10"]]
+        client.engine.settle(links[0], client.deliveries(links[0]), State.RELEASED)
+        site.settle_down()
+        assert payloads(client, links[0])[3:] == [b"1", b"5", b"9"]
+        client.engine.detach(links[0])
+        rest = client.receiver(address, "rest")
+        assert payloads(client, rest) == [b"0", b"1", b"3", b"4", b"5", b"7", b"8", b"9", b"11"]
+
+    def test_what_nobody_selects_is_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(shared, "UNSELECTED_MAX", 10)
+        site = Site()
+        client = site.client()
+        made, address = temporary_queue(client)
+        link = client.receiver(source(address, filters=selecting("k = 1")))
+        for i in range(12):
+            client.engine.send_all(made, i, [application({"k": 2}) + message(b"%d" % i)])
+            site.settle_down()
+        assert site.router.pool.dropped == 2
+        client.engine.detach(link)
+        assert payloads(client, client.receiver(address, "rest")) == [b"%d" % i for i in range(10)]
+
+    def test_ends_with_the_connection(self) -> None:
+        site = Site()
+        client, other = site.client("one"), site.client("two")
+        _, address = temporary_queue(client)
+        link = other.receiver(address)
+        send(other, other.sender(address), "unsettled")
+        site.settle_down()
+        assert payloads(other, link) == [b"unsettled"]
+        client.cut()
+        other.engine.settle(link, other.deliveries(link), State.RELEASED)
+        site.settle_down()
+        assert payloads(other, link) == [b"unsettled"]
+        assert site.router.pool.waiting_bytes == 0
