@@ -6,6 +6,7 @@ is made anew only when the length of the payload changes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
@@ -49,7 +50,10 @@ def _alias_property(alias: int) -> bytes:
 class Outbound:
     """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
 
-    __slots__ = ("_aliases", "_inflight_max", "_out", "_packet_bytes_max", "_state", "_unsent", "_version")
+    __slots__ = (
+        "_aliases", "_behind", "_inflight_max", "_last_kept", "_out", "_packet_bytes_max", "_state", "_unsent",
+        "_version",
+    )  # fmt: skip
 
     def __init__(self, connect: Connect, state: SessionState, out: list[bytes], limits: Limits) -> None:
         """`limits`: inflight_max counts here."""
@@ -61,6 +65,10 @@ class Outbound:
         self._packet_bytes_max = connect.maximum_packet_size
         self._unsent: list[int] | None = None
         """Packet identifiers of the session to send again when the client has room, last one first; None: none."""
+        self._last_kept = 0
+        """Packet identifier of the last kept message delivered over this connection."""
+        self._behind: deque[tuple[int, Sequence[int]]] | None = None
+        """Messages that overtake no kept one: the identifier of the one before them, and theirs."""
 
     @property
     def window(self) -> int:
@@ -97,6 +105,11 @@ class Outbound:
         self._state.outgoing.update(zip(ids, zip(repeat(delivery), indexes, strict=False), strict=False))
         if delivery.kept:
             self._state.held.update(dict.fromkeys(ids))
+            self._last_kept = ids[-1] if ids else self._last_kept
+        elif send and self._last_kept in self._state.held and self._last_kept in self._state.outgoing:
+            if self._behind is None:
+                self._behind = deque()
+            self._behind.append((self._last_kept, ids))
         elif send:
             middles = encode_packet_ids(ids)
             if self._aliases is not None and bodies:
@@ -129,8 +142,8 @@ class Outbound:
         return dropped
 
     def send_held(self, packet_ids: Sequence[int]) -> None:
-        """The disk knows of these: send their PUBLISH for the first time, or their PUBREL."""
-        state = self._state
+        """The disk knows of these: send their PUBLISH for the first time, or their PUBREL, and what waits behind."""
+        state, behind = self._state, self._behind
         released: list[int] = []
         for packet_id in packet_ids:
             if packet_id not in state.held:
@@ -140,6 +153,9 @@ class Outbound:
                 released.append(packet_id)
             else:
                 self._send_one(packet_id, 0)
+            while behind and behind[0][0] == packet_id:
+                for waiting in behind.popleft()[1]:
+                    self._send_one(waiting, 0)
         if released:
             self._out.append(encode_acknowledgements(PUBREL, released))
 

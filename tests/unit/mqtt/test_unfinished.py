@@ -75,6 +75,42 @@ def test_publish_and_pubrel_wait_for_the_disk() -> None:
     assert not rig.state.held
 
 
+def test_what_is_not_kept_does_not_overtake_what_is() -> None:
+    """The order of a producer holds over its qualities of service too."""
+    rig = Rig()
+
+    def deliver_at_once(*bodies: bytes) -> None:
+        run = Run("t/a", "d", 1, b"", list(bodies))
+        rig.opened.connection.deliver(Delivery(run, 1, retain=False, token=None))
+
+    rig.deliver(10, b"1", b"2")
+    deliver_at_once(b"3", b"4")
+    deliver_at_once(b"5")
+    rig.deliver(12, b"6")
+    deliver_at_once(b"7")
+    assert rig.opened.sent() == []
+    rig.commit()
+    sent = rig.opened.sent()
+    assert [each.payload for each in sent] == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]  # type: ignore[attr-defined]
+    assert not any(each.dup for each in sent)  # type: ignore[attr-defined]
+    rig.answer(p.PubRec(1))
+    deliver_at_once(b"8")
+    assert [each.payload for each in rig.opened.sent()] == [b"8"], "a PUBREL that waits holds nothing up"  # type: ignore[attr-defined]
+    rig.opened.send(*(p.PubAck(packet_id) for packet_id in (3, 4, 5, 7, 8)))
+    assert list(rig.state.outgoing) == [2, 6]
+
+
+def test_what_waits_at_the_end_of_a_connection_goes_over_the_next() -> None:
+    rig = Rig()
+    rig.deliver(10, b"1")
+    rig.opened.connection.deliver(Delivery(Run("t/a", "d", 1, b"", [b"2"]), 1, retain=False, token=None))
+    rig.opened.connection.receive_eof(0.0)
+    rig.opened = Opened(5, p.Connect("c", 5, clean_start=False), rig.state)
+    assert [each.payload for each in rig.opened.first[1:]] == [b"2"]  # type: ignore[attr-defined]
+    rig.commit()
+    assert [each.payload for each in rig.opened.sent()] == [b"1"]  # type: ignore[attr-defined]
+
+
 def test_sent_goes_out_again_under_its_identifier() -> None:
     rig = Rig()
     rig.deliver(10, b"x", b"y")
