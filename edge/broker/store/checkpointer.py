@@ -9,7 +9,9 @@ begin, and that what it moved is durable.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import mmap
 import os
 import sqlite3
 import threading
@@ -28,8 +30,8 @@ LONGEST: Final = 2
 """Times `checkpoint_bytes`: a log as long as that waits for no pass, commits wait for it. On a medium that cannot keep
 up the log would grow without end."""
 
-_MOVED: Final = 96
-"""Where the log's index has the number of frames moved, 4 bytes (https://sqlite.org/walformat.html section 2.1)."""
+_MOVED: Final = slice(96, 100)
+"""Where the log's index has the number of frames moved (https://sqlite.org/walformat.html section 2.1)."""
 
 
 class Checkpointer:
@@ -52,12 +54,14 @@ class Checkpointer:
         """How much of it is in the file."""
         self._pass: threading.Thread | None = None
         self._failed = False
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            self._index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            os.close(self._file)
-            raise
+        with contextlib.ExitStack() as undo:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, self._file)
+            index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
+            undo.callback(os.close, index)
+            self._index = mmap.mmap(index, _MOVED.stop)  # as SQLite has it: writing needs nothing of the medium
+            undo.callback(self._index.close)
+            self._files = undo.pop_all()
 
     def committed(self, log_bytes: int) -> None:
         """A commit made the log longer by this, and has been answered."""
@@ -71,8 +75,7 @@ class Checkpointer:
             self._wait()
         if not self._failed:
             left = self._logged_bytes - self._moved_bytes
-            if left > REST * self._limits.checkpoint_bytes and not long:
-                self._begin()
+            if left > REST * self._limits.checkpoint_bytes and not long and self._begin():
                 return
             self._move(self._own)
         # after a failure, too: commits need the log alone, and it is tried again when as much has been written again
@@ -87,13 +90,18 @@ class Checkpointer:
     def close(self) -> None:
         """After every connection of this process: the first descriptor of a file that is closed takes all of the
         process's locks on it along (fcntl(2)), and SQLite's are such."""
-        os.close(self._file)
-        os.close(self._index)
+        self._files.close()
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Start a pass; False where the system gives no thread."""
+        thread = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._pass = thread
         self._moved_bytes = self._logged_bytes  # counts when the pass has ended, and not if it failed
-        self._pass = threading.Thread(target=self._run, name="store-checkpoint", daemon=True)
-        self._pass.start()
+        return True
 
     def _wait(self) -> None:
         if self._pass is not None:
@@ -105,7 +113,7 @@ class Checkpointer:
             try:
                 os.fdatasync(self._file)
             except OSError as error:
-                os.pwrite(self._index, bytes(4), _MOVED)
+                self._index[_MOVED] = bytes(4)
                 self._fail(meaning_of_system(error, "checkpoint"))
 
     def _move(self, connection: sqlite3.Connection) -> bool:

@@ -199,6 +199,16 @@ def test_what_a_failed_sync_may_have_lost_is_moved_again(
     assert moved(site.path)[1] * FRAME_BYTES < LONGEST * LIMITS.checkpoint_bytes
 
 
+def test_without_another_thread_the_writer_does_it_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    site.commit(2_000)
+    assert not site.beside.found
+    assert site.log_bytes < (1 + REST) * LIMITS.checkpoint_bytes
+
+
 def test_what_a_former_process_left_counts(site: Site) -> None:
     beside = sqlite3.connect(site.path, isolation_level=None, check_same_thread=False)
     later = Checkpointer(site.path, site.own, beside, LIMITS, logged_bytes=LIMITS.checkpoint_bytes - 1)
