@@ -344,11 +344,11 @@ class Store(Protocol):
         """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
 
         The first run is trimmed so that it starts at `position` (or at the first position kept, when that is
-        later). `done` is called on the loop's thread; an empty sequence means there is nothing committed from there.
-        "Committed" is what `on_commit` has told at the time of this call. What the medium fails to read (which is
-        logged) is read again until it does, by a `flush` `Limits.retry_delay_s` later: nobody may take that for the
-        end of the log. Positions may be missing between two runs: a segment that fails its checksum is logged, skipped,
-        and counts as acknowledged by every cursor.
+        later). `done` is called on the loop's thread; an empty sequence means there is nothing from there on by then,
+        neither told by `on_commit` nor taken while it was read. What the medium fails to read (which is logged) is read
+        again until it does, by a `flush` `Limits.retry_delay_s` later: nobody may take that for the end of the log.
+        Positions may be missing between two runs: a segment that fails its checksum is logged, skipped, and counts as
+        acknowledged by every cursor.
         """
         ...
 

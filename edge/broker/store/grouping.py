@@ -174,27 +174,34 @@ class GroupingStore(Tails, ABC):
         self._state[kind, key] = None
         self._urgent = True
 
-    def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+    def read(self, log: int, position: int, bytes_max: int, done: Reading) -> None:
         state = self._logs[log]
         position = max(position, state.first)
         tail = self._tails.get(log)
         if tail is not None and position >= tail.written:
-            self._post(partial(done, tail.read(position, bytes_max)))
+            self._post(partial(self._read_tail, log, position, bytes_max, done))
         else:
-            written = None if tail is None else tail.written
-            self._read(state, position, bytes_max, partial(self._was_read, log, position, bytes_max, done, written))
+            end = state.next if tail is None else tail.written
+            self._read(state, position, bytes_max, partial(self._was_read, log, position, bytes_max, done, end))
+
+    def _read_tail(self, log: int, position: int, bytes_max: int, done: Reading) -> None:
+        tail = self._tails.get(log)
+        if not self._closed and (tail is None or position < tail.written):
+            self.read(log, position, bytes_max, done)  # it was written meanwhile
+        else:
+            done([] if tail is None else tail.read(position, bytes_max))
 
     def _was_read(
-        self, log: int, position: int, bytes_max: int, done: Reading, written: int | None, runs: Sequence[Stored]
+        self, log: int, position: int, bytes_max: int, done: Reading, end: int, runs: Sequence[Stored]
     ) -> None:
-        """`written`: what comes from there on was not on the medium, but in memory."""
+        """`end`: what comes from there on was not on the medium when it was read."""
         if self._closed:
             done(runs)
         elif runs is FAILED:
             self._unread.append((log, position, bytes_max, done))
             self._read_again_at = self._clock() + self._limits.retry_delay_s
-        elif not runs and written is not None:
-            self.read(log, written, bytes_max, done)
+        elif not runs and self._logs[log].next > end:
+            self.read(log, end, bytes_max, done)  # whoever is told of nothing takes it that nothing is there *now*
         else:
             done(runs)
 

@@ -179,19 +179,6 @@ class TestRead:
         for log in logs:
             assert [body for *_, body in rig.read_all(log)] == [b"%d" % log] * 3
 
-    def test_a_read_sees_what_on_commit_has_told_and_not_more(self, rig: Rig) -> None:
-        log = rig.store.log("a")
-        rig.store.open_cursor("c", log, 0)
-        rig.store.append(log, run_of(b"1"))
-        rig.commit()
-        rig.store.append(log, run_of(b"2"))
-        rig.store.flush()
-        answers: list[object] = []
-        rig.store.read(log, 1, 100, answers.append)
-        while not answers or rig.store.committing:
-            rig.turn()
-        assert answers == [[]]
-
 
 class TestAcknowledge:
     def test_cursors_move_over_contiguous_ranges(self, rig: Rig) -> None:

@@ -1,0 +1,84 @@
+"""A read under way while messages come: whoever is told that there is nothing may rely on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from bridge.message import Stored
+from tests.contract.store.kept import LIMITS, Kept
+from tests.contract.store.rig import DEADLINE_S, Rig, flat, memory_rig, run_of, sqlite_rig
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = sqlite_rig(tmp_path / "store", LIMITS) if request.param == "sqlite" else memory_rig(LIMITS)
+    yield made
+    made.store.close()
+
+
+class Reader:
+    """Reads from a position, and is not told of the answer before it asks."""
+
+    def __init__(self, rig: Rig, log: int, position: int) -> None:
+        self._rig = rig
+        self._answers: list[Sequence[Stored]] = []
+        rig.store.read(log, position, 100, self._answers.append)
+        self._answer: Callable[[], None] = rig.posted.get(timeout=DEADLINE_S)
+
+    def bodies(self) -> list[bytes]:
+        self._answer()
+        while not self._answers:
+            self._rig.turn()
+        return [body for *_, body in flat(self._answers[0])]
+
+
+@pytest.fixture
+def log(rig: Rig) -> int:
+    number = rig.store.log("a")
+    rig.store.open_cursor("c", number, 0)
+    rig.store.append(number, run_of(b"1"))
+    rig.commit()
+    return number
+
+
+def test_what_is_not_committed_when_it_answers_is_not_seen(rig: Rig, log: int) -> None:
+    reader = Reader(rig, log, 1)
+    rig.store.append(log, run_of(b"2"))
+    assert rig.store.flush()
+    assert reader.bodies() == []
+    while rig.store.committing:
+        rig.turn()
+
+
+def test_what_was_committed_meanwhile_is_seen(rig: Rig, log: int) -> None:
+    reader = Reader(rig, log, 1)
+    rig.store.append(log, run_of(b"2"))
+    rig.commit()
+    assert reader.bodies() == [b"2"]
+
+
+def test_what_was_taken_in_memory_meanwhile_is_seen(rig: Rig) -> None:
+    kept = Kept(rig)
+    reader = Reader(rig, kept.log, 1)
+    kept.take(b"taken")
+    assert reader.bodies() == [b"taken"]
+
+
+def test_what_a_log_in_memory_had_to_write_meanwhile_is_seen(rig: Rig) -> None:
+    kept = Kept(rig)
+    reader = Reader(rig, kept.log, 1)
+    rig.store.append(kept.log, run_of(b"written", address="another"))
+    rig.commit()
+    assert reader.bodies() == [b"written"]
+
+
+def test_what_was_taken_and_written_meanwhile_is_seen(rig: Rig) -> None:
+    kept = Kept(rig)
+    kept.take(b"1")
+    reader = Reader(rig, kept.log, 1)
+    kept.take(b"2")
+    rig.commit()
+    assert reader.bodies() == [b"1", b"2"]
