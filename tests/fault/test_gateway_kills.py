@@ -1,8 +1,9 @@
 """SIGKILL of a gateway under mixed load: nothing acknowledged is lost, nothing is given twice beyond what was un-acked.
 
 MQTT at QoS 1 and 2 and AMQP, into a topic with durable subscriptions of both protocols, a queue, a queue whose consumer
-rejects every third message (each becomes one dead letter), a queue that drops its oldest (the ledger has the rest), and
-a retained message. The seed is printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
+rejects every third message (each becomes one dead letter), a queue that drops its oldest (the ledger has the rest), a
+topic whose commits wait for company, one in memory (each message is delivered or in the ledger), and a retained one.
+The seed is printed, ``WAYPOST_SEED=n`` replays the moments. The 1 000 kills of the promise:
 ``./waypost test tests/fault/test_gateway_kills.py -m slow -s`` (about 30 minutes; ``WAYPOST_KILLS=n`` for less).
 """
 
@@ -16,22 +17,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.kills.checker import Consumed, Given, Kill, Produced, Verdict, judge, judge_dead, judge_ring
+from tests.fault.kills.checker import (
+    Consumed,
+    Death,
+    Given,
+    Kill,
+    Lives,
+    Produced,
+    Verdict,
+    judge,
+    judge_dead,
+    judge_memory,
+    judge_ring,
+)
 from tests.fault.kills.load import RESOURCES, Load
 from tests.fault.kills.nursery import Nursery
 from tests.support.processes import Waypost, free_port, wait_until
 
 
-def kill(gateway: Waypost, load: Load, count: int, chance: random.Random) -> list[Kill]:
-    """`count` kills at random moments: most after something was acked since the start, some within the start."""
+def kill(gateway: Waypost, load: Load, data: Path, count: int, chance: random.Random) -> list[Kill]:
+    """`count` kills at random moments: most after something was acked since the start, some within the start, and a few
+    after what is in memory was written, because a consumer is away."""
     kills: list[Kill] = []
     for number in range(count):
         acked = load.acked()
         if chance.random() < 0.8:
             wait_until(lambda acked=acked: load.acked() > acked, timeout_s=30, what="it serves", every_s=0.01)
-        time.sleep(chance.uniform(0.02, 0.4))  # the random moment
+        time.sleep(chance.uniform(0.02, 0.4) if number % 30 != 5 else chance.uniform(5.5, 7))  # the random moment
         at = time.monotonic()
         gateway.kill()
+        load.died(data)
         gateway.start()
         kills.append(Kill(at, time.monotonic()))
         if number % 50 == 49:
@@ -49,7 +64,7 @@ def campaign(folder: Path, count: int) -> dict[str, Verdict]:
     with Nursery(folder / "gw.log", *arguments) as gateway:
         load = Load(mqtt, amqp)
         load.start()
-        kills = kill(gateway, load, count, random.Random(seed))
+        kills = kill(gateway, load, data, count, random.Random(seed))
         load.end(data)
         assert gateway.stop() == 0
     verdicts = load.verdicts(kills, data)
@@ -152,3 +167,25 @@ class TestChecker:
         undertaker = Consumed("u", got=[(3.0, body) for body in dead], acked=dict.fromkeys(dead, 3.0))
         verdict = judge_dead(worker, undertaker, lambda body: body == b"a:0", given, [])
         assert bool(verdict.problems) != well
+
+    LIVES = Lives([(0.0, 0), (2.0, 2)], [Death(1.0, 8)], [(0, 7, "memory")])
+    """Two messages in the first life, numbered 0 and 1; two in the second, 8 and 9."""
+
+    @pytest.mark.parametrize(("got", "lives", "well"), [
+        ((b"a:0", b"a:1", b"a:2", b"a:3"), LIVES, True),
+        ((b"a:0", b"a:2", b"a:3"), LIVES, True),
+        ((b"a:2", b"a:3"), LIVES, True),
+        ((b"a:0", b"a:1", b"a:2"), LIVES, False),
+        ((b"a:0", b"a:1", b"a:3"), LIVES, False),
+        ((b"a:2", b"a:3"), LIVES._replace(ledger=[(1, 7, "memory")]), False),
+        ((b"a:2", b"a:3"), LIVES._replace(ledger=[(0, 7, "evicted")]), False),
+        ((b"a:0", b"a:1", b"a:2", b"a:3"), LIVES._replace(deaths=[Death(1.0, 1)]), False),
+        ((b"a:0", b"a:1", b"a:2", b"a:3"), LIVES._replace(deaths=[]), False),
+        ((b"a:0", b"a:2", b"a:1", b"a:3"), LIVES, False),
+        ((b"a:0", b"a:1", b"a:1", b"a:2", b"a:3"), LIVES, False),
+        ((b"a:0", b"a:1", b"a:2", b"a:3", b"b:0"), LIVES, False),
+    ])  # fmt: skip
+    def test_what_memory_lost_is_in_the_ledger(self, got: Sequence[bytes], lives: Lives, well: bool) -> None:
+        produced = Produced("a", [b"a:0", b"a:1", b"a:2", b"a:3"], 4)
+        consumed = Consumed("c", got=[(float(at), body) for at, body in enumerate(got)])
+        assert bool(judge_memory(produced, consumed, lives, []).problems) != well

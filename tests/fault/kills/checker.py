@@ -56,6 +56,45 @@ class Given(NamedTuple):
     """First, last, messages, reason."""
 
 
+class Death(NamedTuple):
+    """When the gateway was dead (monotonic seconds), and the next sequence of an address in memory on its medium."""
+
+    at: float
+    next: int
+
+
+class Lives(NamedTuple):
+    """What it takes to say which sequences the messages of one producer have: it sends each once, they are named in the
+    order of arrival, and in each life of the gateway the first one's is the next that its medium had."""
+
+    connections: Sequence[tuple[float, int]]
+    """When each was made, and how many messages had been sent by then."""
+    deaths: Sequence[Death]
+    ledger: Sequence[tuple[int, int, str]]
+    """First, last, reason, for one subscription."""
+
+    def sequences(self, acked: Sequence[int]) -> dict[int, int]:
+        """By number of the message: of those acked, and all before them that came in the same life.
+
+        AssertionError when two messages may have one, or when it cannot be told.
+        """
+        found: dict[int, int] = {}
+        lives: set[int] = set()
+        firsts = [first for _, first in self.connections]
+        for (at, first), following in zip(self.connections, [*firsts[1:], None], strict=True):
+            mine = [number for number in acked if first <= number and (following is None or number < following)]
+            if not mine:
+                continue
+            life = sum(death.at < at for death in self.deaths)
+            assert life not in lives, f"connected twice in life {life}"
+            lives.add(life)
+            start = self.deaths[life - 1].next if life else 0
+            found.update((number, start + number - first) for number in range(first, max(mine) + 1))
+            end = start + max(mine) - first
+            assert life == len(self.deaths) or end < self.deaths[life].next, f"{end} may be given twice"
+        return found
+
+
 @dataclass
 class Verdict:
     """`problems` is empty when every promise was kept."""
@@ -66,12 +105,15 @@ class Verdict:
     """Messages given to a consumer a second time: all of them within its un-acked window, or `problems` says so."""
     unanswered: int = 0
     """Messages whose acknowledgement the kill took, found all the same."""
+    named: int = 0
+    """Acked, taken by a kill, and in the ledger."""
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         return (
             f"{self.acked} acked, {self.got} deliveries, {self.again} given again unacknowledged, "
-            f"{self.unanswered} kept though not acked; {len(self.problems)} contradictions"
+            f"{self.unanswered} kept though not acked, {self.named} lost and in the ledger; "
+            f"{len(self.problems)} contradictions"
         )
 
 
@@ -109,6 +151,32 @@ def judge_ring(producers: Sequence[Produced], left: Consumed, given: Given) -> V
                 f"acked and gone, though older ones are there: {sorted(set(newest) - set(kept))[:3]}"
             )
     verdict.problems += _disorder(left)
+    return verdict
+
+
+def judge_memory(producer: Produced, consumer: Consumed, lives: Lives, kills: Sequence[Kill]) -> Verdict:
+    """Each acked message came to the consumer, or the ledger names it with reason ``memory``."""
+    verdict = Verdict(acked=len(producer.acked), got=len(consumer.got))
+    sent = {b"%s:%d" % (producer.name.encode(), number) for number in range(producer.sent)}
+    there = {body for _, body in consumer.got}
+    if there - sent:
+        verdict.problems.append(f"{consumer.name}: nobody sent {sorted(there - sent)[:3]}")
+    numbers = [int(body.partition(b":")[2]) for body in producer.acked]
+    named = {n for first, last, _ in lives.ledger for n in range(first, last + 1)}
+    if {reason for *_, reason in lives.ledger} - {"memory"}:
+        verdict.problems.append(f"{consumer.name}: the ledger says {lives.ledger[:5]}")
+    try:
+        sequences = lives.sequences(numbers)
+    except AssertionError as error:
+        verdict.problems.append(str(error))
+        return verdict
+    missing = [n for n in numbers if b"%s:%d" % (producer.name.encode(), n) not in there]
+    verdict.named = len(missing)
+    silent = [(n, sequences[n]) for n in missing if sequences[n] not in named]
+    if silent:
+        verdict.problems.append(f"{consumer.name}: acked and gone, not in the ledger: {silent[:3]} (message, sequence)")
+    verdict.problems += _unexplained_repeats(consumer, kills, verdict)
+    verdict.problems += _disorder(consumer)
     return verdict
 
 

@@ -112,9 +112,12 @@ class MqttPublisher(Client):
         """The last one was answered with PUBREC."""
         self.sent = 0
         self.acked: list[bytes] = []
+        self.connections: list[tuple[float, int]] = []
+        """When each was made (monotonic seconds), and how many had been sent by then."""
 
     def connection(self) -> None:
         with Wire(self.port, self.name) as wire:
+            self.connections.append((time.monotonic(), self.sent))
             self.ready.set()
             if self.sent and self._qos == 2:
                 self._finish(wire, again=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,19 @@ from typing import Final
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.store.sqlite import FILE_NAME
-from tests.fault.kills.checker import Consumed, Given, Kill, Produced, Verdict, judge, judge_dead, judge_ring
+from tests.fault.kills.checker import (
+    Consumed,
+    Death,
+    Given,
+    Kill,
+    Lives,
+    Produced,
+    Verdict,
+    judge,
+    judge_dead,
+    judge_memory,
+    judge_ring,
+)
 from tests.fault.kills.clients import WAIT_S, AmqpConsumer, AmqpProducer, MqttConsumer, MqttPublisher, Wire
 from tests.support.processes import wait_until
 from tests.support.publisher import Publisher
@@ -30,11 +43,19 @@ RESOURCES: Final = """
 ---
 {apiVersion: waypost/v1, kind: Address, metadata: {name: default.ring},
   spec: {address: ring/kill, type: queue, quota: {bytes: 2000}, whenFull: dropOldest}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.batch},
+  spec: {address: batch/kill, type: topic, durability: "batch:20"}}
+---
+{apiVersion: waypost/v1, kind: Address, metadata: {name: default.memory},
+  spec: {address: memory/kill, type: topic, durability: memory}}
 """
 """Everything else is a topic."""
 
-ADDRESSES: Final = ("topic/kill", "queue/kill", "topic/once", "work/kill")
-"""All of what is sent there is to be taken; of `RING` the newest, of `RETAINED` the last."""
+ADDRESSES: Final = ("topic/kill", "queue/kill", "topic/once", "work/kill", "batch/kill")
+"""All of what is sent there is to be taken; of `RING` the newest, of `RETAINED` the last, of `MEMORY` what the ledger
+does not name as lost."""
+MEMORY: Final = "memory/kill"
 RING: Final = "ring/kill"
 RETAINED: Final = "topic/retained"
 
@@ -51,13 +72,17 @@ class Load:
         self._mqtt, self._amqp = mqtt, amqp
         publishers = {
             f"{kind}1": Publisher(f"{kind}1", mqtt, f"{kind}/kill", window=5)
-            for kind in ("topic", "queue", "work", "ring")
+            for kind in ("topic", "queue", "work", "ring", "batch")
         }
+        self._memory = MqttPublisher("memory1", mqtt, MEMORY, 1)
+        self._deaths: list[Death] = []
         producers: list[MqttPublisher | AmqpProducer] = [
             MqttPublisher("topic2", mqtt, "topic/kill", 2), MqttPublisher("queue2", mqtt, "queue/kill", 2),
             AmqpProducer("topicA", amqp, "topic/kill"), AmqpProducer("queueA", amqp, "queue/kill"),
             AmqpProducer("workA", amqp, "work/kill"), AmqpProducer("ringA", amqp, "ring/kill"),
+            AmqpProducer("batchA", amqp, "batch/kill"),
             MqttPublisher("once2", mqtt, "topic/once", 2), MqttPublisher("retained1", mqtt, RETAINED, 1, retain=True),
+            self._memory,
         ]  # fmt: skip
         self._producers: dict[str, Publisher | MqttPublisher | AmqpProducer] = {
             **publishers,
@@ -70,10 +95,12 @@ class Load:
                 AmqpConsumer("taker", amqp, "queue/kill"), MqttConsumer("sub2", mqtt, "topic/once", 2),
                 AmqpConsumer("worker", amqp, "work/kill", rejects=rejected),
                 AmqpConsumer("undertaker", amqp, "dead/kill"),
+                MqttConsumer("subB", mqtt, "batch/kill", 1), MqttConsumer("subM", mqtt, MEMORY, 1),
             )
         }  # fmt: skip
         self._takers = {
-            "topic/kill": ("sub1", "subA"), "queue/kill": ("taker",), "topic/once": ("sub2",), "work/kill": ("worker",)
+            "topic/kill": ("sub1", "subA"), "queue/kill": ("taker",), "topic/once": ("sub2",), "work/kill": ("worker",),
+            "batch/kill": ("subB",),
         }  # fmt: skip
         self._left: Consumed | None = None
         self._retained = b""
@@ -82,8 +109,20 @@ class Load:
         for consumer in self._consumers.values():
             consumer.start()
             assert consumer.ready.wait(WAIT_S), consumer.name
+        late = self._late()
+        late.start()
+        assert late.ready.wait(WAIT_S), late.name
+        late.end()  # what is in memory waits for it until the end
         for producer in self._producers.values():
             producer.start()
+
+    def _late(self) -> AmqpConsumer:
+        """A durable subscription to `MEMORY` that is away most of the time."""
+        return AmqpConsumer("late", self._amqp, MEMORY, durable=True)
+
+    def died(self, data: Path) -> None:
+        """The gateway was killed and does not run; `data` is its directory."""
+        self._deaths.append(Death(time.monotonic(), given(data, MEMORY, MEMORY).messages))
 
     def acked(self) -> int:
         """Messages acked so far, of all producers."""
@@ -91,11 +130,18 @@ class Load:
 
     def end(self, data: Path) -> None:
         """Producers stop; consumers take what is left, and stop. `data`: the directory of the gateway, which runs."""
+        acked = len(self._memory.acked)
+        wait_until(lambda: len(self._memory.acked) > acked, timeout_s=DRAINED_S, what="it serves", every_s=0.01)
         for producer in self._producers.values():
             producer.end()
         wait_until(self._drained, timeout_s=DRAINED_S, what="consumers have all that was acked", every_s=0.2)
         for consumer in self._consumers.values():
             consumer.end()
+        late = self._late()
+        late.start()
+        wait_until(lambda: self._has_last(late.consumed), timeout_s=DRAINED_S, what="it comes late", every_s=0.2)
+        late.end()
+        self._consumers["late"] = late
         with Wire(self._mqtt, "late") as wire:
             wire.send(p.Subscribe(1, (SubscriptionRequest(RETAINED, 1),)))
             packets = [wire.next(WAIT_S) for _ in range(2)]
@@ -113,6 +159,10 @@ class Load:
         worker, undertaker = self._consumers["worker"].consumed, self._consumers["undertaker"].consumed
         verdicts["dead/kill"] = judge_dead(worker, undertaker, rejected, given(data, "work/kill", "dead/kill"), kills)
         verdicts[RING] = judge_ring(self._produced(RING), self._left, given(data, RING, RING))
+        sent = Produced("memory1", self._memory.acked, self._memory.sent)
+        for name in ("subM", "late"):
+            lives = Lives(self._memory.connections, self._deaths, lost(data, MEMORY, name))
+            verdicts[f"{MEMORY} to {name}"] = judge_memory(sent, self._consumers[name].consumed, lives, kills)
         verdicts[RETAINED] = self._judge_retained()
         return verdicts
 
@@ -141,8 +191,24 @@ class Load:
             acked = {body for producer in producers for body in producer.acked}
             if any(acked - {body for _, body in consumer.got} for consumer in consumers):
                 return False
+        if not self._has_last(self._consumers["subM"].consumed):
+            return False
         dead = {body for _, body in self._consumers["undertaker"].consumed.got}
         return all(body in dead for _, body in self._consumers["worker"].consumed.got if rejected(body))
+
+    def _has_last(self, consumed: Consumed) -> bool:
+        """The last one acknowledged in memory, which no kill came after."""
+        return any(body == self._memory.acked[-1] for _, body in consumed.got)
+
+
+def lost(data: Path, address: str, client: str) -> list[tuple[int, int, str]]:
+    """First, last and reason of the ledger's entries for the subscriptions of a client."""
+    connection = sqlite3.connect(f"file:{data / FILE_NAME}?mode=ro", uri=True)
+    try:
+        rows = connection.execute("SELECT first, last, reason, subscription FROM ledger WHERE address = ?", (address,))
+        return [(first, last, reason) for first, last, reason, subscription in rows if client in subscription]
+    finally:
+        connection.close()
 
 
 def given(data: Path, address: str, into: str) -> Given:
