@@ -127,6 +127,11 @@ class Driver(asyncio.Protocol):
     # --- for the owner ----------------------------------------------------------------------------------------
 
     @property
+    def owner(self) -> Owner | None:
+        """Who decides what the connection does; None before the transport is there and once it is lost."""
+        return self._owner
+
+    @property
     def peername(self) -> str:
         """``host:port`` of the peer, or ``-`` when it is gone."""
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None

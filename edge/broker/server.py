@@ -133,6 +133,9 @@ class Broker:
         for session in self.clients.attached():
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
+        for driver in self._drivers():
+            if isinstance(driver.owner, AmqpSession):
+                driver.owner.shut_down()
         await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
         for listener in self.listeners:
             await listener.stop()

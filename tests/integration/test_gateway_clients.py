@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from proton import Message
-from proton.utils import BlockingConnection, LinkDetached
+from proton.utils import BlockingConnection, ConnectionClosed, LinkDetached
 
 from tests.support.processes import Waypost, edge
 
@@ -287,3 +287,12 @@ def test_status_counts(gateway: Waypost) -> None:
         assert status["messages"]["acknowledged"] >= 1
         assert {"address": "queue/counted", "type": "queue", "stored": 1, "subscribers": 0} in status["addresses"]
         assert status["store"]["wear"]["payload_bytes"] >= 1
+
+
+def test_amqp_clients_are_told_that_the_gateway_stops(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as stopping:
+        connection = BlockingConnection(f"amqp://127.0.0.1:{stopping.port('amqp')}", timeout=WAIT_S, reconnect=False)
+        receiver = connection.create_receiver("queue/a")
+        assert stopping.stop() == 0
+        with pytest.raises(ConnectionClosed, match="amqp:connection:forced"):
+            receiver.receive(timeout=WAIT_S)

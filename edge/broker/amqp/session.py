@@ -143,6 +143,11 @@ class AmqpSession:
         for outgoing in list(self._outgoing):
             outgoing.flow()
 
+    def shut_down(self) -> None:
+        """The broker is stopping: say so before the socket goes (section 2.4.3)."""
+        self._engine.close(Condition("amqp:connection:forced", "the broker is stopping"))
+        self._driver.flush_soon()
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _handle_rare(self, event: Event) -> None:
