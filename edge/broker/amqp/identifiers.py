@@ -23,7 +23,7 @@ def correlation_data(value: Any) -> bytes | None:
     """An identifier as MQTT carries it; None for none, and for one that is too long."""
     if value is None:
         return None
-    raw = value if isinstance(value, bytes) else _text(value).encode("utf-8", "replace")
+    raw = value if isinstance(value, bytes) else as_text(value).encode("utf-8", "replace")
     return raw if len(raw) <= STRING_BYTES_MAX else None
 
 
@@ -39,7 +39,8 @@ def identifier(data: bytes | None) -> str | bytes | Ulong | UUID | None:
     return _typed(text) if text.startswith((_ULONG, _UUID)) else text
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """An identifier as AMQP clients of JMS write it."""
     if isinstance(value, UUID):
         return f"{_UUID}{value}"
     return f"{_ULONG}{int(value)}" if isinstance(value, int) else str(value)
@@ -52,6 +53,6 @@ def _typed(text: str) -> str | Ulong | UUID:
         found = Ulong(text.removeprefix(_ULONG)) if text.startswith(_ULONG) else UUID(text.removeprefix(_UUID))
     except ValueError:
         return text
-    if _text(found) != text or (isinstance(found, int) and not 0 <= found <= _ULONG_MAX):
+    if as_text(found) != text or (isinstance(found, int) and not 0 <= found <= _ULONG_MAX):
         return text
     return found

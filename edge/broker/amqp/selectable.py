@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from bridge import sections as s
 from bridge.amqp_values import decode
+from edge.broker.amqp.identifiers import as_text
 from edge.broker.amqp.translate import PROPERTY_NAMES, plain_value
 
 _JMS_NAMES: Final = {
@@ -21,6 +23,7 @@ _JMS_NAMES: Final = {
     "group-id": "JMSXGroupID",
     "group-sequence": "JMSXGroupSeq",
 }
+_IDENTIFIERS: Final = ("JMSMessageID", "JMSCorrelationID")
 _SELECTABLE_NAMES: Final = tuple(
     (f"properties.{name.replace('-', '_')}", *([_JMS_NAMES[name]] if name in _JMS_NAMES else []))
     for name in PROPERTY_NAMES
@@ -67,5 +70,5 @@ def selectable(message: bytes) -> dict[str, Any]:
         if value is not None:
             shown = int(value) if isinstance(value, int) else str(plain_value(value))
             for name in names:
-                values[name] = shown
+                values[name] = as_text(value) if name in _IDENTIFIERS and isinstance(value, int | UUID) else shown
     return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 
@@ -180,6 +181,18 @@ class TestSelectors:
         wanted = encode(head) + encode(fields) + message("yes")
         other = encode(head) + message("no")
         send(client, "queue/a", other, wanted)
+        assert bodies(client, link) == [b"yes"]
+
+    @pytest.mark.parametrize(
+        ("identifier", "text"),
+        [(UUID(int=7), f"ID:AMQP_UUID:{UUID(int=7)}"), (Ulong(7), "ID:AMQP_ULONG:7"), ("7", "7")],
+    )
+    def test_identifiers_are_written_as_jms_clients_write_them(self, identifier: Any, text: str) -> None:
+        client = Site().client()
+        selector = selecting(f"JMSMessageID = '{text}' AND JMSCorrelationID = '{text}'")
+        link = client.receiver(source("queue/a", filters=selector))
+        fields = Described(Ulong(0x73), [identifier, *[None] * 4, identifier])
+        send(client, "queue/a", message("no"), encode(fields) + message("yes"))
         assert bodies(client, link) == [b"yes"]
 
     def test_user_properties_of_mqtt_can_be_selected_from_a_queue(self) -> None:
