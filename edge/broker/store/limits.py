@@ -54,6 +54,10 @@ MEMORY_MESSAGE_BYTES: Final = 64
 MEMORY_HOLDERS_MAX: Final = 64
 """Cursors of a log up to which each message in memory is looked at for who still wants it; with more of them everything
 above the slowest is kept and written, as looking would cost more."""
+MEMORY_RESERVE_LEFT: Final = 1 / 4
+"""Of the numbers reserved together: so many are left when more are reserved, 5 s at the present rate, longer than a
+commit takes. A crash makes the ledger name about all of them, so the fewer the better; the rest of them says how often
+they are reserved."""
 MEMORY_LOOK_S: Final = 0.5
 """Shortest time between two looks at what has been in memory for too long."""
 OFFSET_MAX: Final = (1 << 31) - 1
@@ -83,10 +87,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_settle_s: float = 60.0
     """How often cursors and counters of a log are written while all its messages are taken from memory: a few pages a
     minute, and what the ledger names after a crash is no older."""
-    memory_reserve_s: float = 30.0
+    memory_reserve_s: float = 20.0
     """Numbers are reserved for about as long, at the present rate: four small commits a minute, and after a crash the
-    ledger names no more than that many messages that never were."""
-    memory_reserve_min: int = 64
+    ledger names about as many, whatever was lost of them."""
+    memory_reserve_min: int = 48
     """Fewest numbers reserved: what the ledger names after a crash for an address that sends now and then."""
     memory_reserve_max: int = 1 << 20
     """Most numbers reserved, which is 2 s at the highest rate seen: a crash must not make a hub believe in more."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from bridge.message import Stored
-from edge.broker.store.limits import MEMORY_MESSAGE_BYTES, Limits
+from edge.broker.store.limits import MEMORY_MESSAGE_BYTES, MEMORY_RESERVE_LEFT, Limits
 
 MEMORY: Final = "memory"
 """Kind of the small state that says what was reserved and, as reason in the ledger, what was lost of it."""
@@ -85,7 +85,8 @@ class Block:
         """Numbers below `end` are reserved on the medium, `following` was the next one at that time."""
         self.used_at_s = now
         if end > self.end:
-            self.start, self.end, self.low, self.at_s = following, end, end - (end - following) // 2, now
+            left = int((end - following) * MEMORY_RESERVE_LEFT)
+            self.start, self.end, self.low, self.at_s = following, end, end - left, now
 
     def next_end(self, following: int, now: float, limits: Limits) -> int:
         """Where the block is to end from now on, `following` being the next number to be given out.

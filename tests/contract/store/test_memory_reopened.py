@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.store.limits import Limits
 from edge.broker.store.repair import repair
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.tail import MEMORY
@@ -62,6 +63,23 @@ class TestReopening:
         assert again.store.cursor(kept.cursor).position == 1
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
+        kept, limits = Kept(rig), Limits()
+        for _ in range(1200):
+            rig.now += 0.1
+            taken = kept.take(b"given to everybody")
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            flush(rig)
+        assert len(rig.commits) <= 20, "and costs few commits"
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        (entry,) = again.store.losses(0, 10)
+        assert entry.first <= taken.sequence + 1
+        assert taken.sequence <= entry.last
+        assert entry.messages <= 10 * limits.memory_reserve_s
+        again.store.close()
 
     def test_a_name_is_not_given_twice_where_another_log_has_the_address_too(self, rig: Rig, tmp_path: Path) -> None:
         kept, other = Kept(rig), rig.store.log("queue jobs")
