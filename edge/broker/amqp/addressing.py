@@ -137,7 +137,8 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
     kind = kind_of(address)
     if kind is AddressType.SUBSCRIPTION or (separator and (kind is not AddressType.TOPIC or not name)):
         raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
-    _check_kind(source, address, kind)
+    if not name:  # a named subscription is a queue to some clients, and a topic to others
+        _check_kind(source, address, kind)
     filters = {key: value for key, value in source.filters.items() if _described(value, _NO_LOCAL)}
     options = SubscribeOptions(no_local=bool(filters), browse=kind.is_queue and source.distribution_mode == "copy")
     if options.browse and is_filter(address):

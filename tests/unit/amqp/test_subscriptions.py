@@ -188,7 +188,8 @@ class TestTopics:
         for wanted in (source("topic/a", capabilities=("queue",)), source("queue/a", capabilities=("topic",))):
             client.receiver(wanted)
         assert [each.condition.name for each in of_kind(client.events, Detached)] == ["amqp:not-found"] * 2
-        for address, capability in (("queue/a", "queue"), ("topic/a", "topic"), ("anycast/a", "queue")):
+        allowed = [("queue/a", "queue"), ("topic/a", "topic"), ("anycast/a", "queue")]
+        for address, capability in [*allowed, ("topic/a::sub", "queue"), ("topic/a::sub2", "topic")]:
             assert client.attached(client.receiver(source(address, capabilities=(capability,)), address))
 
     def test_no_local(self) -> None:
