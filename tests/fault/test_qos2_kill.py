@@ -161,3 +161,25 @@ def test_a_publisher_that_sends_again_is_heard_once(gateway: Waypost, version: i
     receiver.run(wire, until=6)
     wire.close()
     assert receiver.bodies == expected
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_identifier_is_free_when_it_is_said_to_be(gateway: Waypost, version: int) -> None:
+    """Killed after PUBCOMP: the sender uses the identifier for its next message, and sends that again, with DUP, as it
+    has had no answer. It must not be taken for the message before."""
+    subscribe(gateway, version)
+    expected = [b"%d" % i for i in range(6)]
+    for number, body in enumerate(expected):
+        wire = Wire(gateway, "sender", version)
+        wire.send(p.Publish("topic/once/a", body, 2, dup=number > 0, packet_id=7))
+        assert isinstance(wire.next(), p.PubRec)
+        wire.send(p.PubRel(7))
+        assert isinstance(wire.next(), p.PubComp)
+        gateway.kill()
+        wire.close()
+        gateway.start()
+    receiver = Receiver()
+    wire = Wire(gateway, "receiver", version)
+    receiver.run(wire, until=6)
+    wire.close()
+    assert receiver.bodies == expected

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -71,8 +72,10 @@ class Clients:
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._dirty: dict[Client, None] = {}
-        self._sealing: list[tuple[Client, list[int]]] = []
-        self._committing: list[tuple[Client, list[int]]] = []
+        self._released: dict[Client, list[int]] = {}
+        self._sealing: list[Callable[[], None]] = []
+        """What is to be done when the group that is sealed next is on disk, and (`_committing`) the one under way."""
+        self._committing: list[Callable[[], None]] = []
         self._restore_all()
         router.merge_live = self._merge_live
         router.witness = self
@@ -186,6 +189,16 @@ class Clients:
         if client.recorded:
             ids = array.array("H", sorted(client.state.incoming))
             self._store.put("incoming", client.client_id, ids.tobytes())
+
+    def released(self, client: Client, packet_ids: Sequence[int]) -> None:
+        """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
+        after a restart what it sends again under one of them would be taken for the message before."""
+        if not client.recorded:
+            _complete(client, packet_ids)
+            return
+        self.save_incoming(client)
+        self._released.setdefault(client, []).extend(packet_ids)
+        self._router.save_soon()
 
     def tick(self, now: float) -> None:
         """Publish delayed wills that are due, end sessions that expired."""
@@ -350,7 +363,9 @@ class Clients:
                 self._store.delete("outgoing", client.client_id)
             fresh, client.unfinished.fresh = client.unfinished.fresh, []
             if fresh:
-                self._sealing.append((client, fresh))
+                self._sealing.append(partial(_send_held, client, fresh))
+        released, self._released = self._released, {}
+        self._sealing += [partial(_complete, client, packet_ids) for client, packet_ids in released.items()]
 
     def sealed(self) -> None:
         """What was prepared is part of the commit that starts now."""
@@ -362,14 +377,26 @@ class Clients:
         if not kept:
             self._sealing = waiting + self._sealing
             return
-        for client, packet_ids in waiting:
-            holder = client.state.holder
-            if holder is not None:
-                holder.send_held(packet_ids)
-            for packet_id in packet_ids:
-                client.state.held.pop(packet_id, None)
-            if client.attachment is not None:
-                client.attachment.flush_soon()
+        for go_on in waiting:
+            go_on()
+
+
+def _send_held(client: Client, packet_ids: Sequence[int]) -> None:
+    """The record of these deliveries is on disk."""
+    state = client.state
+    if state.holder is not None:
+        state.holder.send_held(packet_ids)
+    for packet_id in packet_ids:
+        state.held.pop(packet_id, None)
+    if client.attachment is not None:
+        client.attachment.flush_soon()
+
+
+def _complete(client: Client, packet_ids: Sequence[int]) -> None:
+    """These are forgotten, on disk too where anything of the session is."""
+    client.state.complete(packet_ids)
+    if client.attachment is not None:
+        client.attachment.flush_soon()
 
 
 def _split_share(pattern: str) -> tuple[str | None, str]:

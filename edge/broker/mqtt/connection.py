@@ -7,7 +7,7 @@ subscription, no message and no clock; what outlives it is in `SessionState`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from edge.broker.limits import Limits
@@ -56,11 +56,10 @@ class Connection:
         self._connect: events.Connect | None = None
         self._dialogue = NO_METHOD
         self._was_open = self._reported = False
-        self._end_reason = "closed by the gateway"
         self._out: list[bytes] = []
         self._chunks: list[bytes] | None = None
         self._chunk_bytes = self._need = 0
-        self._client_id = ""
+        self._client_id, self._end_reason = "", "closed by the gateway"
         self._state: SessionState  # this and the next from `accept` on
         self._outbound: Outbound
         self._inbound: Inbound | None = None
@@ -250,6 +249,11 @@ class Connection:
             self._receiver.answered(len(packet_ids))
         self._acknowledge(PUBREC, packet_ids, reason, text)
 
+    def complete(self, packet_ids: Iterable[int]) -> None:
+        """It is on disk that these were released: PUBCOMP, where PUBREL came over this connection (`state.Holder`)."""
+        if self._phase is Phase.OPEN:
+            self._receiver.complete(packet_ids)
+
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
         """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
         3.1 knows no failure and demands a positive answer (its section 3.8), so its clients get QoS 0."""
@@ -316,8 +320,7 @@ class Connection:
 
     def _joined(self) -> bytes:
         data = b"".join(self._chunks or ())
-        self._chunks = None
-        self._chunk_bytes = 0
+        self._chunks, self._chunk_bytes = None, 0
         return data
 
     def _fixed_header(self, data: bytes, pos: int) -> tuple[int, int] | None:
@@ -345,16 +348,14 @@ class Connection:
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
         self._connect = connect = opening.decode_connect(body, flags)
-        self._version = connect.version
+        self._version, self._phase = connect.version, Phase.DECIDING
         self._dialogue = dialogue(connect.authentication_method)
-        self._phase = Phase.DECIDING
         found.append(connect)
 
     def _open(
         self, connect: events.Connect, client_id: str, state: SessionState, connack: packets.ConnAck
     ) -> Sequence[Event]:
-        self._state = state
-        self._client_id = client_id
+        self._state, self._client_id = state, client_id
         self._outbound = Outbound(connect, state, self._out, self.limits)
         self._phase = Phase.OPEN
         state.holder = self
@@ -486,8 +487,7 @@ class Connection:
     def _end(self, text: str) -> None:
         self._was_open = self._phase is Phase.OPEN
         self._phase = Phase.CLOSED
-        self._end_reason = text
-        self._chunks = None
+        self._end_reason, self._chunks = text, None
         if self._was_open and self._state.holder is self:
             self._state.holder = None
 

@@ -70,7 +70,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
 
 
 class Released(msgspec.Struct, frozen=True, gc=False):
-    """PUBREL for these packet ids (the machine has answered PUBCOMP): they may be forgotten."""
+    """PUBREL for these packet ids: they may be forgotten. PUBCOMP follows with `Connection.complete`."""
 
     packet_ids: list[int]
 

@@ -9,6 +9,7 @@ bodies are above 16 KiB, so copying them outweighs any of this.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
@@ -94,8 +95,8 @@ class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
     __slots__ = (
-        "_aliases", "_blocks", "_device", "_expected", "_flags", "_length_max", "_out", "_receive_maximum", "_state",
-        "_topics", "_version", "outstanding",
+        "_aliases", "_blocks", "_completing", "_device", "_expected", "_flags", "_length_max", "_out",
+        "_receive_maximum", "_state", "_topics", "_version", "outstanding",
     )  # fmt: skip
 
     def __init__(self, version: int, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
@@ -109,6 +110,7 @@ class Inbound:
         self._length_max = limits.packet_bytes_max - 3  # of the remaining length
         self._receive_maximum = limits.receive_maximum if version == 5 else UNANSWERED_MAX
         self._flags = _FLAGS[version]
+        self._completing: set[int] | None = None
         self._expected: set[int] | None = None
         self._topics: dict[bytes, str] = {}
         self._blocks: dict[bytes, tuple[int, bytes, bool]] = {}
@@ -120,6 +122,13 @@ class Inbound:
         if self._expected is None:
             self._expected = set()
         return self._expected
+
+    @property
+    def completing(self) -> set[int]:
+        """QoS 2 packet identifiers whose PUBREL came over this connection and has not been answered by PUBCOMP."""
+        if self._completing is None:
+            self._completing = set()
+        return self._completing
 
     def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
         """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.
@@ -161,7 +170,7 @@ class Inbound:
         self.outstanding = max(0, self.outstanding - count)
 
     def pubrel(self, packet_ids: list[int], events: list[Any]) -> None:
-        """PUBREL for these: answer PUBCOMP, forget them, append `Released` for those that were known.
+        """PUBREL for these: forget them, append `Released` for those that were known and answer the others.
 
         Raises ProtocolError for a message that has not been answered by PUBREC, after handling those before it.
         """
@@ -176,18 +185,28 @@ class Inbound:
             if packet_id in state.incoming:
                 state.incoming.discard(packet_id)
                 known.append(packet_id)
+            elif packet_id in state.releasing:
+                self.completing.add(packet_id)
             else:
                 unknown.append(packet_id)
         if unknown and self._version < 5:
-            self._out.append(encode_acknowledgements(PUBCOMP, packet_ids[: len(known) + len(unknown)]))
-        else:
-            self._out.append(encode_acknowledgements(PUBCOMP, known))
+            self._out.append(encode_acknowledgements(PUBCOMP, unknown))
+        elif unknown:
             self._out.append(encode_reasons(PUBCOMP, unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         if known:
-            self.answered(len(known))
+            state.releasing.update(known)
+            self.completing.update(known)
             events.append(Released(known))
         if violation is not None:
             raise violation
+
+    def complete(self, packet_ids: Iterable[int]) -> None:
+        """PUBCOMP for those of these whose PUBREL came over this connection."""
+        ids = [packet_id for packet_id in packet_ids if packet_id in self.completing]
+        if ids:
+            self.completing.difference_update(ids)
+            self._out.append(encode_acknowledgements(PUBCOMP, ids))
+            self.answered(len(ids))
 
     # --- once a run -------------------------------------------------------------------------------------------
 

@@ -251,7 +251,7 @@ class MqttSession:
             case Rejected():
                 self._refuse(event, Refusal.FORMAT_INVALID)
             case Released():
-                self._clients.save_incoming(self._attached)
+                self._clients.released(self._attached, event.packet_ids)
             case Disconnected():
                 self._leave(event)
             case _:

@@ -39,6 +39,10 @@ class Holder(Protocol):
         """What `SessionState.held` held back for these is on disk: send it."""
         ...
 
+    def complete(self, packet_ids: Iterable[int]) -> None:
+        """That these QoS 2 messages were released is on disk: answer their PUBREL."""
+        ...
+
 
 class SessionState:
     """Packet identifiers in use in both directions. One object lives as long as the session.
@@ -46,7 +50,7 @@ class SessionState:
     What only some sessions need is made when it is first asked for: an empty set is 216 bytes.
     """
 
-    __slots__ = ("_incoming", "_next", "_pending", "_reserved", "held", "holder", "outgoing", "released")
+    __slots__ = ("_incoming", "_next", "_pending", "_releasing", "_reserved", "held", "holder", "outgoing", "released")
 
     def __init__(self) -> None:
         self.outgoing: dict[int, InFlight] = {}
@@ -59,6 +63,7 @@ class SessionState:
         self._next = 1
         self._incoming: set[int] | None = None
         self._pending: set[int] | None = None
+        self._releasing: set[int] | None = None
         self._reserved: set[int] | None = None
 
     @property
@@ -76,11 +81,25 @@ class SessionState:
         return self._pending
 
     @property
+    def releasing(self) -> set[int]:
+        """Packet identifiers released by PUBREL whose PUBCOMP waits until `incoming` is on disk without them: then the
+        client may use them for other messages, which must not be taken for the old ones after a restart."""
+        if self._releasing is None:
+            self._releasing = set()
+        return self._releasing
+
+    @property
     def reserved(self) -> set[int]:
         """Packet identifiers the client may know from before a restart, whose message has not been read again yet."""
         if self._reserved is None:
             self._reserved = set()
         return self._reserved
+
+    def complete(self, packet_ids: Iterable[int]) -> None:
+        """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""
+        self.releasing.difference_update(packet_ids)
+        if self.holder is not None:
+            self.holder.complete(packet_ids)
 
     @property
     def in_flight(self) -> int:

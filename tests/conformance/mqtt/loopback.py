@@ -94,6 +94,8 @@ class LoopbackLink:
                     self.target.publish(run)
                 case events.Acknowledged():
                     self._session.pump()
+                case events.Released(ids):
+                    self._session.state.complete(ids)
                 case events.Subscribe(packet_id, requests, identifier):
                     for request in requests:
                         self._session.subscriptions[request.filter] = (request, identifier)

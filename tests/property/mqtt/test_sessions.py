@@ -31,6 +31,7 @@ class Exchange(RuleBasedStateMachine):
         self.version = version
         self.state = SessionState()
         self.commits: deque[tuple[Connection, int, list[int]]] = deque()
+        self.releases: deque[list[int]] = deque()
         self.published: list[bytes] = []
         self.acknowledged: list[bytes] = []
         self.sent_up: dict[int, p.Publish] = {}  # not acknowledged by PUBACK or PUBREC
@@ -58,6 +59,8 @@ class Exchange(RuleBasedStateMachine):
                 case events.Published(run, ids):
                     self.published += run.bodies
                     self.commits.append((self.connection, run.qos, ids))
+                case events.Released(ids):
+                    self.releases.append(ids)
                 case events.Acknowledged(messages):
                     self.acknowledged += [delivery.run.bodies[index] for delivery, index in messages]
                 case events.Disconnected():
@@ -121,6 +124,11 @@ class Exchange(RuleBasedStateMachine):
             connection.acknowledge(qos, ids)
 
     @rule()
+    def commit_releases(self) -> None:
+        if self.releases:
+            self.state.complete(self.releases.popleft())
+
+    @rule()
     def wire_breaks(self) -> None:
         self.take(self.connection.receive_eof(0.0))
         self.dial()
@@ -143,10 +151,13 @@ class Exchange(RuleBasedStateMachine):
                 self.server_reads(1_000)
             while self.commits:
                 self.commit()
+            while self.releases:
+                self.commit_releases()
         assert not self.sent_up
         assert not self.released_up
         assert not self.state.incoming
         assert not self.state.pending
+        assert not self.state.releasing
         assert self.state.in_flight == 0
         assert set(self.received) == set(self.sent_down)
         assert sorted(self.acknowledged) == sorted(self.sent_down)

@@ -203,6 +203,7 @@ class TestLimits:
         opened.send(p.Publish("t", b"", 2, packet_id=1))
         opened.connection.acknowledge(2, [1])
         opened.send(p.PubRel(1))
+        opened.state.complete([1])
         (event,) = opened.send(p.Publish("t", b"", 1, packet_id=2))
         assert event.packet_ids == [2]
         found = opened.send(p.Publish("t", b"", 1, packet_id=3))
@@ -271,8 +272,10 @@ class TestExactlyOnce:
         assert opened.sent() == [p.PubRec(1), p.PubRec(2)]
         (released,) = opened.send(p.PubRel(1), p.PubRel(2))
         assert released == events.Released([1, 2])
-        assert opened.sent() == [p.PubComp(1), p.PubComp(2)]
         assert not opened.state.incoming
+        assert opened.sent() == []
+        opened.state.complete([1, 2])
+        assert opened.sent() == [p.PubComp(1), p.PubComp(2)]
         (event,) = opened.send(p.Publish("t", b"c", 2, packet_id=1))
         assert event.run.bodies == [b"c"]
 
@@ -328,6 +331,21 @@ class TestExactlyOnce:
         assert opened.send(p.PubRel(9)) == []
         reason = R.PACKET_IDENTIFIER_NOT_FOUND if version == 5 else R.SUCCESS
         assert opened.sent() == [p.PubComp(9, reason)]
+
+    def test_released_over_a_new_connection_while_the_commit_runs(self) -> None:
+        """Answered once that is on disk, and there only: the identifier is free for another message then."""
+        old = Opened(5)
+        old.send(p.Publish("t", b"a", 2, packet_id=1), p.Publish("t", b"b", 2, packet_id=2))
+        old.connection.acknowledge(2, [1, 2])
+        assert old.send(p.PubRel(1), p.PubRel(2)) == [events.Released([1, 2])]
+        old.connection.receive_eof(old.now)
+        new = Opened(5, state=old.state)
+        assert new.send(p.PubRel(1)) == []
+        assert new.sent() == []
+        old.state.complete([1, 2])
+        assert new.sent() == [p.PubComp(1)], "PUBREL for 2 has not been sent again yet"
+        assert new.send(p.PubRel(2)) == []
+        assert new.sent() == [p.PubComp(2, R.PACKET_IDENTIFIER_NOT_FOUND)]
 
     def test_release_before_it_is_safe(self) -> None:
         opened = Opened(5)
