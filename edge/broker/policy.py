@@ -24,7 +24,9 @@ EVERYTHING: Final = "#"
 MANAGEMENT: Final = "$management"
 """The address of management itself, for a rule about nothing else."""
 TEMPORARY_PREFIX: Final = "temp/"
-"""Dynamic nodes of AMQP clients are below this: whoever was told such a name may send to it (section 3.5.3)."""
+"""Dynamic nodes of AMQP clients are below this, named by 128 bits of chance: whoever was told such a name may send to it
+(section 3.5.3). Other names that begin so are addresses like all."""
+_TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")
 _SHARE: Final = "$share/"
 _MARKS: Final = re.compile("%[uc]")
 _WIDENING: Final = frozenset("+#/")
@@ -104,7 +106,7 @@ class Grant:
         """True when messages may be sent to the address."""
         verdict = self.sends.get(address)
         if verdict is None:
-            verdict = address.startswith(TEMPORARY_PREFIX) or self.may(Operation.SEND, address)
+            verdict = _TEMPORARY.fullmatch(address) is not None or self.may(Operation.SEND, address)
             self._note(self.sends, address, verdict, "send to")
         return verdict
 

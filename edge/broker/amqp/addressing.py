@@ -17,7 +17,7 @@ from edge.broker.addresses import AddressType
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.contract import Refusal
 from edge.broker.durable import DurableSubscription
-from edge.broker.policy import MANAGEMENT
+from edge.broker.policy import MANAGEMENT, TEMPORARY_PREFIX
 from edge.broker.router import SubscribeOptions
 from edge.broker.topics import is_filter
 
@@ -27,9 +27,6 @@ SUBSCRIPTION_SEPARATOR: Final = "::"
 CONSUMER_SEPARATOR: Final = "|"
 """JMS clients tell the consumers of a shared subscription apart behind it in the link name; of one that is no single
 client's, ``name|global`` stands for the subscription itself."""
-
-TEMPORARY_PREFIX: Final = "temp/"
-"""Dynamic nodes are topics below this, named by chance (section 3.5.3)."""
 
 TEMPORARY_QUEUE: Final = "temporary-queue"
 """Capability of a target: the dynamic node keeps what comes, and its consumers compete, as those of JMS expect."""
@@ -88,6 +85,7 @@ class Reception(msgspec.Struct, frozen=True):
 
 
 def temporary_address() -> str:
+    """A name for a dynamic node, a topic of its own (section 3.5.3)."""
     return TEMPORARY_PREFIX + uuid4().hex
 
 

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from edge.broker.amqp.addressing import temporary_address
 from edge.broker.limits import GRANT_ADDRESS_CHARACTERS_MAX, GRANT_VERDICTS_MAX
 from edge.broker.policy import Grant, Operation, Rule, substitute
 
@@ -76,9 +77,11 @@ class TestGrant:
 
     def test_who_was_told_a_temporary_name_may_answer_there(self) -> None:
         none = grant()
-        assert none.may_send("temp/0123")
+        assert none.may_send(temporary_address())
+        for name in ("temp/room1", "temp/" + "0" * 31, "temp/" + "0" * 32 + "/a", "temp/" + "g" * 32):
+            assert not none.may_send(name)
         assert not none.may_receive("temp/#")
-        assert not none.may_receive("temp/0123")
+        assert not none.may_receive(temporary_address())
 
     def test_verdicts_are_remembered_and_bounded(self) -> None:
         one = grant(("up/#", SEND))
