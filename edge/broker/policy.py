@@ -24,8 +24,8 @@ EVERYTHING: Final = "#"
 MANAGEMENT: Final = "$management"
 """The address of management itself, for a rule about nothing else."""
 TEMPORARY_PREFIX: Final = "temp/"
-"""Dynamic nodes of AMQP clients are below this, named by 128 bits of chance: whoever was told such a name may send to it
-(section 3.5.3). Other names that begin so are addresses like all."""
+"""Dynamic nodes of AMQP clients are below this, named by 128 bits of chance: whoever was told such a name may send to
+it (section 3.5.3). Other names that begin so are addresses like all."""
 _TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")
 _SHARE: Final = "$share/"
 _MARKS: Final = re.compile("%[uc]")
