@@ -10,7 +10,7 @@ JMSDeliveryMode, JMSReplyTo).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NoReturn
 
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_TERMS_MAX
@@ -302,13 +302,20 @@ def _like(pattern: str, escape: str) -> list[object]:
     characters = iter(pattern)
     for character in characters:
         if escape and character == escape:
-            parts.append(next(characters, escape))
+            parts.append(_escaped(characters, pattern))
         elif character == "%":
             if not parts or parts[-1] is not _ANY:
                 parts.append(_ANY)
         else:
             parts.append(_ONE if character == "_" else character)
     return parts
+
+
+def _escaped(characters: Iterator[str], pattern: str) -> str:
+    found = next(characters, None)
+    if found is None:
+        raise SelectorError(f"nothing follows the escape character at the end of {pattern[-20:]!r}")
+    return found
 
 
 def _is_like(pattern: list[object], value: Any) -> bool | None:

@@ -76,7 +76,7 @@ def test_meaning(text: str, matches: bool) -> None:
     [
         *("", "a =", "= 5", "a = 5 b", "(a = 5", "a = 5)", "a IN (5)", "a IN ()", "a LIKE b", "a LIKE 'x' ESCAPE 'ab'"),
         *("a BETWEEN 1", "'open", "a # b", "a IS 5", "AND", "a NOT", "5x = 1", "a = b c = d", "1.2.3 = 1", "NULL = 1"),
-        *("08 = 8", "0x = 0", "0xg = 1"),
+        *("08 = 8", "0x = 0", "0xg = 1", "a LIKE 'x!' ESCAPE '!'"),
     ],
 )
 def test_refused(text: str) -> None:
