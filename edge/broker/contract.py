@@ -21,6 +21,8 @@ class Refusal(enum.Enum):
 
     NOT_AUTHORIZED = "not authorized"
     NO_CONSUMER = "no consumer"
+    NO_CONSUMER_CONNECTED = "no consumer is connected"
+    """Of a multicast address, which promises no more than to hand on to whoever is there."""
     FULL = "store is full"
     STORE_FAILED = "store failed"
     ADDRESS_INVALID = "address invalid"

@@ -123,9 +123,10 @@ class Registry:
         self._credit.changed(address)
         return subscription
 
-    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool) -> None:
-        """The consumer is done; `forget` deletes a durable subscription nobody else holds."""
-        subscription.leave(consumer, keep=False)
+    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False) -> None:
+        """The consumer is done; `forget` deletes a durable subscription nobody else holds. `keep`: what is outstanding
+        to it is so until it has been settled."""
+        subscription.leave(consumer, keep=keep)
         if isinstance(subscription, PatternSubscription):
             self._pattern_consumers.remove(subscription.pattern, consumer)
             self._credit.changed(subscription.pattern)

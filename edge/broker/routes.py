@@ -185,7 +185,7 @@ class MulticastRoute:
         if self.live:
             keeper.done(origin, tokens)
         else:
-            keeper.refuse(origin, tokens, Refusal.NO_CONSUMER)
+            keeper.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
         """Nothing of a multicast address is ever committed."""

@@ -49,6 +49,7 @@ KindOf = Callable[[str], AddressType]
 CONDITIONS: Final = {
     Refusal.NOT_AUTHORIZED: "amqp:unauthorized-access",
     Refusal.NO_CONSUMER: "amqp:not-found",
+    Refusal.NO_CONSUMER_CONNECTED: "amqp:not-found",
     Refusal.FULL: "amqp:resource-limit-exceeded",
     Refusal.STORE_FAILED: "amqp:internal-error",
     Refusal.ADDRESS_INVALID: "amqp:invalid-field",

@@ -32,6 +32,7 @@ _PROPERTIES, _BEYOND = bytes((0, 0x53, PROPERTIES)), bytes((0, 0x53, FOOTER + 1)
 """Sections that are neither header nor annotations begin from the first on and before the second."""
 
 _NS_IN_MS = 1_000_000
+_NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED)
 _PASSING = (Refusal.FULL, Refusal.STORE_FAILED)
 """Refusals that say nothing about the message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
@@ -166,7 +167,7 @@ class IncomingLink:
         self._settle(tokens, State.ACCEPTED, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if why is Refusal.NO_CONSUMER or (why in _PASSING and (self._direct or self._relay is not None)):
+        if why in _NOBODY or (why in _PASSING and (self._direct or self._relay is not None)):
             self._settle(tokens, State.RELEASED, None)  # not the message's fault: it may be sent again
         else:
             self._settle(tokens, State.REJECTED, Condition(CONDITIONS[why], why.value))

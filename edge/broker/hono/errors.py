@@ -10,6 +10,7 @@ from edge.broker.contract import Refusal
 STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.NOT_AUTHORIZED: 403,
     Refusal.NO_CONSUMER: 503,
+    Refusal.NO_CONSUMER_CONNECTED: 503,
     Refusal.FULL: 503,
     Refusal.STORE_FAILED: 503,
     Refusal.ADDRESS_INVALID: 400,

@@ -58,6 +58,7 @@ from edge.broker.router import Router
 STATUS: Final = {
     Refusal.NOT_AUTHORIZED: 403,
     Refusal.NO_CONSUMER: 503,
+    Refusal.NO_CONSUMER_CONNECTED: 503,
     Refusal.FULL: 507,
     Refusal.STORE_FAILED: 503,
     Refusal.ADDRESS_INVALID: 400,

@@ -290,8 +290,10 @@ class Client:
             if not received and (delivery.qos == 1 or not stored):
                 del state.outgoing[packet_id]
                 token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
-            elif ended and (received or token.subscriber.shared):
-                token.subscription.settle(token.subscriber, position, position, Outcome.ACCEPTED)
+            elif ended:
+                done = received or token.subscriber.shared
+                outcome = Outcome.ACCEPTED if done else Outcome.RELEASED
+                token.subscription.settle(token.subscriber, position, position, outcome)
 
     def feed_retained(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
         """Send the retained messages `walk` finds (None: a name without one), as the window and the loop allow."""

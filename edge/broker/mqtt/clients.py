@@ -161,7 +161,8 @@ class Clients:
             return old, False
         subscriber = Subscriber(client, request, identifier, kept=client.durable and request.qos > 0)
         if old is not None:
-            self._leave(old, forget=request.qos == 0 and not request.filter.startswith(SHARE_PREFIX))
+            forget = request.qos == 0 and not request.filter.startswith(SHARE_PREFIX)
+            self._leave(old, forget=forget, finish=True)
         try:
             self._join(subscriber)
         except AddressError:
@@ -180,7 +181,7 @@ class Clients:
         if subscriber is None:
             return False
         client.subscriptions_changed(pattern)
-        self._leave(subscriber, forget=True)
+        self._leave(subscriber, forget=True, finish=True)
         self._save(client)
         return True
 
@@ -309,11 +310,14 @@ class Clients:
             self._groups[name] = left
         return not left
 
-    def _leave(self, subscriber: Subscriber, *, forget: bool) -> None:
+    def _leave(self, subscriber: Subscriber, *, forget: bool, finish: bool = False) -> None:
+        """`finish`: the client is there, and what is in flight to it is its to complete [MQTT-3.10.4-3]: it may have a
+        QoS 2 message already, and nobody else is to have that as well."""
         last = self._leave_group(subscriber)
+        keep = finish and subscriber.competes and not (subscriber.shared and forget and last)
         for joined in (subscriber.durable, subscriber.live):
             if joined is not None:
-                self._router.unsubscribe(subscriber, joined, forget=forget and last)
+                self._router.unsubscribe(subscriber, joined, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
             share, pattern = _split_share(subscriber.request.filter)

@@ -228,7 +228,7 @@ class Connection:
         self._must_have_opened()
         if qos == 2 and packet_ids:
             self._state.pending.difference_update(packet_ids)
-            if reason.failed:
+            if reason.refuses(self._version):
                 self._state.incoming.difference_update(packet_ids)
             holder = self._state.holder
             if holder is not None:
@@ -245,7 +245,7 @@ class Connection:
         if self._phase is not Phase.OPEN or not packet_ids:
             return
         expected.difference_update(packet_ids)
-        if reason.failed:
+        if reason.refuses(self._version):
             self._receiver.answered(len(packet_ids))
         self._acknowledge(PUBREC, packet_ids, reason, text)
 
@@ -443,7 +443,7 @@ class Connection:
     def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         if reason and self._version == 5:
             self._out.append(encode_reasons(first, packet_ids, reason, opening.words(self._connect, text, 3)))
-        elif not reason.failed:
+        elif not reason:
             self._out.append(encode_acknowledgements(first, packet_ids))
 
     def _reply(self, packet: packets.Packet) -> None:

@@ -62,6 +62,11 @@ class ReasonCode(enum.IntEnum):
         """True for the codes that mean the operation did not happen."""
         return self >= ReasonCode.UNSPECIFIED_ERROR
 
+    def refuses(self, version: int) -> bool:
+        """True when it ends the exchange of a message. Before MQTT 5 an answer has no code and means success: any other
+        is kept back."""
+        return self.failed or (version < 5 and self is not ReasonCode.SUCCESS)
+
     @property
     def words(self) -> str:
         """The name as a person reads it: ``not authorized``."""

@@ -66,6 +66,7 @@ QOS2_TOKEN = 1 << 16
 REASONS = {
     Refusal.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
     Refusal.NO_CONSUMER: ReasonCode.NO_MATCHING_SUBSCRIBERS,
+    Refusal.NO_CONSUMER_CONNECTED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.FULL: ReasonCode.QUOTA_EXCEEDED,
     Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
@@ -199,6 +200,10 @@ class MqttSession:
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._devices is not None and self._devices.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
             return
+        older = self._connect is not None and self._connect.version < 5
+        if older and why is Refusal.NO_CONSUMER_CONNECTED:
+            self.accepted(tokens)  # it was handed to all there are
+            return
         reason = REASONS[why]
         if tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens, reason, why.value)
@@ -207,7 +212,7 @@ class MqttSession:
             self._clients.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
-        if self._connect is not None and self._connect.version < 5 and why is not Refusal.NO_CONSUMER:
+        if older and why is not Refusal.NO_CONSUMER:
             log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
             self.connection.disconnect(reason)
         self._driver.flush_soon()

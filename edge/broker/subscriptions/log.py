@@ -64,6 +64,8 @@ class LogSubscription(Burying):
         self._behind = position < store.bounds(log)[1]
         self._buffer_bytes = 0
         self._outstanding: dict[Consumer, Ranges] = {}
+        self._finishing = False
+        """A consumer left with something outstanding, which it may still settle."""
         self._pumping = False
         self._reading = False
         self._stale = False
@@ -203,6 +205,10 @@ class LogSubscription(Burying):
             if self._failed:
                 self._attempts.left(consumer)
                 self._unpark()
+        elif self._outstanding.get(consumer):
+            self._finishing = True
+        else:
+            self._outstanding.pop(consumer, None)
         if self.group:
             self.pump()
             return
@@ -241,6 +247,8 @@ class LogSubscription(Burying):
             return
         parts = held.within(first, last)
         held.remove(first, last)
+        if self._finishing and not held and consumer not in self.group:
+            del self._outstanding[consumer]
         if outcome is Outcome.ACCEPTED:
             for low, high in parts:
                 self._store.acknowledge(self.cursor, low, high)

@@ -102,8 +102,8 @@ def test_later_answers_wait_for_the_consumer() -> None:
     rig.commit()
     assert rig.sender.answers == []
     rig.consumer.settle(b"1")
-    nobody = Refusal.NO_CONSUMER
-    assert rig.sender.answers == [(1, None), (2, None), (3, None), (4, nobody), (5, nobody)]
+    nobody, none_now = Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED
+    assert rig.sender.answers == [(1, None), (2, None), (3, None), (4, none_now), (5, nobody)]
     rig.settled()
 
 

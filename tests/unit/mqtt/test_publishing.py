@@ -257,8 +257,11 @@ class TestAcknowledge:
         opened.connection.acknowledge(2, [8], R.QUOTA_EXCEEDED)
         assert opened.sent() == []
         assert not opened.state.incoming
-        opened.connection.acknowledge(1, [7], R.NO_MATCHING_SUBSCRIBERS)
-        assert opened.sent() == [p.PubAck(7)]
+        opened.send(p.Publish("t", b"", 2, packet_id=9))
+        opened.connection.acknowledge(1, [7], R.NO_MATCHING_SUBSCRIBERS)  # nobody has it, and a PUBACK would not say so
+        opened.connection.acknowledge(2, [9], R.NO_MATCHING_SUBSCRIBERS)
+        assert opened.sent() == []
+        assert not opened.state.incoming
 
 
 class TestExactlyOnce:

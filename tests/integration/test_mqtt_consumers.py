@@ -1,0 +1,106 @@
+"""MQTT clients as consumers that take turns: what becomes of messages when one of them stops, or none is there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.properties import Properties
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge
+
+KEPT = Properties(session_expiry_interval_s=100)
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("consumers"), "gw") as running:
+        yield running
+
+
+def consumer(gateway: Waypost, pattern: str) -> Raw:
+    """A client with a kept session that takes its turn at QoS 2."""
+    client = Raw(gateway, 5).connect(f"consumer-{next(_names)}", properties=KEPT)
+    assert client.subscribe(pattern, qos=2) == [2]
+    return client
+
+
+def publish(gateway: Waypost, address: str, *bodies: bytes) -> None:
+    """Taken by the gateway, one after another."""
+    with Raw(gateway, 5).connect("publisher") as client:
+        for packet_id, body in enumerate(bodies, 1):
+            client.send(p.Publish(address, body, 2, packet_id=packet_id))
+            assert client.receive() == p.PubRec(packet_id)
+            client.send(p.PubRel(packet_id))
+            assert client.receive() == p.PubComp(packet_id)
+
+
+def take(client: Raw) -> p.Publish:
+    packet = client.receive()
+    assert isinstance(packet, p.Publish), packet
+    return packet
+
+
+def finish(client: Raw, packet_id: int, *, received: bool = False) -> None:
+    """The rest of a QoS 2 exchange."""
+    if not received:
+        client.send(p.PubRec(packet_id))
+        assert client.receive() == p.PubRel(packet_id)
+    client.send(p.PubComp(packet_id))
+
+
+def quiet(client: Raw) -> bool:
+    """Nothing comes before the answer to a ping."""
+    return isinstance(client.send(p.PingReq()).receive(), p.PingResp)
+
+
+@pytest.mark.parametrize("pattern", ["queue/unsubscribed", "$share/group/topic/unsubscribed"])
+def test_what_is_in_flight_to_one_that_unsubscribes_is_its_own(gateway: Waypost, pattern: str) -> None:
+    """It may have a QoS 2 message already, and completes it [MQTT-3.10.4-3]: nobody is to have that as well."""
+    address = pattern.removeprefix("$share/group/")
+    with consumer(gateway, pattern) as leaving, consumer(gateway, pattern) as staying:
+        publish(gateway, address, *(b"%d" % i for i in range(4)))
+        theirs = [take(leaving), take(leaving)]
+        others = [take(staying), take(staying)]
+        leaving.send(p.PubRec(theirs[0].packet_id))
+        assert leaving.receive() == p.PubRel(theirs[0].packet_id)
+        leaving.send(p.Unsubscribe(9, (pattern,)))
+        assert isinstance(leaving.receive(), p.UnsubAck)
+        for each in others:
+            finish(staying, each.packet_id)
+        assert quiet(staying)
+        finish(leaving, theirs[0].packet_id, received=True)
+        finish(leaving, theirs[1].packet_id)
+        assert quiet(leaving)
+        publish(gateway, address, b"last")
+        assert take(staying).payload == b"last"
+        assert {each.payload for each in theirs + others} == {b"0", b"1", b"2", b"3"}
+
+
+def test_what_an_ended_session_did_not_receive_goes_to_others_though_it_had_unsubscribed(gateway: Waypost) -> None:
+    with consumer(gateway, "queue/ended") as leaving:
+        publish(gateway, "queue/ended", b"received", b"not received")
+        first, _second = take(leaving), take(leaving)
+        leaving.send(p.PubRec(first.packet_id))
+        assert leaving.receive() == p.PubRel(first.packet_id)
+        leaving.send(p.Unsubscribe(9, ("queue/ended",)))
+        assert isinstance(leaving.receive(), p.UnsubAck)
+        with consumer(gateway, "queue/ended") as staying:
+            assert quiet(staying)
+            leaving.send(p.Disconnect(properties=Properties(session_expiry_interval_s=0)))
+            assert take(staying).payload == b"not received"
+
+
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_an_anycast_message_nobody_takes_is_not_acknowledged(gateway: Waypost, version: int, qos: int) -> None:
+    """MQTT 5 has a reason for it; what older clients would read as success is kept back."""
+    with Raw(gateway, version).connect(f"older-{version}-{qos}") as client:
+        client.send(p.Publish("anycast/nobody", b"x", qos, packet_id=1))
+        assert quiet(client)
+        client.send(p.Publish("multicast/nobody", b"x", qos, packet_id=2))
+        assert client.receive() == (p.PubAck(2) if qos == 1 else p.PubRec(2))
