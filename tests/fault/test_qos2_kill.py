@@ -92,17 +92,17 @@ class Receiver:
                 return
 
 
-def subscribe(gateway: Waypost, version: int) -> None:
+def subscribe(gateway: Waypost, version: int, pattern: str = "topic/once/#") -> None:
     wire = Wire(gateway, "receiver", version)
-    wire.send(p.Subscribe(1, (SubscriptionRequest("topic/once/#", 2),)))
+    wire.send(p.Subscribe(1, (SubscriptionRequest(pattern, 2),)))
     assert isinstance(wire.next(), p.SubAck)
     wire.close()
 
 
-def publish(gateway: Waypost, bodies: list[bytes], version: int) -> None:
+def publish(gateway: Waypost, bodies: list[bytes], version: int, topic: str = "topic/once/a") -> None:
     wire = Wire(gateway, "sender", version)
     for packet_id, body in enumerate(bodies, 1):
-        wire.send(p.Publish("topic/once/a", body, 2, packet_id=packet_id))
+        wire.send(p.Publish(topic, body, 2, packet_id=packet_id))
         assert isinstance(wire.next(), p.PubRec)
         wire.send(p.PubRel(packet_id))
         assert isinstance(wire.next(), p.PubComp)
@@ -134,6 +134,55 @@ def test_a_subscriber_gets_each_message_once(gateway: Waypost, version: int, sto
     receiver.run(wire, until=21)
     wire.close()
     assert receiver.bodies == [*bodies, b"last"], "each once, in order, and none after the last"
+
+
+@pytest.mark.parametrize("pattern", ["$share/group/topic/once/#", "queue/once"])
+@pytest.mark.parametrize("stop_at", [p.Publish, p.PubRel])
+def test_one_of_several_gets_each_message_once(gateway: Waypost, pattern: str, stop_at: type) -> None:
+    """Of a queue or a shared subscription: after a restart its packet identifiers must not be given to other messages,
+    which it would take for those it has."""
+    topic = "queue/once" if pattern == "queue/once" else "topic/once/a"
+    subscribe(gateway, 5, pattern)
+    bodies = [b"%d" % i for i in range(20)]
+    publish(gateway, bodies, 5, topic)
+    receiver = Receiver()
+    wire = Wire(gateway, "receiver")
+    receiver.run(wire, until=20, stop_at=stop_at, after=7)
+    gateway.kill()
+    wire.close()
+    gateway.start()
+    publish(gateway, [b"20", b"21"], 5, topic)
+    wire = Wire(gateway, "receiver")
+    assert wire.session_present
+    receiver.run(wire, until=22)
+    wire.close()
+    assert sorted(receiver.bodies) == sorted([*bodies, b"20", b"21"])
+
+
+def test_what_another_of_the_group_got_instead_leaves_nothing_behind(gateway: Waypost) -> None:
+    subscribe(gateway, 5, "$share/group/topic/once/#")
+    publish(gateway, [b"%d" % i for i in range(5)], 5)
+    receiver, other = Receiver(), Receiver()
+    wire = Wire(gateway, "receiver")
+    receiver.run(wire, until=5, stop_at=p.Publish, after=4)
+    gateway.kill()
+    wire.close()
+    gateway.start()
+    wire = Wire(gateway, "other")
+    wire.send(p.Subscribe(1, (SubscriptionRequest("$share/group/topic/once/#", 2),)))
+    assert isinstance(wire.next(), p.SubAck)
+    other.run(wire, until=1)
+    wire.close()
+    for number in range(2):
+        gateway.kill()
+        gateway.start()
+        publish(gateway, [b"x%d" % number, b"y%d" % number], 5)
+        wire = Wire(gateway, "receiver")
+        receiver.run(wire, until=len(receiver.bodies) + 2)
+        wire.close()
+    assert not receiver.seen
+    found = {*receiver.bodies, *other.bodies}
+    assert found == {b"0", b"1", b"2", b"3", b"4", b"x0", b"y0", b"x1", b"y1"}
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -157,7 +157,7 @@ class Subscriber:
                 continue
             qos = min(left.qos, qos_max)
             token = Token(subscription, position, self)
-            if qos == 2 and self.kept and not self.competes and isinstance(subscription, LogSubscription):
+            if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
                 delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
                 skipped = client.unfinished.deliver(attachment.connection, delivery, subscription.log, position)
             else:

@@ -22,6 +22,7 @@ from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.wills import publish_will
+from edge.broker.registry import QUEUE_CURSOR
 from edge.broker.router import AddressError, Router, SubscribeOptions
 from edge.broker.routes import Taker
 from edge.broker.store.contract import CursorRecord, Store
@@ -417,9 +418,11 @@ def _group_name(share: str, pattern: str) -> str:
 
 def _pending(client: Client, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
     """Whether one of the client's subscriptions has not settled (log, position)."""
-    records = [
-        record for pattern in client.subscribers for record in cursors.get(f"mqtt/{client.client_id}/{pattern}", ())
-    ]
+    names = {QUEUE_CURSOR}  # a queue's log is its own
+    for subscribed in client.subscribers:
+        share, pattern = _split_share(subscribed)
+        names.add(_group_name(share, pattern) if share else f"mqtt/{client.client_id}/{pattern}")
+    records = [record for name in names for record in cursors.get(name, ())]
 
     def pending(log: int, position: int) -> bool:
         return any(

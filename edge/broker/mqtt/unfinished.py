@@ -4,6 +4,8 @@ A receiver may hand a message on when PUBLISH comes and recognises it again by i
 (MQTT 5 section 4.3.3). So two things have to be on disk before they are sent: which packet identifier a message has
 (before PUBLISH), and that it was released (before PUBREL). After a restart the subscription delivers once more, by
 position, what it had not settled; `Unfinished` recognises these messages and goes on where the exchange had stopped.
+So it does for queues and shared subscriptions; what others of the group are given instead keeps its packet identifier
+from other messages.
 
     SENT ──PUBREC──▶ RELEASED ──PUBCOMP──▶ DONE ──cursor on disk──▶ (forgotten)
 
@@ -154,10 +156,13 @@ class Unfinished:
         state = self._state
         for entry in msgspec.msgpack.decode(record, type=list[Entry]):
             place = (entry.log, entry.position)
-            if entry.stage == Stage.RELEASED:  # PUBREL goes out whatever the cursor says: the client waits for it
+            owed = pending(*place)
+            # PUBREL goes out whatever the cursor says: the client waits for it. So it does for a message that is not
+            # coming any more, for another of a group has it: the client must forget the packet identifier.
+            if entry.stage == Stage.RELEASED or (entry.stage == Stage.SENT and not owed):
                 stand_in = Delivery(Run("", "", 2, b"", [b""]), 2, retain=False, token=Recovered(*place), kept=True)
                 state.released[entry.packet_id] = (stand_in, 0)
-            if pending(*place):
+            if owed:
                 self._recovered[place] = entry
                 if entry.stage == Stage.SENT:
                     state.reserved.add(entry.packet_id)
