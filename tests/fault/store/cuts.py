@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from edge.broker.store.contract import StoreError
+from edge.broker.store.verification import verify
 from tests.fault.store.disk import Disk
 from tests.fault.store.history import History, Line, Observed
 from tests.fault.store.in_memory import ADDRESSES
@@ -227,7 +228,7 @@ class _Lines:
 
 
 def _look(directory: Path, *, again: bool) -> Observed:
-    """Open the store as it was found, read it, use it; `again`: and once more, with SQLite's own check."""
+    """Open the store as it was found, read it, use it; `again`: and once more, with SQLite's own check and ours."""
     rig = open_store(directory)
     try:
         assert account(rig), "nothing can be committed"
@@ -246,6 +247,8 @@ def _look(directory: Path, *, again: bool) -> Observed:
         verdict = connection.execute("PRAGMA integrity_check").fetchall()
         connection.close()
         assert verdict == [("ok",)], verdict
+        report = verify(directory / "store.sqlite")
+        assert not report.findings, report.findings
     return observed
 
 
