@@ -235,6 +235,7 @@ class TestCheckerOfLogsInMemory:
         ("ledger", [(1, "d", ADDRESS, 1, 3, 3, 0, "memory")]),
         ("ledger", [(1, "c", ADDRESS, 1, 3, 3, 0, "evicted")]),
         ("ledger", [(1, "c", ADDRESS, 1, 3, 3, 0, "memory"), (2, "c", ADDRESS, 3, 3, 1, 0, "memory")]),
+        ("ledger", [(1, "c", ADDRESS, 1, 3, 3, 0, "memory"), (2, "c", ADDRESS, 3, 3, 1, 0, "rejected")]),
         ("sequences", {ADDRESS: 2}), ("sequences", {ADDRESS: 4 + RESERVE_MAX}),
         ("bounds", {LOG: (0, 2)}), ("bounds", {LOG: (0, 4 + RESERVE_MAX)}),
         ("messages", {LOG: []}),

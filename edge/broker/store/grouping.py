@@ -123,10 +123,6 @@ class GroupingStore(Tails, ABC):
         """See `contract.Store`."""
 
     @abstractmethod
-    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
-        """Committed entries above `after` of subscriptions that begin so, oldest first. Raises StoreError."""
-
-    @abstractmethod
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` (at least ``log.first``) up to ``log.next``."""
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
 
 from bridge.message import Run, Stored
 from edge.broker.ranges import Ranges
-from edge.broker.store.contract import Loss, StoreError
+from edge.broker.store.contract import LedgerEntry, Loss, StoreError
 from edge.broker.store.group import CursorState, Group, LogState
 from edge.broker.store.limits import MEMORY_HOLDERS_MAX, MEMORY_LOOK_S, POSITION_MAX, Limits
 from edge.broker.store.places import Places
@@ -60,6 +61,10 @@ class Tails(Places):
     def _written(self, log: int, before: int) -> int:
         """Where the last segment of a log ends that begins before a position; 0: there is none. Raises StoreError."""
 
+    @abstractmethod
+    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        """Committed entries above `after` of subscriptions that begin so, oldest first. Raises StoreError."""
+
     def keep_in_memory(self, log: int, *, keep: bool) -> None:
         tail = self._tails.get(log)
         if tail is not None:
@@ -77,6 +82,7 @@ class Tails(Places):
 
     def account_for_lost(self) -> None:
         losses, now_ns = list[Loss](), time.time_ns()
+        told = self._told({address for _, address, base, end in self._lost if address is not None and base < end})
         for log, address, base, end in self._lost:
             state = self._logs.get(log)
             if address is None:
@@ -95,13 +101,25 @@ class Tails(Places):
             for cursor in sorted(state.cursors):
                 holder = self._cursors[cursor]
                 if holder.wants is None or holder.wants(probe):
-                    losses.append(Loss(holder.name, address, base, end - 1, end - base, 0, MEMORY, now_ns))
+                    losses += (
+                        Loss(holder.name, address, first, last, last - first + 1, 0, MEMORY, now_ns)
+                        for first, last in told[holder.name, address].outside(base, end - 1)
+                    )
         if losses:
             most = sum(loss.messages for loss in losses)
             logger.warning("it was not stopped in order: at most %d messages were in memory only and are lost", most)
             self._ledger.note(losses)
         self._urgent = self._urgent or bool(self._lost)
         self._lost = []
+
+    def _told(self, addresses: Set[str]) -> dict[tuple[str, str], Ranges]:
+        """By subscription and address, what the ledger has already, for another reason: it is lost once."""
+        told: dict[tuple[str, str], Ranges] = defaultdict(Ranges)
+        entries = self._read_ledger(0, 2 * self._limits.ledger_entries_max, "") if addresses else ()
+        for entry in entries:
+            if entry.address in addresses and entry.messages == entry.last - entry.first + 1:
+                told[entry.subscription, entry.address].add(entry.first, entry.last)
+        return told
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         state = self._cursors.get(cursor)
@@ -256,6 +274,8 @@ class Tails(Places):
             group.moved |= tail.moved
             group.state.update(((MEMORY, key), value) for key, value in settlement.marks())
             tail.touched, tail.moved, tail.changed_at_s = set(), set(), None
+            for address in settlement.gone:  # what comes during the commit has no numbers any more
+                del tail.addresses[address]
         for log in sorted(self._low & self._tails.keys() - {settlement.log for settlement in group.settled}):
             tail = self._tails[log]
             extension = self._extension(tail, now)
@@ -382,7 +402,7 @@ class Tails(Places):
             block = self._blocks.setdefault(address, tail.addresses.setdefault(address, Block()))
             block.reserved(settlement.counters[address], end, settlement.at_s)
         for address in settlement.gone:
-            del tail.addresses[address], self._blocks[address]
+            del self._blocks[address]
         used_at_s = min((block.used_at_s for block in tail.addresses.values()), default=None)
         tail.idle_at_s = None if used_at_s is None else used_at_s + self._limits.memory_idle_s
 
@@ -407,6 +427,7 @@ class Tails(Places):
             if settlement.extends:
                 self._low.add(tail.log)
                 continue
+            tail.addresses.update((address, self._blocks[address]) for address in settlement.gone)
             tail.touched |= settlement.ends.keys() | (settlement.counters.keys() - set(settlement.gone))
             tail.changed_at_s = settlement.at_s
             self._unsettled.add(tail.log)

@@ -206,6 +206,27 @@ class TestSettling:
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
+    def test_what_comes_while_an_address_gives_back_its_numbers_waits(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        rig.now += 4000
+        assert rig.store.flush()
+        assert rig.store.append(kept.log, run_of(b"late")) is None
+        while rig.store.committing:
+            rig.turn()
+        assert kept.address not in rig.store._blocks
+        flush(rig)
+        assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
+        kept.take(b"next")
+
+    def test_numbers_that_could_not_be_given_back_are_kept(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        fail_commits(rig)
+        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        rig.now += 4000
+        flush(rig)
+        assert rig.commits[-1].error is not None
+        kept.take(b"by the same reservation")
+
     def test_evicting_reaches_what_is_in_memory(self, rig: Rig) -> None:
         kept = Kept(rig)
         for n in range(10):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.store.contract import Loss
 from edge.broker.store.limits import Limits
 from edge.broker.store.repair import repair
 from edge.broker.store.sqlite import FILE_NAME
@@ -63,6 +64,20 @@ class TestReopening:
         assert again.store.cursor(kept.cursor).position == 1
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
+
+    def test_what_was_given_up_already_is_lost_once(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        taken = kept.take(b"1", b"2", b"3")
+        loss = Loss("c", kept.address, taken.sequence + 1, taken.sequence + 1, 1, 1, "rejected", 1)
+        rig.store.give_up(kept.cursor, taken.position + 1, taken.position + 1, [loss])
+        flush(rig)
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        flush(again)
+        named = [(entry.reason, entry.first, entry.messages) for entry in again.store.losses(0, 10)]
+        assert named[0] == ("rejected", 2, 1)
+        assert {(reason, first) for reason, first, _ in named[1:]} == {(MEMORY, 1), (MEMORY, 3)}
+        again.store.close()
 
     def test_the_ledger_names_no_more_than_some_seconds_of_traffic(self, rig: Rig, tmp_path: Path) -> None:
         kept, limits = Kept(rig), Limits()

@@ -13,9 +13,10 @@
 
 *Allowed*: the ledger may name more than was lost. Reason ``memory``, each message once for a cursor, and only
 
-- messages that everybody acknowledged, or that were given up for another reason as well, since the last commit that
-  settled their log (`SETTLE_S` at most), and numbers that were never given;
-- never a message that is there, nor one that was there for certain; and nothing after the store was closed in order.
+- messages that everybody acknowledged since the last commit that settled their log (`SETTLE_S` at most), and numbers
+  that were never given;
+- never a message that is there, nor one that was there for certain, nor one that is in the ledger for another reason;
+  and nothing after the store was closed in order.
 
 Of an address that another log has as well (`SHARED`) only the first half is held: which log a number was reserved for
 and which one used it may differ.
@@ -30,11 +31,11 @@ from typing import TYPE_CHECKING, Final
 
 from edge.broker.store.limits import MEMORY_LOOK_S
 from edge.broker.store.tail import MEMORY
+from tests.fault.store.ledger import Ledger, Row
 from tests.fault.store.limits import LIMITS
 
 if TYPE_CHECKING:
     from tests.fault.store.history import Candidate, Cursor, Group, Key, Observed, Sealed
-    from tests.fault.store.ledger import Row
 
 ADDRESSES: Final = {"queue memory": ("memory/0", "memory/1", "memory/2"), "topic ring/#": ("ring/0", "ring/1")}
 """Of each log in memory, those no other log has."""
@@ -121,6 +122,8 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
             yield f"ledger: {name} is named {count} times"
     if forgotten := model.named - names.keys():
         yield f"ledger: {sorted(forgotten)[:5]} are named no longer"
+    for name in sorted((names.keys() - model.named) & Ledger.of(observed.ledger).messages.keys()):
+        yield f"ledger: {name} is named for another reason, too"
     holders = {(name, log) for name, log, *_ in observed.cursors}
     places = {
         message[:2]: (log, position) for log in ADDRESSES for position, message in model.messages.get(log, {}).items()
