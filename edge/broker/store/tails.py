@@ -278,7 +278,7 @@ class Tails(Places):
                 del tail.addresses[address]
         for log in sorted(self._low & self._tails.keys() - {settlement.log for settlement in group.settled}):
             tail = self._tails[log]
-            extension = self._extension(tail, now)
+            extension = self._extension(group, tail, now)
             group.settled.append(extension)
             group.moved |= tail.moved  # nothing is written of what everybody passed, so that they did has to be
             tail.moved = set()
@@ -322,13 +322,13 @@ class Tails(Places):
             log, runs, size, *places, writes, first, end, ends, counters, counters, gone, now, release
         )  # fmt: skip
 
-    def _extension(self, tail: Tail, now: float) -> Settlement:
+    def _extension(self, group: Group, tail: Tail, now: float) -> Settlement:
         """More numbers, and nothing else: what is in memory may stay there."""
         following = self._logs[tail.log].next
         end = tail.block.next_end(following, now, self._limits)
         ends, counters, bases = dict[str, int](), dict[str, int](), dict[str, int]()
         for address in tail.touched & tail.addresses.keys():
-            counters[address] = bases[address] = self._sequences[address]
+            counters[address] = bases[address] = group.sequences.get(address, self._sequences[address])
             ends[address] = tail.addresses[address].next_end(counters[address], now, self._limits)
         ends = {address: end for address, end in ends.items() if end != tail.addresses[address].end}
         self._let_go(tail)

@@ -111,6 +111,20 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
+    def test_nor_where_the_other_log_takes_more_while_numbers_are_reserved(self, rig: Rig, tmp_path: Path) -> None:
+        kept, other = Kept(rig), rig.store.log("queue jobs")
+        rig.store.open_cursor("c", other, 0)
+        rest(rig)
+        kept.take(*[b"x"] * 40)  # few are left
+        rig.store.append(other, run_of(*[b"on disk"] * 1000, address=kept.address))
+        flush(rig)
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        again.store.append(other, run_of(b"next", address=kept.address))
+        flush(again)
+        assert again.commits[-1].appended[-1][1].sequence >= 1041
+        again.store.close()
+
     @pytest.mark.parametrize("configured_first", [False, True])
     def test_a_log_is_kept_in_memory_again_before_or_after_it_is_accounted_for(
         self, rig: Rig, tmp_path: Path, configured_first: bool
