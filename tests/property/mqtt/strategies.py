@@ -80,9 +80,9 @@ def wills(version: int) -> st.SearchStrategy[packets.WillMessage]:
     return st.builds(packets.WillMessage, names, blobs, qos, st.booleans(), properties(PacketType.WILL, version))
 
 
-def _is_what_it_says(will: packets.WillMessage) -> bool:
+def _is_what_it_says(message: packets.WillMessage | packets.Publish) -> bool:
     """Refused otherwise: the payload is text where it is said to be."""
-    return will.properties.payload_format_indicator != 1 or is_text(will.payload)
+    return message.properties.payload_format_indicator != 1 or is_text(message.payload)
 
 
 @st.composite
@@ -116,7 +116,8 @@ def publishes(version: int, *, from_client: bool = False) -> st.SearchStrategy[p
         return packets.Publish(topic, payload, qos, retain, dup and qos > 0, packet_id if qos else 0, block)
 
     block = properties(PacketType.PUBLISH, version, without=without)
-    return st.builds(build, names, blobs, qos, st.booleans(), st.booleans(), packet_ids, block)
+    made = st.builds(build, names, blobs, qos, st.booleans(), st.booleans(), packet_ids, block)
+    return made.filter(_is_what_it_says) if from_client else made
 
 
 def acknowledgements(version: int) -> st.SearchStrategy[packets.Packet]:
