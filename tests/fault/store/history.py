@@ -358,7 +358,8 @@ class History:
         if thinned and _weights(shown) != _weights({p: message for p, message in wanted.items() if p >= first}):
             yield f"{log}: summaries stand for other messages than those that are gone"
         cursors = [key for key in model.cursors if key[1] == log]
-        told, names = Ledger.of(observed.ledger).messages, in_memory.named(observed.ledger)
+        rows = observed.ledger if log in ADDRESSES else ()
+        told, names = Ledger.of(rows).messages, in_memory.named(rows)
         taken, gone = model.tails.taken.get(log, {}), list[int]()
         for position in sorted(missing):
             address, sequence, body = wanted[position]
