@@ -189,7 +189,7 @@ class Clients:
     def save_incoming(self, client: Client) -> None:
         """Keep the QoS 2 packet ids under way, in the group that keeps their messages."""
         if client.recorded:
-            ids = array.array("H", sorted(client.state.incoming))
+            ids = array.array("H", sorted(client.state.kept))
             self._store.put("incoming", client.client_id, ids.tobytes())
 
     def released(self, client: Client, packet_ids: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from bridge.driver import Driver
 from bridge.message import Run
+from edge.broker.addresses import AddressType
 from edge.broker.contract import Refusal
 from edge.broker.hono.errors import DeviceError
 from edge.broker.identity import Gate
@@ -135,7 +136,7 @@ class MqttSession:
                     continue
                 packet_ids = event.packet_ids
                 if event.run.qos == 2:
-                    packet_ids = self._saved(packet_ids)
+                    packet_ids = self._saved(event.run, packet_ids)
                 router.publish(self, event.run, packet_ids)
             elif kind is Acknowledged:
                 self._attached.acknowledged(event.messages)
@@ -152,16 +153,19 @@ class MqttSession:
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
-        self._router.publish(self, run, self._saved(packet_ids) if run.qos == 2 else packet_ids)
+        self._router.publish(self, run, self._saved(run, packet_ids) if run.qos == 2 else packet_ids)
 
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
         """Answer messages that are not published; before MQTT 5 an answer says no reason."""
         told = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
         self.connection.acknowledge(qos, packet_ids, told)
 
-    def _saved(self, packet_ids: Sequence[int]) -> list[int]:
-        """Tokens of QoS 2 messages, whose packet identifiers are kept with them."""
-        self._clients.save_incoming(self._attached)
+    def _saved(self, run: Run, packet_ids: Sequence[int]) -> list[int]:
+        """Tokens of QoS 2 messages, whose packet identifiers are kept with them where they are kept."""
+        if self._router.address_type(run.address) is AddressType.ANYCAST:
+            self._attached.state.unkept.update(packet_ids)
+        else:
+            self._clients.save_incoming(self._attached)
         return [packet_id | QOS2_TOKEN for packet_id in packet_ids]
 
     # --- attachment of a client -------------------------------------------------------------------------------
@@ -192,10 +196,17 @@ class MqttSession:
         qos = 1
         if tokens[0] >= QOS2_TOKEN:
             qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
+            self._attached.state.answered(tokens)
         if self._devices is not None:
             self._devices.answered(tokens)
         self.connection.acknowledge(qos, tokens)
+        self._flush_answers()
+
+    def _flush_answers(self) -> None:
+        """Those of QoS 2 messages go over the connection the session has now."""
         self._driver.flush_soon()
+        if self._left and self._attached.attachment is not None:
+            self._attached.attachment.flush_soon()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._devices is not None and self._devices.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
@@ -208,14 +219,16 @@ class MqttSession:
         if tokens[0] < QOS2_TOKEN:
             self.connection.acknowledge(1, tokens, reason, why.value)
         else:  # frees the packet identifiers, which were kept with the messages that could not be
-            self.connection.acknowledge(2, [token - QOS2_TOKEN for token in tokens], reason, why.value)
+            packet_ids = [token - QOS2_TOKEN for token in tokens]
+            self._attached.state.answered(packet_ids)
+            self.connection.acknowledge(2, packet_ids, reason, why.value)
             self._clients.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
         if older and why is not Refusal.NO_CONSUMER:
             log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
             self.connection.disconnect(reason)
-        self._driver.flush_soon()
+        self._flush_answers()
 
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""

@@ -50,7 +50,10 @@ class SessionState:
     What only some sessions need is made when it is first asked for: an empty set is 216 bytes.
     """
 
-    __slots__ = ("_incoming", "_next", "_pending", "_releasing", "_reserved", "held", "holder", "outgoing", "released")
+    __slots__ = (
+        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unkept", "held", "holder", "outgoing",
+        "released",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.outgoing: dict[int, InFlight] = {}
@@ -65,6 +68,7 @@ class SessionState:
         self._pending: set[int] | None = None
         self._releasing: set[int] | None = None
         self._reserved: set[int] | None = None
+        self._unkept: set[int] | None = None
 
     @property
     def incoming(self) -> set[int]:
@@ -81,6 +85,19 @@ class SessionState:
         return self._pending
 
     @property
+    def unkept(self) -> set[int]:
+        """Those of `pending` whose message is nowhere but with a consumer that has not answered (anycast): on disk they
+        would say, after a restart, that it was taken."""
+        if self._unkept is None:
+            self._unkept = set()
+        return self._unkept
+
+    @property
+    def kept(self) -> set[int]:
+        """Those of `incoming` that are to be on disk."""
+        return self.incoming - self._unkept if self._unkept else self.incoming
+
+    @property
     def releasing(self) -> set[int]:
         """Packet identifiers released by PUBREL whose PUBCOMP waits until `incoming` is on disk without them: then the
         client may use them for other messages, which must not be taken for the old ones after a restart."""
@@ -94,6 +111,11 @@ class SessionState:
         if self._reserved is None:
             self._reserved = set()
         return self._reserved
+
+    def answered(self, packet_ids: Iterable[int]) -> None:
+        """Somebody has these, or they were refused."""
+        if self._unkept:
+            self._unkept.difference_update(packet_ids)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
         """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""
