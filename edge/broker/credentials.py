@@ -29,6 +29,7 @@ from edge.broker.policy import Rule
 FILE: Final = "credentials.db"
 FORMAT: Final = 1
 """Layout of the file; one with a higher number was made by a newer program."""
+FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 BUSY_S: Final = 10.0
 """How long a writer waits for another one."""
@@ -167,7 +168,7 @@ class CredentialFile:
         """Open it in a data directory, or make it. Raises CredentialsError."""
         path = data / FILE
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             path.touch(mode=FILE_MODE)
             connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as why:

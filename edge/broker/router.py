@@ -7,6 +7,7 @@ The router never blocks, never looks at a socket and never asks for the time oth
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -33,8 +34,15 @@ from edge.broker.turns import Turns
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
-Answer = tuple[Origin, Sequence[int], Refusal | None]
-"""Whom to answer for which tokens; with a refusal when that is the answer whatever becomes of the commit."""
+
+class Taken(enum.Enum):
+    """The answer to what needed no commit, and only waits for its turn."""
+
+    TAKEN = "taken"
+
+
+Answer = tuple[Origin, Sequence[int], Refusal | Taken | None]
+"""Whom to answer for which tokens, and what, when that is the answer whatever becomes of the commit."""
 
 PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
@@ -136,7 +144,9 @@ class Router(Registry):
         if self._ordered:
             origin, tokens = self._turns.follow(origin, tokens)
         if origin in self._unanswered:
-            self.done_on_disk(origin, tokens)
+            self._gathered.append((origin, tokens, Taken.TAKEN))
+            self._unanswered[origin] += 1
+            self._flush_soon()
         else:
             self.figures.acknowledged += len(tokens)
             origin.accepted(tokens)
@@ -213,12 +223,12 @@ class Router(Registry):
         if error is not None:
             failure = Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
         unanswered, ordered = self._unanswered, self._ordered
-        for origin, tokens, refusal in answers:
+        for origin, tokens, said in answers:
             left = unanswered.pop(origin) - 1
             if left:
                 unanswered[origin] = left
-            why = refusal or failure
-            if why is None:
+            why = said or failure
+            if why is None or why is Taken.TAKEN:
                 self.figures.acknowledged += len(tokens)
                 origin.accepted(tokens)
             else:

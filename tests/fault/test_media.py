@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -87,6 +88,33 @@ class TestFull:
             assert store.opened.error == ""
             assert store.commit("x" * 9_000) == "StoreFull"
             assert store.bodies() == ["kept"]
+
+    def test_a_full_medium_with_room_in_the_file(self, medium: Medium, start: Callable[[], Driven]) -> None:
+        """What was acknowledged makes room: the log is moved into it, and begun anew before its time."""
+        with start() as store:
+            kept = bodies("before", 200, 3_000)
+            for at in range(0, 200, 5):
+                assert store.commit(*kept[at : at + 5]) == ""
+            assert store.acknowledge(199) == ""
+            while store.observe().bounds[NAME][0] < 200:
+                kept.append("behind")
+                assert store.commit(kept[-1]) == ""
+                assert len(kept) < 500
+            medium.limit(0)
+            taken, refused = 0, 0
+            deadline = time.monotonic() + 20.0
+            while taken < 10 or not refused:
+                assert time.monotonic() < deadline, (taken, refused)
+                more = bodies(f"{taken}:", 2, 3_000)
+                error = store.commit(*more)
+                assert error in {"", "StoreFull"}
+                if error:
+                    refused += 1
+                else:
+                    taken, kept = taken + 1, kept + more
+                    shows(store.observe(), kept)
+        with start() as store:
+            shows(store.observe(), kept)
 
 
 class TestFailing:

@@ -29,6 +29,8 @@ from edge.appliance.configuration.validate import validate
 
 FORMAT: Final = 1
 """Layout of the file; a file with a higher number was made by a newer program."""
+FOLDER: Final = "config"
+"""In the data directory."""
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 """Resources hold passwords of remote peers."""
@@ -78,7 +80,7 @@ class Repository:
 
     def __init__(self, data: Path) -> None:
         """`data` is the gateway's data directory; nothing is made in it before the first change."""
-        self.folder = data / "config"
+        self.folder = data / FOLDER
         self.path = self.folder / "resources.json"
         self._seen: tuple[tuple[int, int, int], int] | None = None
 
@@ -214,7 +216,8 @@ class Repository:
     def _locked(self) -> Iterator[None]:
         """One change at a time, between processes too; the kernel gives the lock back when a process dies."""
         try:
-            self.folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            for folder in (self.folder.parent, self.folder):  # one call would leave the first to the umask
+                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
         except OSError as why:
             raise self._failed("write", why) from why

@@ -50,9 +50,9 @@ def doctor(data: Path | None, as_json: bool, bundle: Path | None, logs: Sequence
     It changes nothing (beside a small file written and removed to time the medium), and may run beside the gateway.
     """
     from edge.appliance.doctor.check import Level, examine, surroundings
-    from edge.appliance.store.shared import is_running
+    from edge.broker.store.lock import is_held
 
-    running = data is not None and is_running(data)
+    running = data is not None and is_held(data)
     around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s)
     results = list(examine(checks(), around))
     if as_json:

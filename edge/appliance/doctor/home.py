@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from edge.appliance.configuration.repository import FOLDER
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
@@ -15,6 +16,7 @@ from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import size, span, store_path
 from edge.appliance.wear import Outlook, lasting_line, written_line
 from edge.broker.store.contract import StoreError
+from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.verification import Depth, Report, verify
 
 WALK_BYTES_MAX: Final = 256_000_000
@@ -24,7 +26,8 @@ FULL_WARN_H: Final = 48.0
 """A weekend."""
 WEAR_WARN_DAYS: Final = 90.0
 """A site visit takes that long to arrange."""
-SECRET_NAMES: Final = ("credentials.db", "store.sqlite", "store.sqlite-wal", "store.sqlite-shm")
+SECRET_FILES: Final = ("credentials.db*", f"{FILE_NAME}*", f"{FOLDER}/*")
+"""Passwords and messages in a data directory; copies that `store repair` and `store migrate` keep are among them."""
 
 
 def directory(around: Surroundings) -> Iterator[Result]:
@@ -71,10 +74,8 @@ def secrets(around: Surroundings) -> Iterator[Result]:
 
 def _secret_files(around: Surroundings) -> Iterator[Path]:
     if around.data is not None:
-        yield from (around.data / name for name in SECRET_NAMES)
-        folder = around.data / "configuration"
-        if folder.is_dir():
-            yield from sorted(path for path in folder.iterdir() if path.is_file())
+        for pattern in SECRET_FILES:
+            yield from sorted(path for path in around.data.glob(pattern) if path.is_file())
     tls = around.configuration.tls
     if tls is not None:
         yield Path(tls.key)

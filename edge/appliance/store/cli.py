@@ -17,7 +17,6 @@ from edge.appliance.store.shared import (
     console,
     data_option,
     explained,
-    is_running,
     json_option,
     progress,
     selection_of,
@@ -25,6 +24,7 @@ from edge.appliance.store.shared import (
     span,
     store_path,
 )
+from edge.broker.store.lock import is_held
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
@@ -61,7 +61,7 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
         settings = _configuration_of(data, config)
         figures = figures_of(
             store_path(data),
-            running=is_running(data),
+            running=is_held(data),
             endurance_bytes=None if settings is None else settings.endurance_bytes,
             bounds=None if settings is None else Bounds.of(settings),
         )

@@ -12,13 +12,13 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.store.shared import (
     data_option,
     explained,
-    is_running,
     json_option,
     progress,
     selection_of,
     size,
     store_path,
 )
+from edge.broker.store.lock import is_held
 
 
 @click.command("import")
@@ -205,7 +205,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
 
     if as_json and not yes:
         raise click.UsageError("--json asks nothing: it needs --yes")
-    if is_running(data):
+    if is_held(data):
         raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
     with explained(), Inspection.open(store_path(data)) as inspection:
         before = inspection.epochs(inspection.meta("epoch") or "").current

@@ -19,7 +19,6 @@ from edge.broker.store.contract import (
     StoreInaccessible,
     StoreTooNew,
 )
-from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.sqlite import FILE_NAME
 
 if TYPE_CHECKING:
@@ -58,19 +57,6 @@ _HINTS: dict[type[StoreError], tuple[str, Exit]] = {
 def store_path(data: Path) -> Path:
     """The store of a data directory."""
     return data / FILE_NAME
-
-
-def is_running(data: Path) -> bool:
-    """True when a gateway holds the data directory; nothing is made where nothing is."""
-    if not (data / "store.lock").exists():
-        return False
-    try:
-        DirectoryLock(data).release()
-    except StoreBusy:
-        return True
-    except StoreInaccessible:
-        return False
-    return False
 
 
 @contextlib.contextmanager

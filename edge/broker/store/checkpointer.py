@@ -30,6 +30,9 @@ LONGEST: Final = 2
 """Times `checkpoint_bytes`: a log as long as that waits for no pass, commits wait for it. On a medium that cannot keep
 up the log would grow without end."""
 
+AGAIN_S: Final = 1.0
+"""Between two attempts to begin the log anew while the medium is full: each may write a good part of the log."""
+
 _MOVED: Final = slice(96, 100)
 """Where the log's index has the number of frames moved (https://sqlite.org/walformat.html section 2.1)."""
 
@@ -54,6 +57,7 @@ class Checkpointer:
         """How much of it is in the file."""
         self._pass: threading.Thread | None = None
         self._failed = False
+        self._again_at = 0.0
         with contextlib.ExitStack() as undo:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             undo.callback(os.close, self._file)
@@ -81,6 +85,22 @@ class Checkpointer:
         # after a failure, too: commits need the log alone, and it is tried again when as much has been written again
         self._logged_bytes = self._moved_bytes = 0
         self._failed = False
+
+    def no_room(self, now: float) -> None:
+        """A commit found the medium full. A log that is moved into the file is begun anew, in the room that it has.
+
+        Where the file has no room either nothing is said: the commit said it. `now`: seconds of any clock.
+        """
+        if now < self._again_at:
+            return
+        self._again_at = now + AGAIN_S
+        self._wait()
+        try:
+            _, there, moved = self._own.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            return
+        if there == moved:
+            self._logged_bytes = self._moved_bytes = 0
 
     def stop(self) -> None:
         """Wait for the pass under way and close its connection."""

@@ -307,8 +307,8 @@ class Store(Protocol):
         ...
 
     def free_bytes(self) -> int | None:
-        """Bytes that can be written before the medium is full: its free space, and pages of the file that are free.
-        None where there is no medium."""
+        """Bytes that can be written before the medium is full: its free space, and pages of the file that are free,
+        less what the file has yet to grow by. None where there is no medium."""
         ...
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:

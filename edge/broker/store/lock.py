@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from typing import Final
 
 from edge.broker.store.contract import StoreBusy, StoreInaccessible
 
 LOCK_NAME: Final = "store.lock"
+LOOKS: Final = 10
+LOOK_S: Final = 0.01
+"""How often, and how many seconds apart, the lock is tried: `is_held` has it for microseconds, and a gateway that
+starts at that moment is not to be refused."""
 
 
 class DirectoryLock:
@@ -27,7 +32,7 @@ class DirectoryLock:
                 "and that its file system is mounted read-write"
             ) from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take()
         except OSError as error:
             holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
@@ -39,6 +44,35 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
+    def _take(self) -> None:
+        """Raises OSError when somebody has it for longer than `is_held` does."""
+        for left in reversed(range(LOOKS)):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not left:
+                    raise
+                time.sleep(LOOK_S)
+            else:
+                return
+
     def release(self) -> None:
         """Give the lock back; the file stays, as removing it would race with the next holder."""
         os.close(self._descriptor)
+
+
+def is_held(directory: Path) -> bool:
+    """True when a process holds the directory. It changes nothing, and needs no more than to read the lock's file."""
+    try:
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # with others who look
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks has no gateway on it either
+        return False
+    finally:
+        os.close(descriptor)
+    return False

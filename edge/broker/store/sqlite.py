@@ -187,12 +187,12 @@ class SqliteStore(GroupingStore):
 
     def free_bytes(self) -> int | None:
         try:
-            medium = os.statvfs(self._path)
-            pages = self._query("PRAGMA freelist_count")[0][0] if medium.f_bavail else 0
+            medium, size, page = os.statvfs(self._path), os.stat(self._path).st_size, self._limits.page_bytes
+            free, pages = self._query("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
         except (OSError, StoreError) as error:
             logger.warning("free space of the medium is not known: %s", error)
             return None
-        return int(medium.f_bavail * medium.f_frsize + pages * self._limits.page_bytes)
+        return int(max(0, medium.f_bavail * medium.f_frsize + free * page - max(0, pages * page - size)))
 
     def _file_bytes(self) -> int:
         total = 0

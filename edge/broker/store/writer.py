@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from edge.broker.store.checkpointer import Checkpointer
-from edge.broker.store.contract import LedgerEntry, Loss, Summary
+from edge.broker.store.contract import LedgerEntry, Loss, StoreFull, Summary
 from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
@@ -113,12 +113,14 @@ class Writer:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             began = time.perf_counter()
-            job.group.outcome = self._commit(job)
+            job.group.outcome = outcome = self._commit(job)
             self.durations.add(time.perf_counter() - began)
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
             self._checkpointer.committed(self._log_bytes(job))
+            if isinstance(outcome.error, StoreFull):
+                self._checkpointer.no_room(time.perf_counter())
 
     def _log_bytes(self, job: Job) -> int:
         """About how much longer a commit made the write-ahead log."""

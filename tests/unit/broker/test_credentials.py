@@ -51,10 +51,12 @@ class TestFile:
         assert load(tmp_path) == found
 
     def test_only_the_owner_reads_it_and_no_password_is_in_it(self, tmp_path: Path, joe: User) -> None:
-        with CredentialFile.open(tmp_path) as file:
+        data = tmp_path / "data"
+        with CredentialFile.open(data) as file:
             file.put([joe])
-        assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
-        assert b"s3cret" not in (tmp_path / FILE).read_bytes()
+        assert data.stat().st_mode & 0o077 == 0
+        assert (data / FILE).stat().st_mode & 0o077 == 0
+        assert b"s3cret" not in (data / FILE).read_bytes()
 
     def test_another_process_s_change_is_seen(self, tmp_path: Path, joe: User) -> None:
         with CredentialFile.open(tmp_path) as mine, CredentialFile.open(tmp_path) as other:

@@ -170,6 +170,20 @@ def test_a_full_medium_refuses_once_memory_is_full(site: Site, sender: Sender) -
     assert len(bodies(site.consumer("queue/a"))) == sent
 
 
+def test_what_memory_took_is_not_refused_with_what_the_medium_did_not(site: Site, sender: Sender) -> None:
+    site.store.failure = StoreFull("the medium is full")
+    sender.answered.clear()
+    sender.send("other", b"x", flags=1 | RETAIN)
+    sender.send("queue/a", b"taken")
+    assert sender.answered == []
+    refused: list[int] = []
+    sender.refused = lambda tokens, _: refused.extend(tokens)  # type: ignore[method-assign]
+    site.settle_down()
+    site.store.failure = None
+    assert (refused, sender.answered) == ([1], [2])
+    assert bodies(site.consumer("queue/a")) == ["first", "taken"]
+
+
 def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
     site = Site()
     site.send("queue/a", b"1", b"2")

@@ -134,6 +134,19 @@ def test_a_commit_that_failed_keeps_the_order() -> None:
     rig.settled()
 
 
+def test_what_needed_no_commit_is_not_refused_with_one_that_failed() -> None:
+    rig = Rig()
+    rig.publish("q/1", 1)
+    rig.publish("topic/nobody", 2)
+    rig.publish("multi/1", 3)
+    rig.publish("q/1", 4)
+    rig.store.failure = StoreFull("no space left")
+    rig.commit()
+    nobody = Refusal.NO_CONSUMER_CONNECTED
+    assert rig.sender.answers == [(1, Refusal.FULL), (2, None), (3, nobody), (4, Refusal.FULL)]
+    rig.settled()
+
+
 def test_messages_of_one_run_settled_backwards() -> None:
     rig = Rig()
     rig.publish("any/1", 1, 2, 3)

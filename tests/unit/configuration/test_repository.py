@@ -102,10 +102,11 @@ def test_two_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
-    store = Repository(tmp_path)
+    store = Repository(tmp_path / "data")
     store.apply(address("a"))
     assert store.folder.stat().st_mode & 0o077 == 0
     assert store.path.stat().st_mode & 0o077 == 0
+    assert store.folder.parent.stat().st_mode & 0o077 == 0, "a data directory made by this"
 
 
 def test_a_write_that_fails_keeps_the_old_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,19 @@ class TestSecrets:
         }  # fmt: skip
         assert all(result.level is Level.FAIL for result in results)
 
+    def test_applied_resources_and_copies_of_the_store(self, made: Made) -> None:
+        around = machine(made.path.parent / "root", data=made.path.parent)
+        repository = Repository(made.path.parent)
+        repository.apply(parse(GATEWAY, "x"))
+        copy = made.path.with_name(made.path.name + ".schema-4")
+        copy.write_bytes(b"")
+        copy.chmod(0o600)
+        assert bad(home.secrets(around)) == []
+        repository.path.chmod(0o644)
+        copy.chmod(0o644)
+        steps = [result.next_step for result in bad(home.secrets(around))]
+        assert steps == [f"chmod 600 {copy}", f"chmod 600 {repository.path}"]
+
 
 class TestConfiguration:
     def test_nothing_applied(self, tmp_path: Path) -> None:

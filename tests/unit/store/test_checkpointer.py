@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.checkpointer import LONGEST, REST, Checkpointer
+from edge.broker.store.checkpointer import AGAIN_S, LONGEST, REST, Checkpointer
 from edge.broker.store.limits import Limits
 from tests.support.processes import wait_until
 
@@ -207,6 +207,18 @@ def test_without_another_thread_the_writer_does_it_all(site: Site, monkeypatch: 
     site.commit(2_000)
     assert not site.beside.found
     assert site.log_bytes < (1 + REST) * LIMITS.checkpoint_bytes
+
+
+def test_a_full_medium_begins_the_log_anew_before_its_time(site: Site) -> None:
+    site.commit(5)
+    site.checkpointer.no_room(10.0)
+    assert moved(site.path)[0] == moved(site.path)[1] > 0
+    site.commit(2)
+    assert moved(site.path)[1] < 10, "it is begun anew"
+    site.checkpointer.no_room(10.0 + AGAIN_S / 2)
+    assert moved(site.path)[0] == 0, "not for each message that is refused"
+    site.checkpointer.no_room(10.0 + AGAIN_S)
+    assert moved(site.path)[0] == moved(site.path)[1]
 
 
 def test_what_a_former_process_left_counts(site: Site) -> None:

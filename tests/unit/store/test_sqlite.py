@@ -295,6 +295,30 @@ class TestBoundedWork:
         rig.reopen()
         assert (tmp_path / FILE_NAME).stat().st_size < 3_000_000
 
+    def test_free_is_what_neither_the_medium_nor_the_file_lacks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Full:
+            f_bavail, f_frsize = 0, 4096
+
+        rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=1_000_000))
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.append(log, run_of(b"x" * 100_000))
+        rig.commit()
+        monkeypatch.setattr(os, "statvfs", lambda _: Full)
+        assert rig.store.free_bytes() == 0, "the log has what the file is yet to grow by"
+        for i in range(40):
+            rig.store.append(log, run_of(b"x" * 100_000))
+            rig.commit()
+            rig.store.acknowledge(cursor, i, i)
+            rig.settle()
+            if rig.store.free_bytes():
+                break
+        assert (tmp_path / FILE_NAME).stat().st_size > 100_000, "moved into the file, where pages are free"
+        assert rig.store.free_bytes()
+        rig.store.close()
+
     def test_a_large_commit_is_packed_into_segments_of_bounded_size(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(segment_bytes_max=1000))
         log = rig.store.log("a")

@@ -1,0 +1,54 @@
+"""One process a directory; who only looks stands in nobody's way."""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.contract import StoreBusy
+from edge.broker.store.lock import LOCK_NAME, LOOK_S, DirectoryLock, is_held
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    lock = DirectoryLock(directory)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def test_held_or_not(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    assert not (tmp_path / LOCK_NAME).exists(), "nothing is made where nothing is"
+    with held(tmp_path):
+        assert is_held(tmp_path)
+        with pytest.raises(StoreBusy, match="in use by process"):
+            DirectoryLock(tmp_path)
+    assert not is_held(tmp_path)
+
+
+def test_looking_changes_nothing(tmp_path: Path) -> None:
+    with held(tmp_path):
+        pass
+    path = tmp_path / LOCK_NAME
+    path.write_text("4242\n")
+    path.chmod(0o400)
+    assert not is_held(tmp_path)
+    assert path.read_text() == "4242\n"
+
+
+def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
+    with held(tmp_path):
+        pass
+    with (tmp_path / LOCK_NAME).open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not is_held(tmp_path), "another one who looks is no gateway"
+        threading.Timer(2 * LOOK_S, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with held(tmp_path):
+            assert is_held(tmp_path)
