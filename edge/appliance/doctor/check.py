@@ -12,6 +12,7 @@ import msgspec
 
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.effective import effective, notices
+from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import ConfigurationRejected, Resource
 from edge.broker.configuration import BrokerConfiguration
@@ -84,16 +85,17 @@ class Surroundings(msgspec.Struct, kw_only=True):
 Check = Callable[[Surroundings], Iterable[Result]]
 
 
-def surroundings(data: Path | None, *, running: bool, environment: dict[str, str], timeout_s: float) -> Surroundings:
-    """This machine, and the gateway of a data directory with what was applied to it."""
+def surroundings(
+    data: Path | None, *, running: bool, environment: dict[str, str], timeout_s: float, config: Path | None = None
+) -> Surroundings:
+    """This machine, and the gateway of a data directory with what was applied to it, or what is in `config`."""
     found = Surroundings(data=data, running=running, environment=environment, timeout_s=timeout_s)
     if data is None or not data.is_dir():
         return found
     try:
-        applied = Repository(data).load()
-        found.resources = list(applied.resources)
-        found.notices = notices(applied.resources)
-        found.configuration = effective(applied.resources)
+        found.resources = list(Repository(data).load().resources if config is None else read([str(config)]))
+        found.notices = notices(found.resources)
+        found.configuration = effective(found.resources)
     except ConfigurationRejected as rejected:
         found.errors = [str(error) for error in rejected.errors]
     except RepositoryError as error:

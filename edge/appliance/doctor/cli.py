@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="The gateway's data directory (or set WAYPOST_DATA). Without it only the machine is examined.",
 )
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The resources the gateway runs with, where none were applied.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--bundle",
@@ -44,7 +50,9 @@ if TYPE_CHECKING:
     "--timeout", "timeout_s", type=click.FloatRange(0.1, 120), default=5.0, show_default=True,
     help="Seconds for each step towards a peer.",
 )  # fmt: skip
-def doctor(data: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float) -> None:
+def doctor(
+    data: Path | None, config: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float
+) -> None:
     """Say what is wrong with this machine and this gateway, and what to do about it. Exit code 1 when something fails.
 
     It changes nothing (beside a small file written and removed to time the medium), and may run beside the gateway.
@@ -53,7 +61,7 @@ def doctor(data: Path | None, as_json: bool, bundle: Path | None, logs: Sequence
     from edge.broker.store.lock import is_held
 
     running = data is not None and is_held(data)
-    around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s)
+    around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
     results = list(examine(checks(), around))
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(_document(results)), indent=2))

@@ -12,7 +12,7 @@ from edge.appliance.configuration.repository import FOLDER
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
-from edge.appliance.store.room import Bounds
+from edge.appliance.store.room import Bounds, Room
 from edge.appliance.store.shared import size, span, store_path
 from edge.appliance.wear import Outlook, lasting_line, written_line
 from edge.broker.store.contract import StoreError
@@ -99,7 +99,8 @@ def configuration(around: Surroundings) -> Iterator[Result]:
         return
     listening = [listener for listener in LISTENERS if getattr(around.configuration, listener) is not None]
     if not around.resources:
-        yield warn(name, "nothing is applied", "waypost apply -f FILE; for trying out: waypost edge run --dev")
+        step = "waypost apply -f FILE; give --config FILE here where edge run has it; for trying out: edge run --dev"
+        yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
     else:
@@ -140,6 +141,7 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield warn("backlog", f"{seen}; full in {span(full * 3600)}", step)
     else:
         yield ok("backlog", seen)
+    yield from _room(figures.room)
     if figures.wear is not None:
         yield _worn(figures.wear)
     given_up = sum(entry.messages for entry in figures.ledger)
@@ -148,6 +150,17 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield warn(
             "losses", f"the ledger has {given_up:,} messages: {reasons}", "sqlite3 store.sqlite 'SELECT * FROM losses'"
         )
+
+
+def _room(room: Room) -> Iterator[Result]:
+    """Are messages refused, or given up, for want of it?"""
+    name, step = "room", "see which backlog is not taken (waypost store info); "
+    if not room.usable_bytes:
+        seen = "none for messages: the card is at its floor (limits.freeFloorBytes), or the space has used up its quota"
+        yield fail(name, f"{seen}; more are refused, or old ones given up", step + "free space on the card")
+    if room.used_up:
+        seen = f"{', '.join(room.used_up)}: the quota is used up, more messages are refused"
+        yield warn(name, seen, step + "or raise spec.quota.bytes")
 
 
 def _worn(wear: Outlook) -> Result:

@@ -39,7 +39,7 @@ _PATTERNS: Final = (
     # name: value, name=value, "name": "value"
     (
         re.compile(
-            r"""(?P<name>(?:password|passwd|passphrase|secret|token|api[_-]?key|private[_-]?key|authorization|"""
+            r"""(?P<name>(?:password|passwd|passphrase|passcode|secret|token|cookie|assertion|api[_-]?key|private[_-]?key|authorization|"""
             r"""sharedaccesskey|\bsig)["']?\s{0,9}[:=]\s{0,9})(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&}\])]+)""",
             re.IGNORECASE,
         ),

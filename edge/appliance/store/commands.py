@@ -10,6 +10,7 @@ import msgspec
 
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.store.shared import (
+    confirm,
     data_option,
     explained,
     json_option,
@@ -100,7 +101,7 @@ def purge(
         for name, count in wanted.groups.items():
             click.echo(f"  {count:,} for {name}")
     if wanted.messages and not yes:
-        click.confirm("Give them up?", abort=True)
+        confirm("Give them up?")
     with explained(), progress("purging", quiet=as_json) as told:
         done = purge_store(data, chosen, lambda gone: told(gone, wanted.bytes)) if wanted.messages else wanted
     if as_json:
@@ -213,7 +214,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
         click.echo(f"epoch {before}: messages in the store keep it, new ones get another")
         click.echo("whoever reads them by (epoch, address, sequence) takes what comes next for new, rightly or not")
     if not yes:
-        click.confirm("Begin a new epoch?", abort=True)
+        confirm("Begin a new epoch?")
     with explained(), offline(data) as opened:
         opened.store.begin_epoch()
         after = opened.store.epochs.current

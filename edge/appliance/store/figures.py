@@ -119,8 +119,8 @@ def figures_of(
     `bounds`: the gateway's, None: unknown. Raises StoreError.
     """
     now = time.time() if now is None else now
-    free = shutil.disk_usage(path.parent).free if free_bytes is None else free_bytes
     with Inspection.open(path) as inspection, inspection.snapshot():
+        free = shutil.disk_usage(path.parent).free if free_bytes is None else free_bytes
         facts = inspection.logs()
         logs = [_log(inspection, log, now, monotonic()) for log in facts]
         pages, free_pages, page = (inspection.number(name) for name in ("page_count", "freelist_count", "page_size"))

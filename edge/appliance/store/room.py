@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from edge.broker.addresses import AddressTable
-from edge.broker.configuration import AddressPolicy, BrokerConfiguration
+from edge.broker.configuration import AddressPolicy, BrokerConfiguration, WhenFull
 
 NOTHING_KEPT: Final = AddressPolicy()
+USED_UP: Final = 0.99
+"""Of a quota: the next messages do not fit, or soon will not."""
 
 
 class AddressFull(msgspec.Struct):
@@ -44,6 +46,8 @@ class Room(msgspec.Struct):
     """Until nothing more may be stored at the pace the backlog has grown since its oldest message."""
     first_full: AddressFull | None = None
     """The quota `hours_of_autonomy` ends at; None where it is the medium, the floor or the space."""
+    used_up: list[str] = []
+    """Addresses that keep (nearly) all their quota allows and refuse more: patterns of their resources."""
 
 
 class Kept(NamedTuple):
@@ -89,6 +93,12 @@ class Bounds:
     def policy(self, pattern: str) -> AddressPolicy:
         return self._policies.get(pattern, NOTHING_KEPT)
 
+    def refuses(self, pattern: str, size: int) -> bool:
+        """True when an address that keeps `size` bytes has no room within its own quota, and gives up nothing."""
+        policy = self.policy(pattern)
+        quota = policy.quota_bytes
+        return quota is not None and policy.when_full is WhenFull.REJECT and size >= quota * USED_UP
+
     def usable(self, free: int, kept: Mapping[str, int]) -> int:
         """Of `free` bytes what messages may take while these patterns keep so much."""
         usable = free - self.floor_bytes
@@ -123,7 +133,8 @@ def room_of(logs: Sequence[Kept], free: int, reusable: int, bounds: Bounds, *, k
         autonomy = first[0]
         full = AddressFull(first[1], bounds.policy(first[1]).when_full.value, first[0])
     rate = sum(arriving.values()) if known else None
-    return Room(free, reusable, usable, rate, autonomy, hours_until(usable, staying, left), full)
+    used_up = [pattern for pattern, size in kept.items() if bounds.refuses(pattern, size)]
+    return Room(free, reusable, usable, rate, autonomy, hours_until(usable, staying, left), full, sorted(used_up))
 
 
 def hours_until(room: float, rates: Mapping[str, float], left: Mapping[str, float]) -> float | None:

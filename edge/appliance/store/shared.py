@@ -90,6 +90,12 @@ def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, all_: bar.update(task, completed=done, total=max(done, all_))
 
 
+def confirm(question: str) -> None:
+    """Go on with a yes. Raises CommandError."""
+    if not click.confirm(question):
+        raise CommandError("nothing is changed", hint="--yes asks nothing")
+
+
 def console() -> Console:
     """Where tables go: coloured on a terminal only, 80 columns where nobody says how many."""
     from rich.console import Console

@@ -146,6 +146,11 @@ def test_a_target_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         write_bundle(tmp_path / "none" / "b.tar.gz", Surroundings(), [])
 
 
+@pytest.mark.parametrize("line", ["Cookie: session=k3pt", "passcode=k3pt", "assertion: 'k3pt'"])
+def test_names_of_secrets_in_a_log(line: str) -> None:
+    assert "k3pt" not in Redactor().text(line)
+
+
 def test_short_and_common_words_stay() -> None:
     redactor = Redactor({"on", "x"})
     assert redactor.text("on the next example") == "on the next example"

@@ -10,7 +10,9 @@ from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor import home
 from edge.appliance.doctor.check import Level, surroundings
-from edge.broker.configuration import BrokerConfiguration
+from edge.broker.addresses import AddressRule, AddressType
+from edge.broker.configuration import AddressConfiguration, AddressPolicy, BrokerConfiguration
+from edge.broker.limits import Limits
 from tests.support.stores import Made, change, make
 from tests.unit.doctor.around import bad, found, levels, machine
 
@@ -87,6 +89,16 @@ class TestConfiguration:
         assert bad(home.configuration(around)) == []
         assert around.configuration.gateway == "north"
 
+    def test_given_and_not_applied(self, tmp_path: Path) -> None:
+        (tmp_path / "gateway.yaml").write_text(GATEWAY)
+        config = tmp_path / "gateway.yaml"
+        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1, config=config)
+        assert bad(home.configuration(around)) == []
+        assert around.configuration.gateway == "north"
+        config.write_text("kind: Nothing")
+        around = surroundings(tmp_path, running=False, environment={}, timeout_s=1, config=config)
+        assert [result.level for result in bad(home.configuration(around))][:1] == [Level.FAIL]
+
     def test_damaged(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path)
         repository.apply(parse(GATEWAY, "x"))
@@ -139,6 +151,18 @@ class TestStore:
         assert result.level is Level.OK
         assert "30.0 GB to the device; 20 B of it by the gateway, 2.0 bytes a byte of messages" in result.seen
         assert "spec.storage.enduranceTerabytes" in result.seen
+
+    def test_no_room_is_told_before_devices_tell(self, made: Made) -> None:
+        def told(configuration: BrokerConfiguration) -> list[tuple[str, str]]:
+            around = machine(made.path.parent / "root", data=made.path.parent, configuration=configuration)
+            return levels(result for result in bad(home.store(around)) if result.name == "room")
+
+        assert told(BrokerConfiguration()) == []
+        assert told(BrokerConfiguration(limits=Limits(free_floor_bytes=1 << 62))) == [("room", "fail")]
+        kept = home.figures_of(made.path).logs[0]
+        pattern = kept.name.partition(" ")[2]
+        full = AddressConfiguration(AddressRule(pattern, AddressType.QUEUE), AddressPolicy(quota_bytes=kept.bytes))
+        assert told(BrokerConfiguration(addresses=(full,))) == [("room", "warn")]
 
     @pytest.mark.parametrize(("hours", "level"), [(1.0, "fail"), (40.0, "warn"), (1000.0, "ok")])
     def test_soon_full(self, made: Made, monkeypatch: pytest.MonkeyPatch, hours: float, level: str) -> None:

@@ -103,6 +103,15 @@ class TestPurge:
         assert "145 for queue" in capsys.readouterr().out
         assert made.path.read_bytes() == before
 
+    def test_no_is_an_answer(
+        self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        before = made.path.read_bytes()
+        monkeypatch.setattr("click.confirm", lambda *_args, **_options: False)
+        assert command("purge", made.path.parent, "--all") == Exit.FAILED
+        assert "nothing is changed" in capsys.readouterr().err
+        assert made.path.read_bytes() == before
+
     @pytest.mark.parametrize("options", [[], ["--json", "--all"], ["--since", "never"]])
     def test_wrong_usage(self, made: Made, options: list[str]) -> None:
         assert command("purge", made.path.parent, *options) == Exit.USAGE

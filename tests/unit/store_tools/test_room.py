@@ -72,6 +72,15 @@ class TestRoom:
         assert found.first_full == AddressFull("queue/#", when_full.value, 3.0)
         assert found.hours_to_full == pytest.approx((1_000 - 60) / 20.0), "60 bytes more, and it holds its quota"
 
+    @pytest.mark.parametrize(("quota", "when_full", "used_up"), [
+        (200, WhenFull.REJECT, ["queue/#"]),
+        (300, WhenFull.REJECT, []),
+        (200, WhenFull.DROP_OLDEST, []),
+    ])  # fmt: skip
+    def test_who_refuses(self, quota: int, when_full: WhenFull, used_up: list[str]) -> None:
+        bounds = Bounds(table=TABLE, policies={"queue/#": AddressPolicy(quota_bytes=quota, when_full=when_full)})
+        assert room_of(LOGS, 1_000, 0, bounds, known=True).used_up == used_up
+
     def test_quotas_may_keep_it_from_ever_being_full(self) -> None:
         policies = {"queue/#": AddressPolicy(quota_bytes=300), "plant/#": AddressPolicy(quota_bytes=450)}
         found = room_of(LOGS, 1_000, 0, Bounds(table=TABLE, policies=policies), known=True)
