@@ -38,7 +38,7 @@ from edge.broker.subscriptions import (
 )
 from edge.broker.subscriptions.burying import ATTEMPTS
 from edge.broker.subscriptions.pattern import Joinable, PatternSubscription
-from edge.broker.topics import FilterTree, is_filter, matches, overlaps
+from edge.broker.topics import FilterTree, is_filter, matches
 from edge.broker.watchers import CreditWatchers
 
 logger = logging.getLogger(__name__)
@@ -140,10 +140,11 @@ class Registry:
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """Make the durable subscription, or find it; messages are kept for it from now on."""
         found = self._durable.get(declaration.name)
+        kept: list[int] = []
         if found is not None:
             if found.declaration == declaration:
                 return found
-            consumers = found.consumers
+            consumers, kept = found.consumers, [part.log for part in found.parts]
             if found.declaration.pattern != declaration.pattern:
                 raise AddressError(
                     Refusal.ADDRESS_INVALID,
@@ -154,7 +155,7 @@ class Registry:
             consumers = []
         if declaration.all_qos and found is None:
             self._note_bases(declaration.pattern)
-        subscription = self._open(declaration)
+        subscription = self._open(declaration, kept)
         self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
         for consumer in consumers:
             subscription.join(consumer)
@@ -225,15 +226,6 @@ class Registry:
         """Every cursor that is served."""
         parts = (part for subscription in self._durable.values() for part in subscription.parts)
         return [*self._queues.values(), *parts]
-
-    def heard(self, prefix: str) -> bool:
-        """Somebody live has a filter for names below `prefix`, which is reserved."""
-        below = prefix + "#"
-        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._live_tree)
-
-    def reroute(self) -> None:
-        """Subscriptions have changed in how they belong together."""
-        self._routes.clear()
 
     # --- inside: routes ---------------------------------------------------------------------------------------
 
@@ -395,10 +387,10 @@ class Registry:
         self._routes.clear()
         self._credit.changed(subscription.pattern)
 
-    def _open(self, declaration: Declaration) -> DurableSubscription:
-        """Make the subscription with its cursors and enter it into the routes."""
+    def _open(self, declaration: Declaration, kept: Sequence[int] = ()) -> DurableSubscription:
+        """Make the subscription with its cursors and enter it into the routes; `kept` as `_open_parts` takes it."""
         subscription = DurableSubscription(declaration)
-        self._open_parts(subscription)
+        self._open_parts(subscription, kept)
         self._durable[declaration.name] = subscription
         self._durable_tree.add(declaration.pattern, subscription)
         self._routes.clear()
@@ -412,13 +404,14 @@ class Registry:
                 self.bases[address] = following
                 self._store.put("base", address, following.to_bytes(8, "big"))
 
-    def _open_parts(self, subscription: DurableSubscription) -> None:
-        """Open a cursor in every topic log the filter reaches and that has none of it yet."""
+    def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
+        """Open a cursor in every topic log the filter reaches and that has none of it yet, and in the logs of `kept`:
+        what came under rules that are no more is delivered from where it is."""
         declaration = subscription.declaration
         known = {part.log for part in subscription.parts}
         consumers = subscription.consumers
-        for rule in self.table.topic_rules(declaration.pattern):
-            log = self._topic_log(rule)
+        reached = map(self._topic_log, self.table.topic_rules(declaration.pattern))
+        for log in dict.fromkeys((*kept, *reached)):
             if log in known:
                 continue
             policy = self._policy_of(declaration, log)
@@ -429,6 +422,8 @@ class Registry:
             for consumer in consumers:
                 part.join(consumer)
             subscription.parts.append(part)
+            if consumers:
+                part.pump()
 
     def _policy_of(self, declaration: Declaration, log: int) -> AddressPolicy:
         """The policy of the subscription itself, where it is configured, or of the addresses in a log."""
@@ -491,5 +486,9 @@ class Registry:
             log = self._store.log(f"queue {address}")
             policy = self.policy(address)
             self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0, policy, QueueSubscription)
+        logs: dict[str, list[int]] = {}
+        for record in self._store.cursors():
+            logs.setdefault(record.name, []).append(record.log)
         for _, value in self._store.items("subscription"):
-            self._open(msgspec.msgpack.decode(value, type=Declaration))
+            declaration = msgspec.msgpack.decode(value, type=Declaration)
+            self._open(declaration, logs.get(declaration.name, ()))

@@ -15,7 +15,7 @@ from bridge.message import CLOCK_GOOD, Run, Stored
 from edge.broker.addresses import AddressTable, AddressType
 from edge.broker.clock import Clock
 from edge.broker.configuration import AddressPolicy
-from edge.broker.contract import AddressError, Figures, Origin, Refusal, SubscribeOptions
+from edge.broker.contract import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
 from edge.broker.deadletters import DeadLetters
 from edge.broker.expiry import ttl_ns
 from edge.broker.limits import SENDER_CREDIT
@@ -29,7 +29,9 @@ from edge.broker.subscriptions import (
     LogSubscription,
     WaitingPool,
 )
+from edge.broker.subscriptions.pattern import Joinable
 from edge.broker.subscriptions.sweep import Sweeper
+from edge.broker.topics import overlaps
 from edge.broker.turns import Turns
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
@@ -76,6 +78,8 @@ class Router(Registry):
         self._clock_good = clock_good
         self.witness: Witness | None = None
         """Who has something to write in each commit, and waits for it."""
+        self.followers: dict[Callable[[], None], None] = {}
+        """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
         self.loss_listeners: list[Callable[[], None]] = []
         """Called when entries of the loss ledger were committed."""
         self._pressure = self.pool.pressure
@@ -238,6 +242,28 @@ class Router(Registry):
                 self._turns.release(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
+
+    def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
+        super().reconfigure(table, policies)
+        for follow in list(self.followers):
+            follow()
+
+    def join_remainder(self, consumer: Consumer, name: str) -> Joinable | None:
+        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
+        not be any more; None when there is no such subscription."""
+        found = self._durable.get(name)
+        if found is not None:
+            found.join(consumer)
+        return found
+
+    def heard(self, prefix: str) -> bool:
+        """Somebody live has a filter for names below `prefix`, which is reserved."""
+        below = prefix + "#"
+        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._live_tree)
+
+    def reroute(self) -> None:
+        """Subscriptions have changed in how they belong together."""
+        self._routes.clear()
 
     def forget_origin(self, origin: Origin) -> None:
         """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet

@@ -122,6 +122,9 @@ class AmqpSession:
         """Links that made a dynamic node, and its address: what the user made is the user's."""
         self._allowed: dict[Link, Callable[[Grant], bool]] = {}
         """Whether a link would be allowed by a grant, to be asked again when that changes."""
+        self._kinds: dict[Link, tuple[str, AddressType]] = {}
+        """The configured address a link was attached to, and what it was then."""
+        router.followers[self._readdress] = None
 
     # --- Owner ------------------------------------------------------------------------------------------------
 
@@ -267,6 +270,8 @@ class AmqpSession:
             self._made[link] = target.address
             if TEMPORARY_QUEUE in target.capabilities:
                 self._router.make_temporary_queue(target.address)
+        elif address is not None and relay is None:
+            self._kinds[link] = address, self._router.address_type(address)
         self._engine.accept(link, target=target)
         incoming.top_up()
 
@@ -323,6 +328,16 @@ class AmqpSession:
                 self._engine.detach(link, condition=denied)
                 self._detached(link, closed=False)
 
+    def _readdress(self) -> None:
+        """Addresses may have another type than before: who is attached to what is no more hears so."""
+        for link, (address, kind) in list(self._kinds.items()):
+            now = self._router.address_type(address)
+            if now is not kind:
+                text = f"{address!r} was a {kind.value}, and is a {now.value} now"
+                self._engine.detach(link, condition=Condition("amqp:resource-deleted", text))
+                self._detached(link, closed=False)
+                self._driver.flush_soon()
+
     def _attach_commands(self, devices: DeviceLinks, link: Link) -> None:
         """The peer is a device that receives its commands."""
         outgoing = devices.receiver(self._engine, link, self._driver, self.name, self._clock_ns)
@@ -359,6 +374,8 @@ class AmqpSession:
         outgoing.subscription = self._router.subscribe(outgoing, wanted.address, wanted.options)
         link.context = outgoing
         self._outgoing.add(outgoing)
+        if not (own or wanted.service):
+            self._kinds[link] = wanted.address, self._router.address_type(wanted.address)
         self._engine.accept(link, source=wanted.source)
         if wanted.service and link.target.address is not None:
             self._replies[link.target.address] = wanted.address
@@ -390,6 +407,7 @@ class AmqpSession:
     def _detached(self, link: Link, *, closed: bool) -> None:
         owner, link.context = link.context, None
         self._allowed.pop(link, None)
+        self._kinds.pop(link, None)
         self._unmake(link)
         if isinstance(owner, IncomingLink | ServiceLink):
             self._incoming.discard(owner)
@@ -415,6 +433,8 @@ class AmqpSession:
         self._incoming.clear()
         self._outgoing.clear()
         self._allowed.clear()
+        self._kinds.clear()
+        self._router.followers.pop(self._readdress, None)
         for link in list(self._made):
             self._unmake(link)
         will, self._will = self._will, None

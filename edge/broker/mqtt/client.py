@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.addresses import AddressType
 from edge.broker.contract import Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
@@ -62,12 +63,14 @@ class Token(NamedTuple):
 class Subscriber:
     """One subscription of a client: the router's consumer for it."""
 
-    __slots__ = ("client", "competes", "durable", "identifiers", "kept", "live", "name", "overlaps", "request")
+    __slots__ = ("client", "competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request")
 
     def __init__(self, client: Client, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
         """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
         self.name = client.client_id
         self.kept = kept
+        self.kind = AddressType.TOPIC
+        """What it was joined to."""
         self.competes = False
         """Others take what this one leaves: a queue, or a shared subscription."""
         self.overlaps = False

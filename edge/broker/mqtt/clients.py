@@ -8,6 +8,7 @@ packets; `edge.broker.mqtt.session` does that for one connection at a time.
 from __future__ import annotations
 
 import array
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -27,6 +28,8 @@ from edge.broker.router import AddressError, Router, SubscribeOptions
 from edge.broker.routes import Taker
 from edge.broker.store.contract import CursorRecord, Store
 from edge.broker.subscriptions import TransientSubscription
+
+log = logging.getLogger(__name__)
 
 NEVER_EXPIRES = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (MQTT 5 section 3.1.2.11.2)."""
@@ -80,6 +83,7 @@ class Clients:
         self._restore_all()
         router.merge_live = self._merge_live
         router.witness = self
+        router.followers[self._readdress] = None
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -126,8 +130,8 @@ class Clients:
         client.expiry_s = expiry_s
         client.user = user
         self._save(client)
-        for subscriber in client.subscribers.values():
-            self._join(subscriber)
+        for subscriber in list(client.subscribers.values()):
+            self._join_again(subscriber)
         return client, present
 
     def detach(self, client: Client, now: float) -> None:
@@ -145,7 +149,7 @@ class Clients:
             if subscriber.durable is not None:
                 subscriber.durable.leave(subscriber, keep=True)
             if subscriber.live is not None:
-                self._router.unsubscribe(subscriber, subscriber.live, forget=False)
+                self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
     def subscribe(self, client: Client, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
@@ -266,7 +270,8 @@ class Clients:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
         client, request = subscriber.client, subscriber.request
         share, pattern = _split_share(request.filter)
-        is_topic = self._router.address_type(pattern) is AddressType.TOPIC
+        subscriber.kind = self._router.address_type(pattern)
+        is_topic = subscriber.kind is AddressType.TOPIC
         subscriber.competes = share is not None or not is_topic
         subscriber.durable = subscriber.live = None
         if share is not None and is_topic:
@@ -276,11 +281,46 @@ class Clients:
         if not subscriber.kept:
             subscriber.live = self._router.subscribe(subscriber, pattern, options)
             return
-        options = msgspec.structs.replace(options, durable_name=f"mqtt/{client.client_id}/{pattern}")
+        name = _durable_name(client, share, pattern)
+        options = msgspec.structs.replace(options, durable_name=name)
         subscriber.durable = self._router.subscribe(subscriber, pattern, options)
-        if is_topic:
+        if not is_topic:
+            older = self._router.join_remainder(subscriber, name)
+            if older is not None:  # what it has comes first
+                subscriber.durable, subscriber.live = older, subscriber.durable
+        else:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
             subscriber.live = self._router.subscribe(subscriber, pattern, live)
+
+    def _join_again(self, subscriber: Subscriber) -> None:
+        """As `_join`; a subscription that cannot be any more (there are as many consumers as may be) ends."""
+        try:
+            self._join(subscriber)
+        except AddressError as error:
+            client, pattern = subscriber.client, subscriber.request.filter
+            log.warning("%s: subscription to %s ends: %s", client.client_id, pattern, error)
+            del client.subscribers[pattern]
+            client.subscriptions_changed(pattern)
+            self._leave_group(subscriber)
+            self._save(client)
+
+    def _readdress(self) -> None:
+        """Addresses may have another type than before: subscriptions to them are what their type says from now on."""
+        for client in list(self._clients.values()):
+            if client.attachment is None:
+                continue  # they are joined when it comes back
+            changed = False
+            for subscriber in list(client.subscribers.values()):
+                kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
+                if kind is not subscriber.kind:
+                    changed = True
+                    for joined in (subscriber.durable, subscriber.live):
+                        if joined is not None:
+                            self._router.unsubscribe(subscriber, joined, forget=False, keep=True)
+                    self._join_again(subscriber)
+                    client.subscriptions_changed(subscriber.request.filter)
+            if changed:
+                client.pump()
 
     def _join_group(self, subscriber: Subscriber, share: str, pattern: str) -> None:
         """A shared subscription is one for all its members, whether their sessions are kept or not: what one leaves
@@ -321,9 +361,7 @@ class Clients:
                 self._router.unsubscribe(subscriber, joined, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
-            share, pattern = _split_share(subscriber.request.filter)
-            client_id = subscriber.client.client_id
-            self._router.forget(_group_name(share, pattern) if share else f"mqtt/{client_id}/{pattern}")
+            self._router.forget(_durable_name(subscriber.client, *_split_share(subscriber.request.filter)))
 
     def _end(self, client: Client) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
@@ -414,6 +452,11 @@ def _split_share(pattern: str) -> tuple[str | None, str]:
 
 def _group_name(share: str, pattern: str) -> str:
     return f"{GROUP_PREFIX}{share}/{pattern}"
+
+
+def _durable_name(client: Client, share: str | None, pattern: str) -> str:
+    """Of the durable subscription a kept session has with a filter."""
+    return _group_name(share, pattern) if share is not None else f"mqtt/{client.client_id}/{pattern}"
 
 
 def _pending(client: Client, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
