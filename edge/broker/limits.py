@@ -68,6 +68,10 @@ READ_BYTES_MAX: Final = 512 * KIB
 TICK_S: Final = 0.25
 """Period of housekeeping: idle cursors advance, session expiry, delayed wills, status figures."""
 
+WILLS_AFTER_START_S: Final = 10.0
+"""How long after a start the wills of clients that were connected before wait: as long as their devices take to notice
+that the connection is gone, and come back. One that does is not gone, and its new connection has a new will."""
+
 EVICT_AHEAD_SHARE: Final = 64
 """An address that gives up old messages gives up this part of its quota more than it has to: a commit that evicts reads
 and names what goes, so it should not be every commit."""

@@ -14,6 +14,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from edge.broker.mqtt.handshake import WillMessage
+from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -216,3 +218,25 @@ def test_shutdown_is_announced(tmp_path: Path) -> None:
         assert client.disconnected.get(timeout=WAIT_S) == 0x8B
         client.client.loop_stop()
         client.client._reset_sockets()  # Paho leaves its wake-up pair open after a refusal
+
+
+def test_a_will_outlives_the_gateway(tmp_path: Path) -> None:
+    """Its clients were connected when it was killed: who comes back is not gone, of the others the will comes."""
+    with edge(tmp_path, "gw") as gateway:
+        clients = []
+        for name, version in (("lost", 5), ("older", 4), ("back", 5)):
+            will = WillMessage(f"topic/state/{name}", b"gone", 1, retain=True)
+            clients.append(Raw(gateway, version).connect(name, will=will))
+        with Client(gateway, "publisher") as publisher:  # acknowledged by a commit behind theirs
+            publisher.publish("topic/state/publisher", b"x", 1, retain=True)
+        gateway.kill()
+        for client in clients:
+            client.close()
+        gateway.start()
+        with Raw(gateway, 5).connect("back"), Client(gateway, "watcher") as watcher:
+            watcher.subscribe(("topic/state/+", 1))
+            assert watcher.received.get(timeout=WAIT_S).payload == b"x"
+            found = [watcher.received.get(timeout=WAIT_S).topic for _ in range(2)]
+            assert sorted(found) == ["topic/state/lost", "topic/state/older"]
+            with pytest.raises(queue.Empty):
+                watcher.received.get(timeout=0.5)

@@ -22,7 +22,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
-from edge.broker.mqtt.wills import publish_will
+from edge.broker.mqtt.wills import Wills
 from edge.broker.registry import QUEUE_CURSOR
 from edge.broker.router import AddressError, Router, SubscribeOptions
 from edge.broker.routes import Taker
@@ -67,6 +67,7 @@ class Clients:
         self.legacy_dollar_topics = legacy_dollar_topics
         self.figures = BrokerFigures(router, self._figures, store.info)
         self.lifetime = Lifetime(router.clock)
+        self.wills = Wills(router, store)
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
         self._router = router
@@ -210,6 +211,7 @@ class Clients:
         """Publish delayed wills that are due, end sessions that expired."""
         self.now = now
         self.figures.tick(now)
+        self.wills.tick(now)
         for client in list(self._clients.values()):
             if client.attachment is None and client.expires_at is None and client.expiry_s != NEVER_EXPIRES:
                 client.expires_at = now + client.expiry_s  # restored: its time away counts from our start
@@ -223,10 +225,11 @@ class Clients:
         return ClientFigures(self.connected, len(self), sum(len(each.subscribers) for each in clients), self.lifetime)
 
     def _publish_will(self, client: Client) -> None:
-        """Publish the delayed Will Message, if there is one."""
+        """Publish the Will Message that waits, if there is one."""
         if client.will_due is not None:
             will, client.will_due = client.will_due[1], None
-            publish_will(self._router, client.client_id, will)
+            self.wills.publish(client.client_id, will)
+        self.wills.end(client.client_id)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -463,8 +466,7 @@ def _pending(client: Client, cursors: dict[str, list[CursorRecord]]) -> Callable
     """Whether one of the client's subscriptions has not settled (log, position)."""
     names = {QUEUE_CURSOR}  # a queue's log is its own
     for subscribed in client.subscribers:
-        share, pattern = _split_share(subscribed)
-        names.add(_group_name(share, pattern) if share else f"mqtt/{client.client_id}/{pattern}")
+        names.add(_durable_name(client, *_split_share(subscribed)))
     records = [record for name in names for record in cursors.get(name, ())]
 
     def pending(log: int, position: int) -> bool:

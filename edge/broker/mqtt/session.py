@@ -41,7 +41,6 @@ from edge.broker.mqtt.events import (
 from edge.broker.mqtt.figures import PREFIX
 from edge.broker.mqtt.opening import agree
 from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wills import publish_will
 from edge.broker.policy import Ended, Grant
 from edge.broker.proof import Proven
 from edge.broker.router import AddressError, Router
@@ -312,6 +311,7 @@ class MqttSession:
             self._devices = self._service.connection(self, self._client, principal)
             will = self._devices.will(connect.will, self._grant)
             self._connect = msgspec.structs.replace(connect, will=will)
+        self._clients.wills.keep(self.name, self._connect.will, agreed.session_expiry_s)
         self._drop_subscriptions()
         events = self.connection.accept(
             self._client.state,
@@ -473,13 +473,14 @@ class MqttSession:
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None
         self._clients.detach(client, now)
+        wills = self._clients.wills
         if will is None:
-            return
-        if will.delay_s and client.durable:
+            wills.drop(client.client_id)
+        elif will.delay_s and client.durable:
             delay = will.delay_s if client.expiry_s == NEVER_EXPIRES else min(will.delay_s, client.expiry_s)
             client.will_due = (now + delay, will)
         else:
-            publish_will(self._router, client.client_id, will)
+            wills.publish(client.client_id, will)
 
 
 def _qos(tokens: Sequence[int]) -> int:

@@ -1,13 +1,25 @@
-"""Publishing Will Messages (MQTT 5 section 3.1.2.5); when that is due, sessions decide."""
+"""Will Messages (MQTT 5 section 3.1.2.5): published for clients that are gone, and on disk until then, as they are part
+of what a session is (section 4.1). When one is due, sessions decide; after a restart of the gateway, `Wills` does.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from typing import Final
+
+import msgspec
 
 from bridge.message import Run
 from edge.broker.contract import Refusal
+from edge.broker.limits import WILLS_AFTER_START_S
 from edge.broker.mqtt.events import Will
 from edge.broker.router import Router
+from edge.broker.store.contract import Store
+
+log = logging.getLogger(__name__)
+
+_KIND: Final = "will"
 
 
 class WillOrigin:
@@ -23,8 +35,58 @@ class WillOrigin:
         """Nobody to tell."""
 
 
-def publish_will(router: Router, client_id: str, will: Will) -> None:
-    """Publish a Will Message on behalf of a client that is gone."""
-    run = will.run
-    copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-    router.publish(WillOrigin(client_id), copy, ())
+class Wills:
+    """The wills there are, by client id, and those of clients that were there when the gateway went down."""
+
+    def __init__(self, router: Router, store: Store) -> None:
+        self._router = router
+        self._store = store
+        self._started_at: float | None = None
+        self._left: dict[str, Will] = {}
+        """Of clients that have not come back since the start."""
+        for client_id, value in store.items(_KIND):
+            try:
+                self._left[client_id] = msgspec.msgpack.decode(value, type=Will)
+            except msgspec.MsgspecError as error:
+                log.warning("%s: its will cannot be read: %s", client_id, error)
+        self._kept = set(self._left)
+
+    def keep(self, client_id: str, will: Will | None, expiry_s: int) -> None:
+        """The client has connected, with this will or none; its session outlives the connection by `expiry_s`."""
+        self._left.pop(client_id, None)
+        if will is None:
+            self.drop(client_id)
+            return
+        self._kept.add(client_id)
+        kept = msgspec.structs.replace(will, delay_s=min(will.delay_s, expiry_s))
+        self._store.put(_KIND, client_id, msgspec.msgpack.encode(kept))
+
+    def drop(self, client_id: str) -> None:
+        """The client has said good-bye: its will is not wanted any more [MQTT-3.1.2-10]."""
+        if client_id in self._kept:
+            self._kept.discard(client_id)
+            self._store.delete(_KIND, client_id)
+
+    def publish(self, client_id: str, will: Will) -> None:
+        """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
+        run = will.run
+        copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
+        self._router.publish(WillOrigin(client_id), copy, ())
+        self.drop(client_id)
+
+    def end(self, client_id: str) -> None:
+        """The session has ended: a will from before the start waits no longer."""
+        will = self._left.pop(client_id, None)
+        if will is not None:
+            self.publish(client_id, will)
+
+    def tick(self, now: float) -> None:
+        """Publish those of clients that had the time to come back after the start, and did not."""
+        if not self._left:
+            return
+        if self._started_at is None:
+            self._started_at = now
+        waited_s = now - self._started_at
+        if waited_s >= WILLS_AFTER_START_S:
+            for client_id in [client_id for client_id, will in self._left.items() if waited_s >= will.delay_s]:
+                self.end(client_id)

@@ -1,0 +1,109 @@
+"""Will Messages that outlive the gateway's process: kept with CONNECT, and published after a start, or dropped."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from bridge.message import RETAIN, Run
+from edge.broker.addresses import AddressTable
+from edge.broker.contract import Origin
+from edge.broker.limits import WILLS_AFTER_START_S
+from edge.broker.mqtt.events import Will
+from edge.broker.mqtt.wills import Wills
+from edge.broker.router import Router
+from edge.broker.store.memory import MemoryStore
+
+START_S = 1_000.0
+
+
+class Published(Router):
+    """A router that notes what it is given."""
+
+    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        self.runs.append((origin.name, run.address, run.bodies[0], run.flags & RETAIN))
+        super().publish(origin, run, tokens)
+
+    runs: list[tuple[str, str, bytes, int]]
+
+
+class Site:
+    """The wills of a gateway that can be killed."""
+
+    def __init__(self) -> None:
+        self._posted: deque[Callable[[], None]] = deque()
+        self._store = MemoryStore(post=self._posted.append)
+        self.restart()
+
+    def restart(self) -> None:
+        """What was committed is there; the clock goes on from the first tick."""
+        self.router = Published(self._store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.router.runs = []
+        self.wills = Wills(self.router, self._store)
+        self.wills.tick(START_S)
+
+    def commit(self) -> None:
+        self.router.flush()
+        while self._posted:
+            self._posted.popleft()()
+
+    def at(self, seconds: float) -> list[bytes]:
+        """What has been published by so many seconds after the start."""
+        self.wills.tick(START_S + seconds)
+        return [body for _, _, body, _ in self.router.runs]
+
+
+def will(body: bytes, delay_s: int = 0) -> Will:
+    return Will(Run("state", "", 1 | RETAIN, b"", [body]), delay_s)
+
+
+def test_of_a_client_that_does_not_come_back() -> None:
+    site = Site()
+    site.wills.keep("c", will(b"gone"), expiry_s=0)
+    site.commit()
+    site.restart()
+    assert site.at(WILLS_AFTER_START_S - 1) == []
+    site.at(WILLS_AFTER_START_S)
+    assert site.router.runs == [("c", "state", b"gone", RETAIN)]
+    site.commit()
+    site.restart()
+    assert site.at(1_000) == []
+
+
+def test_delays_go_on_and_no_longer_than_the_session() -> None:
+    site = Site()
+    site.wills.keep("a", will(b"a", delay_s=60), expiry_s=3_600)
+    site.wills.keep("b", will(b"b", delay_s=60), expiry_s=20)
+    site.commit()
+    site.restart()
+    assert site.at(19) == []
+    assert site.at(20) == [b"b"]
+    assert site.at(59) == [b"b"]
+    assert site.at(60) == [b"b", b"a"]
+
+
+def test_of_clients_that_said_good_bye_came_back_or_were_published() -> None:
+    site = Site()
+    for name in ("bye", "back", "anew", "published"):
+        site.wills.keep(name, will(name.encode()), expiry_s=60)
+    site.commit()
+    site.wills.drop("bye")
+    site.wills.publish("published", will(b"published"))
+    site.commit()
+    site.restart()
+    site.wills.keep("back", None, expiry_s=60)
+    site.wills.keep("anew", will(b"second"), expiry_s=60)
+    assert site.at(1_000) == []
+    site.commit()
+    site.restart()
+    assert site.at(1_000) == [b"second"]
+
+
+def test_the_end_of_the_session_ends_the_wait() -> None:
+    """As with one that was delayed [MQTT-3.1.3-9]."""
+    site = Site()
+    site.wills.keep("c", will(b"gone", delay_s=60), expiry_s=3_600)
+    site.commit()
+    site.restart()
+    site.wills.end("c")
+    assert site.at(1_000) == [b"gone"]
