@@ -21,7 +21,7 @@ from edge.broker.routes import (
     AnycastRoute,
     MulticastRoute,
     QueueRoute,
-    ReservedRoute,
+    RefusingRoute,
     Route,
     Taker,
     TopicRoute,
@@ -106,6 +106,8 @@ class Registry:
         Raises AddressError when the durable subscription is held by another consumer and is not shared.
         """
         kind = self.address_type(address)
+        if kind is AddressType.SUBSCRIPTION:
+            raise AddressError(Refusal.ADDRESS_INVALID, f"{address!r} is a subscription: AMQP's, as topic::name")
         self._check_consumers(address, options)
         subscription: Joinable
         if address in self._temporary:
@@ -233,7 +235,9 @@ class Registry:
         rule = self.table.rule(address)
         route: Route
         if address.startswith(RESERVED):
-            route = ReservedRoute()
+            route = RefusingRoute(Refusal.NOT_AUTHORIZED)
+        elif rule.type is AddressType.SUBSCRIPTION:
+            route = RefusingRoute(Refusal.ADDRESS_INVALID)
         elif rule.type.is_queue:
             queue = self._queue(address)
             route = QueueRoute(queue, self._account(rule, queue.log))

@@ -191,11 +191,16 @@ class MulticastRoute:
         """Nothing of a multicast address is ever committed."""
 
 
-class ReservedRoute:
-    """Names that are the broker's own: nobody publishes there."""
+class RefusingRoute:
+    """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, why: Refusal) -> None:
+        self._why = why
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        keeper.refuse(origin, tokens, Refusal.NOT_AUTHORIZED)
+        keeper.refuse(origin, tokens, self._why)
 
     def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        """Nothing of the broker's own is ever committed."""
+        """Nothing that came by this is ever committed."""

@@ -15,7 +15,10 @@ from proton import Delivery, Link, Message
 from proton.reactor import Copy, Filter, Selector
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.reason_codes import ReasonCode
 from tests.integration.test_gateway_clients import Client
+from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0
@@ -265,6 +268,11 @@ spec:
   messageRedelivery: {maximumDeliveryAttempts: 2}
 ---
 {apiVersion: waypost/v1, kind: Address, metadata: {name: dead}, spec: {address: dead, type: deadletter}}
+---
+apiVersion: waypost/v1
+kind: Address
+metadata: {name: late}
+spec: {address: late, type: subscription, topic: topic/a, maxConsumers: 1}
 """
 
 
@@ -287,5 +295,29 @@ def test_configured_attempts_and_consumers(tmp_path: Path) -> None:
             assert dead.body == "poison"
             assert dead.annotations["x-opt-waypost-dead-reason"] == "delivery attempts exceeded"
             assert dead.annotations["x-opt-waypost-dead-from"] == "queue/jobs/1"
+        finally:
+            connection.close()
+
+
+def test_a_subscription_is_no_place_to_send_to(tmp_path: Path) -> None:
+    """It gets what comes to its topic: what was sent to its own name was acknowledged, and nobody could get it."""
+    (tmp_path / "addresses.yaml").write_text(RESOURCES)
+    with edge(tmp_path, "gw", "--config", str(tmp_path / "addresses.yaml")) as gateway:
+        connection = connect(gateway)
+        try:
+            with pytest.raises(LinkDetached, match="amqp:not-allowed"):
+                connection.create_sender("late")
+            with pytest.raises(LinkDetached, match="received from as <topic>::late"):
+                connection.create_receiver("late")
+            receiver = connection.create_receiver("topic/a::late", credit=1)
+            with Raw(gateway, 5).connect("device") as device:
+                assert device.subscribe("late", qos=1) == [ReasonCode.TOPIC_FILTER_INVALID]
+                device.send(packets.Publish("late", b"x", 1, packet_id=7))
+                answer = device.receive()
+                assert isinstance(answer, packets.PubAck)
+                assert answer.reason is ReasonCode.TOPIC_NAME_INVALID
+                device.send(packets.Publish("topic/a", b"to the topic", 1, packet_id=8))
+            assert bytes(receiver.receive(timeout=WAIT_S).body) == b"to the topic"
+            receiver.accept()
         finally:
             connection.close()

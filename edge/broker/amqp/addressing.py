@@ -134,7 +134,9 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
     address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
     _check(address)
     kind = kind_of(address)
-    if kind is AddressType.SUBSCRIPTION or (separator and (kind is not AddressType.TOPIC or not name)):
+    if kind is AddressType.SUBSCRIPTION:
+        raise Unacceptable("amqp:not-found", f"{whole!r} is a subscription: it is received from as <topic>::{whole}")
+    if separator and (kind is not AddressType.TOPIC or not name):
         raise Unacceptable("amqp:not-found", f"there is no subscription {whole!r}")
     if not name:  # a named subscription is a queue to some clients, and a topic to others
         _check_kind(source, address, kind)

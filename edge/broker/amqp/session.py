@@ -262,6 +262,8 @@ class AmqpSession:
             self._must(link.target.dynamic or grant.may_send(address), "send to", address)
             if not link.target.dynamic:
                 self._allowed[link] = partial(_may_send, address)
+        if address is not None and self._router.address_type(address) is AddressType.SUBSCRIPTION:
+            raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
         relay = self._devices.relay(address) if self._devices is not None else None
         incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant, relay)
         link.context = incoming

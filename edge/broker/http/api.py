@@ -214,7 +214,8 @@ class DeviceApi:
         try:
             subscription = self._router.subscribe(taking, address, SubscribeOptions())
         except AddressError as error:
-            raise Refused(STATUS[error.refusal], str(error)) from error
+            busy = error.refusal is Refusal.FULL  # with consumers, not the store
+            raise Refused(503 if busy else STATUS[error.refusal], str(error)) from error
 
         def settle(outcome: Outcome) -> None:
             taking.settle(outcome)

@@ -1,7 +1,7 @@
 """The broker's figures as topics below ``$SYS/broker``: made when somebody reads them, never stored.
 
 Names and meanings are those other brokers have, so that existing dashboards find them. Only QoS 0, and only the broker
-publishes there (`edge.broker.routes.ReservedRoute`).
+publishes there (`edge.broker.routes.RefusingRoute`).
 """
 
 from __future__ import annotations

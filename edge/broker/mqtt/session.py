@@ -415,7 +415,8 @@ class MqttSession:
                 subscriber, new = self._clients.subscribe(client, request, event.identifier)
             except AddressError as error:
                 log.info("%s: subscription to %s refused: %s", self.name, request.filter, error)
-                codes.append(REASONS[error.refusal])
+                invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal])
                 words.append(f"{request.filter}: {error}")
                 continue
             codes.append(ReasonCode(request.qos))
