@@ -66,7 +66,7 @@ def _contents(
     yield "configuration/resources.yaml", _yaml([redactor.document(r.document) for r in around.resources])
     effective = msgspec.to_builtins(around.configuration, str_keys=True, builtin_types=(bytes,), enc_hook=str)
     yield "configuration/effective.json", _json(redactor.document(effective))
-    if around.data is not None and store_path(around.data).is_file():
+    if around.data is not None and os.access(store_path(around.data), os.R_OK):
         yield "store/info.json", redactor.text(_store(around, store_path(around.data)))
         yield "store/verify.json", redactor.text(_verified(store_path(around.data)))
     if around.data is not None and around.data.is_dir():

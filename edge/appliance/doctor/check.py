@@ -108,5 +108,7 @@ def examine(checks: Sequence[tuple[str, Check]], around: Surroundings) -> Iterat
     for name, check in checks:
         try:
             yield from check(around)
+        except PermissionError as error:
+            yield warn(name, f"{error.filename}: {error.strerror}", "run the doctor as the gateway's user")
         except Exception as error:  # whatever it is, the other checks still have to be made
             yield warn(name, f"could not be examined: {type(error).__name__}: {error}", "report this")

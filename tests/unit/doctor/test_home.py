@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,9 @@ import pytest
 from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor import home
-from edge.appliance.doctor.check import Level, surroundings
+from edge.appliance.doctor.check import Level, Result, Surroundings, examine, surroundings
+from edge.appliance.errors import Exit
+from edge.appliance.main import run
 from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.configuration import AddressConfiguration, AddressPolicy, BrokerConfiguration
 from edge.broker.limits import Limits
@@ -49,6 +54,25 @@ class TestDirectory:
         (tmp_path / "file").write_text("")
         [result] = bad(home.directory(machine(tmp_path / "root", data=tmp_path / "file")))
         assert result.level is Level.FAIL
+
+    def test_one_that_may_not_be_read_is_a_finding(
+        self, made: Made, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("os.access", lambda *_args, **_options: False)
+        with pytest.raises(SystemExit) as ended:
+            run(["doctor", "--data", str(made.path.parent), "--json"])
+        assert ended.value.code == Exit.FAILED
+        results = json.loads(capsys.readouterr().out)["results"]
+        [result] = [result for result in results if result["name"] == "data directory"]
+        assert result["level"] == "fail"
+
+    def test_what_may_not_be_read_says_who_may(self, tmp_path: Path) -> None:
+        def forbidden(_: Surroundings) -> Iterator[Result]:
+            raise PermissionError(errno.EACCES, "Permission denied", "/data/store.sqlite")
+
+        [result] = bad(examine([("store", forbidden)], machine(tmp_path)))
+        assert (result.seen, result.level) == ("/data/store.sqlite: Permission denied", Level.WARN)
+        assert "as the gateway's user" in result.next_step
 
 
 class TestSecrets:
