@@ -185,6 +185,19 @@ def test_retain_options(gateway: Waypost) -> None:
         assert (last.payload, last.retain) == (b"as published", True)
 
 
+def test_what_one_retained_is_not_for_it_either_with_no_local(gateway: Waypost) -> None:
+    """[MQTT-3.8.3-3] makes no difference between messages that come and those that were there."""
+    with Client(gateway, "talker") as talker, Client(gateway, "other") as other:
+        talker.publish("topic/own/1", b"mine", 1, retain=True)
+        other.publish("topic/own/2", b"theirs", 1, retain=True)
+        talker.subscribe(("topic/own/#", 1), noLocal=True)
+        assert talker.received.get(timeout=WAIT_S).payload == b"theirs"
+        with pytest.raises(queue.Empty):
+            talker.received.get(timeout=0.3)
+        other.subscribe(("topic/own/#", 1))
+        assert {other.received.get(timeout=WAIT_S).payload for _ in range(2)} == {b"mine", b"theirs"}
+
+
 def test_figures(gateway: Waypost) -> None:
     with Client(gateway, "operator") as client:
         client.subscribe(("$SYS/broker/clients/#", 0), ("$SYS/broker/version", 0))

@@ -61,10 +61,10 @@ class RetainedFeed:
         """Returns the steps left: more than 0 when the walk has ended or the client has no room."""
         if subscriber.credit <= 0:
             return steps
+        request = subscriber.request
         for run in walk:
             steps -= 1
-            if run is not None:
-                request = subscriber.request
+            if run is not None and not (request.no_local and run.device == subscriber.name):  # [MQTT-3.8.3-3]
                 one = Stored(-1, 0, run)
                 subscriber.send(subscription, one, qos_max=request.qos, identifiers=subscriber.identifiers, retain=True)
                 if subscriber.credit <= 0:
