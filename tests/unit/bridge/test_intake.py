@@ -10,7 +10,7 @@ import pytest
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, encode
-from bridge.engine import Attached, Closed, Detached, Dispositions, Engine, Link, State
+from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State
 from bridge.intake import Intake, IntakeLimits
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
@@ -162,7 +162,7 @@ class TestSettlement:
         pair.settle()
         [event] = pair.told(Dispositions)
         assert event.items[0][1] is State.REJECTED
-        assert event.items[0][3] == ("amqp:not-allowed", "wrong space")
+        assert event.items[0][3] == Condition("amqp:not-allowed", "wrong space")
 
     def test_release_takes_everything_after_it_along_and_ends_the_connection(self) -> None:
         pair = Pair()
