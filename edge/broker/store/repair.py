@@ -277,7 +277,7 @@ class _Repair:
             pending.append(row)
             size += len(row.data)
             self._mended.segments += 1
-            self._mended.messages += row.messages
+            self._mended.messages += sum(len(stored.run.bodies) for stored in runs)
             self._mended.bytes += row.body_bytes
             if size >= CHUNK_BYTES:
                 _insert(out, "segment", Row._fields, pending)

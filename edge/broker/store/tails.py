@@ -300,6 +300,7 @@ class Tails(Places):
         first = None
         if state.first < tail.written:
             start = tail.written
+            writes = writes or (release and start < tail_end)  # what comes next may be covered by nobody
         else:
             first = start
         size = sum(len(body) for stored in runs for body in stored.run.bodies)

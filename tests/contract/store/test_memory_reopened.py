@@ -65,6 +65,26 @@ class TestReopening:
         again.store.close()
         assert not verify(tmp_path / "again" / FILE_NAME).findings
 
+    @pytest.mark.parametrize("closed", [False, True])
+    def test_positions_stay_covered_when_it_is_kept_on_the_medium_from_then_on(
+        self, rig: Rig, tmp_path: Path, closed: bool
+    ) -> None:
+        kept = Kept(rig)
+        kept.take(b"waits")
+        wait(rig, 6)
+        taken = kept.take(b"taken")
+        rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+        if closed:
+            rig.reopen()
+        else:
+            rig.store.keep_in_memory(kept.log, keep=False)
+            rest(rig)
+        rig.store.append(kept.log, run_of(b"on the medium"))
+        flush(rig)
+        assert [body for *_, body in rig.read_all(kept.log)] == [b"waits", b"on the medium"]
+        rig.store.close()
+        assert not verify(tmp_path / "store" / FILE_NAME).findings
+
     def test_what_was_given_up_already_is_lost_once(self, rig: Rig, tmp_path: Path) -> None:
         kept = Kept(rig)
         taken = kept.take(b"1", b"2", b"3")
