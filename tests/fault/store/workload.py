@@ -307,8 +307,9 @@ class Workload:
             self.tell(Line("unsealed"))
             self.sealed, self.group = Group(), self.sealed
             return
-        for _ in range(self.dice.randrange(4)):
-            self.dice.choice((self.take, self.keep_up))()
+        if {*IN_MEMORY} <= {*self.names.values()}:  # no log is made meanwhile: it would be shown before it is committed
+            for _ in range(self.dice.randrange(4)):
+                self.dice.choice((self.take, self.keep_up))()
         while self.rig.store.committing:
             self.rig.turn()
         if self.unseen:
