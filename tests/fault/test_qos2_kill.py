@@ -234,14 +234,21 @@ def test_an_identifier_is_free_when_it_is_said_to_be(gateway: Waypost, version: 
     assert receiver.bodies == expected
 
 
-def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -> None:
-    """Anycast stores nothing: killed while the consumer has not answered, the sender's message is delivered again."""
+def asked(gateway: Waypost) -> tuple[Wire, Wire, p.Publish]:
+    """A consumer, a sender, and what it asked at QoS 2 and the consumer has not answered."""
     consumer = Wire(gateway, "consumer")
     consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/once", 1),)))
     assert isinstance(consumer.next(), p.SubAck)
     sender = Wire(gateway, "asking")
     sender.send(p.Publish("anycast/once", b"ask", 2, packet_id=7))
-    assert isinstance(consumer.next(), p.Publish)
+    question = consumer.next()
+    assert isinstance(question, p.Publish)
+    return consumer, sender, question
+
+
+def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -> None:
+    """Anycast stores nothing: killed while the consumer has not answered, the sender's message is delivered again."""
+    consumer, sender, _ = asked(gateway)
     sender.send(p.Publish("queue/else", b"commits", 2, packet_id=8))
     subscribe(gateway, 5)
     publish(gateway, [b"commits too"], 5)
@@ -261,18 +268,12 @@ def test_a_message_no_consumer_has_answered_for_is_not_taken(gateway: Waypost) -
 
 
 def test_an_answer_goes_over_the_connection_the_sender_has_now(gateway: Waypost) -> None:
-    consumer = Wire(gateway, "consumer")
-    consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/once", 1),)))
-    assert isinstance(consumer.next(), p.SubAck)
-    sender = Wire(gateway, "asking")
-    sender.send(p.Publish("anycast/once", b"ask", 2, packet_id=7))
-    asked = consumer.next()
-    assert isinstance(asked, p.Publish)
+    consumer, sender, question = asked(gateway)
     sender.close()
     sender = Wire(gateway, "asking")
     sender.send(p.Publish("anycast/once", b"ask", 2, dup=True, packet_id=7), p.PingReq())
     assert sender.next() == p.PingResp(), "and nothing before it"
-    consumer.send(p.PubAck(asked.packet_id))
+    consumer.send(p.PubAck(question.packet_id))
     assert sender.next() == p.PubRec(7)
     consumer.close()
     sender.close()

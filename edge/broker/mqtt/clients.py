@@ -295,6 +295,11 @@ class Clients:
             live = SubscribeOptions(qos=0, no_local=request.no_local, qos0_only=True)
             subscriber.live = self._router.subscribe(subscriber, pattern, live)
 
+    def _unjoin(self, subscriber: Subscriber, *, forget: bool, keep: bool) -> None:
+        for joined in (subscriber.durable, subscriber.live):
+            if joined is not None:
+                self._router.unsubscribe(subscriber, joined, forget=forget, keep=keep)
+
     def _join_again(self, subscriber: Subscriber) -> None:
         """As `_join`; a subscription that cannot be any more (there are as many consumers as may be) ends."""
         try:
@@ -317,9 +322,7 @@ class Clients:
                 kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
                 if kind is not subscriber.kind:
                     changed = True
-                    for joined in (subscriber.durable, subscriber.live):
-                        if joined is not None:
-                            self._router.unsubscribe(subscriber, joined, forget=False, keep=True)
+                    self._unjoin(subscriber, forget=False, keep=True)
                     self._join_again(subscriber)
                     client.subscriptions_changed(subscriber.request.filter)
             if changed:
@@ -359,9 +362,7 @@ class Clients:
         QoS 2 message already, and nobody else is to have that as well."""
         last = self._leave_group(subscriber)
         keep = finish and subscriber.competes and not (subscriber.shared and forget and last)
-        for joined in (subscriber.durable, subscriber.live):
-            if joined is not None:
-                self._router.unsubscribe(subscriber, joined, forget=forget and last, keep=keep)
+        self._unjoin(subscriber, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
             self._router.forget(_durable_name(subscriber.client, *_split_share(subscriber.request.filter)))

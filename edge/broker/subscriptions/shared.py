@@ -12,9 +12,8 @@ from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.contract import Consumer, Outcome
-from edge.broker.limits import LIVE_PUMP_BYTES_MAX, UNSELECTED_MAX
+from edge.broker.limits import UNSELECTED_MAX
 from edge.broker.subscriptions.group import RETURNED, part_of
-from edge.broker.subscriptions.pressure import Pace
 from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
 
 
@@ -42,21 +41,13 @@ class SharedSubscription(TransientSubscription):
     def offer(self, run: Run) -> None:
         if run.device == self._not_from:
             return
-        count, size, pool = len(run.bodies), run.size, self._pool
         crowded = bool(self._looked) and len(self._waiting or ()) >= UNSELECTED_MAX
-        if crowded or not pool.admits(size, self._waiting_bytes):
-            self.dropped += count
-            pool.dropped += count
+        if crowded or not self._pool.admits(run.size, self._waiting_bytes):
+            self._drop(run)
             return
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.append(Stored(self._position, 0, run))
-        self._position += count
-        self._changed(size)
-        if self not in pool.pressure.unfinished:
-            self.pump()
-        if self.pace is not Pace.STALLED and pool.strained(self._waiting_bytes) and not self._is_its_own(run):
-            pool.pressure.press(self)
+        stored = Stored(self._position, 0, run)
+        self._position += len(run.bodies)
+        self._keep(stored)
 
     def pump(self) -> None:
         if self._pumping:
@@ -66,7 +57,7 @@ class SharedSubscription(TransientSubscription):
             if self._looked:
                 self._pump_selected()
             else:
-                self._pump_all()
+                super().pump()
         finally:
             self._pumping = False
 
@@ -111,27 +102,6 @@ class SharedSubscription(TransientSubscription):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _pump_all(self) -> None:
-        waiting, group, pumped = self._waiting, self.group, 0
-        while waiting:
-            if self._gave_up(waiting):
-                continue
-            turn = group.next()
-            if turn is None:
-                return
-            consumer, credit = turn
-            stored = waiting.popleft()
-            total = len(stored.run.bodies)
-            count = group.share(total, credit)
-            if count < total:
-                waiting.appendleft(part_of(stored, count, total))
-                stored = part_of(stored, 0, count)
-            self._hand(consumer, stored)
-            pumped += stored.run.size
-            if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
-                self._pool.pressure.later(self)
-                return
-
     def _hand(self, consumer: Consumer, stored: Stored) -> None:
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
@@ -140,15 +110,11 @@ class SharedSubscription(TransientSubscription):
         self.attempts = 0
 
     def _gave_up(self, waiting: deque[Stored]) -> bool:
-        """Drop the first that waits when its time to live has passed."""
-        run, pool = waiting[0].run, self._pool
-        if not ((pool.expiring or run.properties) and pool.expired(run)):
+        stored = waiting[0]
+        if not super()._gave_up(waiting):
             return False
-        for position in range(waiting[0].position, waiting[0].position + len(run.bodies)):
+        for position in range(stored.position, stored.position + len(stored.run.bodies)):
             self._failed.pop(position, None)
-        waiting.popleft()
-        self._changed(-run.size)
-        self.expired += len(run.bodies)
         return True
 
     def _put_back(self, held: dict[int, Stored]) -> None:

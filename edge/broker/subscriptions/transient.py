@@ -94,12 +94,20 @@ class TransientSubscription:
             if consumer.credit >= len(run.bodies):
                 consumer.deliver(self, stored)
                 return
+        if self._pool.admits(run.size, self._waiting_bytes):
+            self._keep(stored)
+        else:
+            self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        """There is no room for it."""
+        self.dropped += len(run.bodies)
+        self._pool.dropped += len(run.bodies)
+
+    def _keep(self, stored: Stored) -> None:
+        """Let a run wait, and give it to who can take it."""
+        run, pool = stored.run, self._pool
         size = run.size
-        pool = self._pool
-        if not pool.admits(size, self._waiting_bytes):
-            self.dropped += len(run.bodies)
-            pool.dropped += len(run.bodies)
-            return
         if self._waiting is None:
             self._waiting = deque()
         self._waiting.append(stored)
@@ -111,31 +119,39 @@ class TransientSubscription:
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
-        waiting, group, pool = self._waiting, self.group, self._pool
-        pumped = 0
+        waiting, group, pumped = self._waiting, self.group, 0
         while waiting:
-            run = waiting[0].run
-            if (pool.expiring or run.properties) and pool.expired(run):
-                waiting.popleft()
-                self._changed(-run.size)
-                self.expired += len(run.bodies)
+            if self._gave_up(waiting):
                 continue
             turn = group.next()
             if turn is None:
                 return
             consumer, credit = turn
             stored = waiting.popleft()
-            count = group.share(len(stored.run.bodies), credit)
-            if count < len(stored.run.bodies):
-                waiting.appendleft(part_of(stored, count, len(stored.run.bodies)))
+            total = len(stored.run.bodies)
+            count = group.share(total, credit)
+            if count < total:
+                waiting.appendleft(part_of(stored, count, total))
                 stored = part_of(stored, 0, count)
-            size = stored.run.size
-            self._changed(-size)
-            consumer.deliver(self, stored)
-            pumped += size
+            self._hand(consumer, stored)
+            pumped += stored.run.size
             if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
                 self._pool.pressure.later(self)
                 return
+
+    def _hand(self, consumer: Consumer, stored: Stored) -> None:
+        self._changed(-stored.run.size)
+        consumer.deliver(self, stored)
+
+    def _gave_up(self, waiting: deque[Stored]) -> bool:
+        """Drop the first that waits when its time to live has passed."""
+        run, pool = waiting[0].run, self._pool
+        if not ((pool.expiring or run.properties) and pool.expired(run)):
+            return False
+        waiting.popleft()
+        self._changed(-run.size)
+        self.expired += len(run.bodies)
+        return True
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)

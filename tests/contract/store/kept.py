@@ -9,9 +9,14 @@ from bridge.message import Stored
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.verification import verify
-from tests.contract.store.rig import Rig, run_of, sqlite_rig
+from tests.contract.store.rig import Rig, memory_rig, run_of, sqlite_rig
 
 LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
+
+
+def made_rig(kind: str, folder: Path) -> Rig:
+    """A store on disk (`sqlite`), in a folder of its own, or the one in memory."""
+    return sqlite_rig(folder / "store", LIMITS) if kind == "sqlite" else memory_rig(LIMITS)
 
 
 class Kept:

@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from edge.broker.store.contract import StoreFull
-from tests.contract.store.kept import LIMITS, Kept, flush, rest, wait
-from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
+from tests.contract.store.kept import LIMITS, Kept, flush, made_rig, rest, wait
+from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of
 
 
 @pytest.fixture(params=["sqlite", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = sqlite_rig(tmp_path / "store", LIMITS) if request.param == "sqlite" else memory_rig(LIMITS)
+    made = made_rig(request.param, tmp_path)
     yield made
     made.store.close()
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bridge.message import Stored
-from tests.contract.store.kept import LIMITS, Kept
-from tests.contract.store.rig import DEADLINE_S, Rig, flat, memory_rig, run_of, sqlite_rig
+from tests.contract.store.kept import Kept, made_rig
+from tests.contract.store.rig import DEADLINE_S, Rig, flat, run_of
 
 
 @pytest.fixture(params=["sqlite", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = sqlite_rig(tmp_path / "store", LIMITS) if request.param == "sqlite" else memory_rig(LIMITS)
+    made = made_rig(request.param, tmp_path)
     yield made
     made.store.close()
 
