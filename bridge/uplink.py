@@ -32,7 +32,7 @@ MESSAGE_OVERHEAD_BYTES: Final = 64
 
 
 class Subscription(Protocol):
-    """A consumer group's place at the router, as far as the uplink needs it (`edge.broker.contract.Subscription`)."""
+    """A consumer group's place at the router, as far as the uplink needs it (`edge.broker.model.interfaces`)."""
 
     def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
         """The outcome of positions ``first <= p <= last``."""
@@ -61,7 +61,7 @@ class EpochNames(Protocol):
 
 
 class Outcomes(NamedTuple):
-    """The two members of `edge.broker.contract.Outcome` the uplink uses; the bridge imports nothing of the edge."""
+    """The two members of `edge.broker`'s `Outcome` that the uplink uses; the bridge imports nothing of the edge."""
 
     accepted: Any
     rejected: Any

@@ -59,7 +59,7 @@ def describe_mqtt(properties: bytes) -> Described:
 
 
 def describe_amqp(content_type: str | None, properties: Mapping[str, Any]) -> Described:
-    """The same of what `edge.broker.amqp.translate.payload_of` found in a bare message."""
+    """The same of what `edge.broker.message.translation.payload_of` found in a bare message."""
     return Described(content_type, _json(dict(properties)), _event_time_ms(properties.get(CREATION_TIME)))
 
 

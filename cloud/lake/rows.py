@@ -20,7 +20,7 @@ from bridge.message import AMQP, CLOCK_GOOD
 from cloud.lake.contract import contract
 from cloud.lake.coverage import Span
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
-from edge.broker.amqp.translate import payload_of
+from edge.broker.message.translation import payload_of
 
 Ints = npt.NDArray[np.int64]
 

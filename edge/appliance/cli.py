@@ -114,8 +114,8 @@ def _set_up_logging() -> None:
 def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     import uvloop
 
-    from edge.broker.credentials import CredentialsError
     from edge.broker.listeners.tcp import ListenError
+    from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.contract import StoreError
 
     try:

@@ -13,28 +13,29 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bridge.version import VERSION
+from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.console.door import Door, Opening
 from edge.appliance.console.history import History
 from edge.appliance.console.status import Commits, Status, Uplink
-from edge.appliance.devices.credentials import LiveUsers
 from edge.appliance.wear import Outlook, outlook
-from edge.broker.configuration import BrokerConfiguration, DurabilityMode, Endpoint, TokenIssuer
-from edge.broker.credentials import CredentialsError
+from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
+from edge.broker.model.address_policy import DurabilityMode
+from edge.broker.router.uplinks import Uplinks
+from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.sqlite import SqliteStore
-from edge.broker.uplinks import Uplinks
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from edge.broker.http.api import DeviceApi
-    from edge.broker.issuer import Issuer
+    from edge.broker.security.issuer import Issuer
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class Gateway:
 
     def __init__(self, configuration: BrokerConfiguration, data: Path) -> None:
         """Open store and users. Raises `edge.broker.store.contract.StoreError`, or
-        `edge.broker.credentials.CredentialsError`."""
+        `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
@@ -133,7 +134,7 @@ class Gateway:
             await before.stop()
             self.broker.gate.revoke_all()
         if wanted is not None:
-            from edge.broker.issuer import Issuer  # noqa: PLC0415 - cryptography is 10 MiB, for who needs it
+            from edge.broker.security.issuer import Issuer  # noqa: PLC0415 - cryptography is 10 MiB, for who needs it
 
             self._issuer = self.broker.gate.bearer = Issuer(wanted, self._data)
             self._issuer.start()

@@ -354,3 +354,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     free_floor_bytes: int = 64 * MIB
     """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
     the image need some, and what addresses hold in reserve is still to be written when it is reached."""
+
+
+TOPIC_LEVELS_MAX: Final = 128
+"""Levels of a topic name or filter; matching costs a step a level."""

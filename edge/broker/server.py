@@ -19,13 +19,9 @@ from bridge.connection import Connection
 from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
-from edge.broker import summaries
-from edge.broker.addresses import AddressTable
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
-from edge.broker.amqp.translate import mqtt_runs
 from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi, Endpoint
-from edge.broker.identity import Gate, SaslCredentials, Threads
 from edge.broker.limits import (
     CERTIFICATES_CHECK_S,
     PENDING_BYTES_LOW,
@@ -37,13 +33,17 @@ from edge.broker.limits import (
 )
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.listeners.turned_away import AmqpTurnedAway, MqttTurnedAway
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.translation import mqtt_runs
+from edge.broker.model.addresses import AddressTable
 from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
-from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.session import MqttSession
-from edge.broker.router import Router
+from edge.broker.retention import summaries
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate, SaslCredentials, Threads
 from edge.broker.store.contract import Committed, Store, Summary
-from edge.broker.turned_away import AmqpTurnedAway, MqttTurnedAway
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 from bridge.message import Run
 from edge.broker.store.contract import Committed, Store
 from edge.broker.store.limits import KIB, MIB, Limits
-from edge.broker.store.memory import MemoryStore
 from edge.broker.store.sqlite import SqliteStore
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
 from tests.bench.result import Result
+from tests.support.memory_store import MemoryStore
 
 BODY: Final = bytes(100)
 ADDRESSES: Final = 50

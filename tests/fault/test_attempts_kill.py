@@ -8,8 +8,8 @@ from pathlib import Path
 from proton import Delivery, Message
 from proton.utils import BlockingConnection
 
+from edge.broker.delivery.attempts import unpack
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.subscriptions.attempts import unpack
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 30.0

@@ -12,10 +12,10 @@ from proton import Message
 
 from bridge.message import AMQP
 from edge.appliance.store.figures import figures_of
-from edge.broker.store.inspection import Inspection
+from edge.appliance.store.recovery.inspection import Inspection
+from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.segment import decode
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.verification import verify
 from tests.fault.kills.checker import Consumed, Kill, Produced, judge, judge_ring
 from tests.fault.kills.clients import AmqpProducer, MqttConsumer
 from tests.fault.kills.load import RESOURCES, RING, given

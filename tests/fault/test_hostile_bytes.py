@@ -13,13 +13,13 @@ import pytest
 from proton.utils import BlockingConnection
 
 from bridge.amqp_values import Uint
-from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, Limits
+from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, TOPIC_LEVELS_MAX, Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import encode_variable_byte_integer
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, TOPIC_ALIAS_MAXIMUM
 from tests.support.frames import (
     ATTACH,
     BEGIN,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.wire import PacketType, read_fixed_header
 from tests.support.processes import Waypost, edge
 
 WAIT_S = 20.0

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from edge.appliance.store.recovery.verification import Depth, verify
 from edge.broker.store.contract import StoreError
-from edge.broker.store.verification import Depth, verify
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import make
 

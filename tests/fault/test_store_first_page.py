@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from bridge.message import Run
+from edge.appliance.store.recovery.verification import verify
 from edge.broker.store import schema, segment
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from edge.broker.store.verification import verify
 from tests.contract.store.rig import sqlite_rig
 from tests.fault.test_store_repair import Lost, mend, messages
 from tests.support.stores import AT, QUEUE, Made, change, key, make

@@ -13,12 +13,12 @@ import pytest
 
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
-from edge.broker.durable import Declaration
-from edge.broker.store import repair as repairing
+from edge.appliance.store.recovery import repair as repairing
+from edge.appliance.store.recovery.repair import RECOVERED, Mended, repair
+from edge.appliance.store.recovery.verification import verify
+from edge.broker.delivery.durable import Declaration
 from edge.broker.store.contract import StoreDamaged
-from edge.broker.store.repair import RECOVERED, Mended, repair
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from edge.broker.store.verification import verify
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import FORWARDER, Made, change, key, make, rot
 

@@ -15,8 +15,8 @@ from proton import Delivery, Link, Message
 from proton.reactor import Copy, Filter, Selector
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.reason_codes import ReasonCode
 from tests.integration.test_gateway_clients import Client
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge

@@ -18,10 +18,10 @@ from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.router import Router
-from edge.broker.store.memory import MemoryStore
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.router.router import Router
+from tests.support.memory_store import MemoryStore
 
 TIMEOUT_S = 10
 

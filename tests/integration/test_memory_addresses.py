@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.verification import verify
 from tests.integration.test_gateway_clients import Client
 from tests.support.lake import rows
 from tests.support.processes import Waypost, free_port, hub, wait_until

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost
 

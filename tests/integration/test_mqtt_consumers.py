@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.properties import Properties
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, edge
 

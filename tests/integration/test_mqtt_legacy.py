@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from edge.broker.limits import TOPIC_LEVELS_MAX
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge
 

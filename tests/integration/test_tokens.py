@@ -20,9 +20,9 @@ from bridge import bearer
 from bridge.amqp_values import Symbol
 from bridge.engine import Closed, Engine, Opened
 from bridge.sasl import _INIT, _RESPONSE, SaslClient
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.conformance.mqtt.runner import Client
 from tests.conformance.mqtt.socket_target import SocketLink
 from tests.integration.test_auth import apply

@@ -12,9 +12,9 @@ from proton import ConnectionException
 from proton.utils import BlockingConnection
 
 from edge.broker.limits import TURNED_AWAY_MAX, TURNED_AWAY_S
+from edge.broker.listeners.turned_away import NO_ROOM
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.reason_codes import ReasonCode as R
-from edge.broker.turned_away import NO_ROOM
 from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, wait_until
 

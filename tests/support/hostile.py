@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator
 from typing import Final, Self
 
+from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.wire import read_fixed_header
 from tests.support.processes import Waypost, resident_mib
 
 WAIT_S: Final = 20.0

@@ -22,7 +22,7 @@ STEPS = [
     "edge/broker/listeners",
     "edge/broker/mqtt",
     "edge/broker/amqp",
-    "edge/broker/router.py",
+    "edge/broker/router/router.py",
     "edge/broker/store",
     "bridge/uplink.py",
     "bridge/intake.py",

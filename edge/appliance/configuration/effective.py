@@ -33,10 +33,8 @@ from edge.appliance.configuration.validate import (
     of_kind,
     remote_of,
 )
-from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.configuration import (
     AddressConfiguration,
-    AddressPolicy,
     Authentication,
     BrokerConfiguration,
     ConfiguredUser,
@@ -45,15 +43,15 @@ from edge.broker.configuration import (
     DeviceApi,
     DeviceIdentity,
     Direction,
-    DurabilityMode,
     Endpoint,
     Forwarder,
-    Redelivery,
     TlsFiles,
     TlsListener,
     TokenIssuer,
 )
-from edge.broker.policy import EVERYTHING, Operation, Rule
+from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, Redelivery
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.authorization import EVERYTHING, Operation, Rule
 from edge.broker.store.limits import Limits as StoreLimits
 
 AMQP_PORT: Final = 5672

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from edge.broker.addresses import AddressType
-from edge.broker.configuration import Authentication, Direction, Durability, Endpoint, WhenFull
+from edge.broker.configuration import Authentication, Direction, Endpoint
+from edge.broker.model.address_policy import Durability, WhenFull
+from edge.broker.model.addresses import AddressType
 
 
 def _read_by(reader: str) -> msgspec.Meta:

@@ -31,12 +31,13 @@ from edge.appliance.configuration.resources import (
     TlsPart,
     error_at,
 )
-from edge.broker.addresses import AddressType
-from edge.broker.configuration import AddressPolicy, Authentication, Direction, Durability, WhenFull
+from edge.broker.configuration import Authentication, Direction
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX, Limits
-from edge.broker.topics import is_filter
+from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.topics import is_filter
 
 HUB_CONNECTOR: Final = "hub"
 """Name of the connector that `Gateway` `spec.hub` makes."""

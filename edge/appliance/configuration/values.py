@@ -9,7 +9,8 @@ import math
 import re
 from typing import Final
 
-from edge.broker.configuration import Durability, DurabilityMode, Endpoint
+from edge.broker.configuration import Endpoint
+from edge.broker.model.address_policy import Durability, DurabilityMode
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS: Final = {

@@ -18,10 +18,10 @@ from bridge.version import VERSION
 from edge.appliance.doctor.check import Result, Surroundings
 from edge.appliance.doctor.redaction import Redactor, key_files, known_secrets
 from edge.appliance.store.figures import figures_of
+from edge.appliance.store.recovery.verification import Depth, verify
 from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import store_path
 from edge.broker.store.contract import StoreError
-from edge.broker.store.verification import Depth, verify
 
 LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log file; earlier lines seldom explain what is wrong now."""

@@ -12,12 +12,12 @@ from edge.appliance.configuration.repository import FOLDER
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
+from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
 from edge.appliance.store.shared import size, span, store_path
 from edge.appliance.wear import Outlook, lasting_line, written_line
 from edge.broker.store.contract import StoreError
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.verification import Depth, Report, verify
 
 WALK_BYTES_MAX: Final = 256_000_000
 """Up to here the tree of pages is walked: about ten seconds on a card. `store verify` walks any."""

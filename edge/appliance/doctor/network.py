@@ -15,8 +15,8 @@ from bridge.engine import Closed, Engine, Opened
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.broker.configuration import Connector, Endpoint
-from edge.broker.peer_tls import PeerTlsError, peer_context
-from edge.broker.uplinks import credentials_of
+from edge.broker.router.uplinks import credentials_of
+from edge.broker.security.peer_tls import PeerTlsError, peer_context
 
 READ_BYTES: Final = 65_536
 PROXIES: Final = ("https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")

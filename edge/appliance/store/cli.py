@@ -28,8 +28,8 @@ from edge.broker.store.lock import is_held
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
+    from edge.appliance.store.recovery.verification import Report
     from edge.broker.configuration import BrokerConfiguration
-    from edge.broker.store.verification import Report
 
 ROWS_MAX = 20
 """Rows of each table `info` shows; --json has all."""
@@ -172,8 +172,8 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
     Checks the file's pages, every message's checksum, that positions and sequences have no unexplained gap, cursors,
     counters and the schema. It changes nothing, and may run beside the gateway.
     """
-    from edge.broker.store.verification import Depth
-    from edge.broker.store.verification import verify as verify_store
+    from edge.appliance.store.recovery.verification import Depth
+    from edge.appliance.store.recovery.verification import verify as verify_store
 
     began = time.monotonic()
     with explained(), progress("verifying", quiet=as_json) as told:

@@ -152,9 +152,9 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
     for in every page. The damaged file is kept beside the new one. A new epoch begins where the sequences given last
     are not known any more. Exit code 4 while the store stays damaged.
     """
-    from edge.broker.store.repair import repair as repair_store
+    from edge.appliance.store.recovery.repair import repair as repair_store
+    from edge.appliance.store.recovery.verification import verify
     from edge.broker.store.sqlite import REPAIRED_NAME
-    from edge.broker.store.verification import verify
 
     path = store_path(data)
     with explained():
@@ -202,7 +202,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
     its names. A Waypost hub notices a copy by itself. The gateway must be stopped. Says what it means, and asks.
     """
     from edge.appliance.store.offline import offline
-    from edge.broker.store.inspection import Inspection
+    from edge.appliance.store.recovery.inspection import Inspection
 
     if as_json and not yes:
         raise click.UsageError("--json asks nothing: it needs --yes")

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
+from edge.appliance.store.recovery.inspection import Inspection, LogFacts, key_of, received_at
 from edge.appliance.store.room import Bounds, Kept, Room, room_of
 from edge.appliance.wear import Outlook, outlook
-from edge.broker.store.inspection import Inspection, LogFacts, key_of, received_at
 from edge.broker.store.limits import POSITION_MAX
 from edge.broker.store.progress import Progress
 from edge.broker.store.wear import Device

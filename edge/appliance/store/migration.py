@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import schema
 from edge.broker.store.contract import StoreTooNew
 from edge.broker.store.faults import meaning
-from edge.broker.store.inspection import Inspection
 from edge.broker.store.limits import Limits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.sqlite import FILE_NAME

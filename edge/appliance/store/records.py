@@ -10,9 +10,9 @@ import msgspec
 
 from bridge.amqp_values import DecodeError
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Stored
-from edge.broker.amqp.translate import payload_of
-from edge.broker.mqtt.errors import MqttError
-from edge.broker.mqtt.properties import decode_run
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_properties import decode_run
+from edge.broker.message.translation import payload_of
 from edge.broker.store.contract import StoreError
 from edge.broker.store.epochs import Epochs
 

@@ -19,10 +19,10 @@ import msgspec
 from bridge.message import DURABLE, Run
 from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.records import Record, parse
-from edge.broker.addresses import AddressTable
 from edge.broker.configuration import BrokerConfiguration
-from edge.broker.contract import Refusal
-from edge.broker.router import Router
+from edge.broker.model.addresses import AddressTable
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import Router
 from edge.broker.store.contract import StoreError, StoreFull
 
 KIND: Final = "import"

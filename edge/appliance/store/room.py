@@ -1,6 +1,6 @@
 """How long a store has room: the medium's, less the floor, less what the space and the addresses may keep.
 
-What the bounds are is configuration (`edge.broker.quotas` keeps them); how fast each log fills is measured
+What the bounds are is configuration (`edge.broker.retention.quotas` keeps them); how fast each log fills is measured
 (`edge.appliance.store.figures`).
 """
 
@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from edge.broker.addresses import AddressTable
-from edge.broker.configuration import AddressPolicy, BrokerConfiguration, WhenFull
+from edge.broker.configuration import BrokerConfiguration
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.addresses import AddressTable
 
 NOTHING_KEPT: Final = AddressPolicy()
 USED_UP: Final = 0.99

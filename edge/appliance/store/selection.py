@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 
 from bridge.message import Run, Stored
+from edge.appliance.store.recovery.inspection import Inspection, LogFacts, log_of
+from edge.broker.model.topics import matches
 from edge.broker.store import segment
 from edge.broker.store.contract import StoreError
-from edge.broker.store.inspection import Inspection, LogFacts, log_of
 from edge.broker.store.progress import Progress
-from edge.broker.topics import matches
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")

@@ -13,13 +13,13 @@ import msgspec
 
 from bridge.amqp_values import Described, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
-from edge.broker.addresses import AddressType
 from edge.broker.amqp.selector import Selector, SelectorError
-from edge.broker.contract import Refusal
-from edge.broker.durable import DurableSubscription
-from edge.broker.policy import MANAGEMENT, TEMPORARY_PREFIX
-from edge.broker.router import SubscribeOptions
-from edge.broker.topics import is_filter
+from edge.broker.delivery.durable import DurableSubscription
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import MANAGEMENT, TEMPORARY_PREFIX
+from edge.broker.model.interfaces import Refusal
+from edge.broker.model.topics import is_filter
+from edge.broker.router.router import SubscribeOptions
 
 SUBSCRIPTION_SEPARATOR: Final = "::"
 """``topic::name`` is the durable subscription `name` of the topic, shared by all that attach to it."""

@@ -9,9 +9,9 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message
-from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
-from edge.broker.amqp.translate import (
+from edge.broker.limits import SENDER_CREDIT
+from edge.broker.message.translation import (
     EXPIRY_FIELD,
     GROUP_FIELD,
     address_of,
@@ -21,10 +21,10 @@ from edge.broker.amqp.translate import (
     read_header,
     with_ttl,
 )
-from edge.broker.contract import Refusal
-from edge.broker.limits import SENDER_CREDIT
-from edge.broker.policy import Grant
-from edge.broker.router import Router
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import Grant
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import Router
 
 _DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
 _ANNOTATIONS = b"\x00\x53\x72"

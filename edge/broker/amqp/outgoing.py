@@ -12,13 +12,13 @@ from bridge.message import Run, Stored
 from edge.broker.amqp.incoming import Scheduler
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
-from edge.broker.amqp.translate import amqp_messages
-from edge.broker.contract import Outcome, Subscription
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.group import SETTLED
+from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
-from edge.broker.router import Router
-from edge.broker.subscriptions import LogSubscription
-from edge.broker.subscriptions.group import SETTLED
-from edge.broker.subscriptions.pattern import Joinable
+from edge.broker.message.translation import amqp_messages
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
 _ACCEPTED, _STATE_ACCEPTED = Outcome.ACCEPTED, State.ACCEPTED
@@ -234,7 +234,7 @@ class OutgoingLink:
 
 
 class QueueSelection:
-    """What a selector wants of a queue; the rest stays for other consumers (`edge.broker.contract.Selection`)."""
+    """What a selector wants of a queue; the rest stays for other consumers (`model.interfaces.Selection`)."""
 
     def __init__(self, selector: Selector) -> None:
         self.text = selector.text

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from bridge import sections as s
 from bridge.amqp_values import decode
-from edge.broker.amqp.identifiers import as_text
-from edge.broker.amqp.translate import PROPERTY_NAMES, plain_value
+from edge.broker.message.amqp_identifiers import as_text
+from edge.broker.message.translation import PROPERTY_NAMES, plain_value
 
 _JMS_NAMES: Final = {
     "message-id": "JMSMessageID",

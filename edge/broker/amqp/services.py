@@ -15,14 +15,14 @@ from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
-from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.incoming import Flusher
-from edge.broker.amqp.translate import outline
-from edge.broker.contract import Refusal
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
-from edge.broker.policy import MANAGEMENT, Grant
-from edge.broker.router import Router
+from edge.broker.message.translation import outline
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import MANAGEMENT, Grant
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import Router
 
 ADDRESS_TYPE: Final = "io.waypost.address"
 NODE_TYPE: Final = "org.amqp.management"

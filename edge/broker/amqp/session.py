@@ -24,7 +24,6 @@ from bridge.engine import (
 )
 from bridge.message import Run
 from bridge.sasl import ANONYMOUS
-from edge.broker.addresses import AddressType
 from edge.broker.amqp.addressing import (
     CONDITIONS,
     SERVICES,
@@ -38,11 +37,12 @@ from edge.broker.amqp.incoming import IncomingLink, Scheduler
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
-from edge.broker.contract import Refusal
-from edge.broker.identity import Gate, SaslCredentials
-from edge.broker.policy import MANAGEMENT, Ended, Grant, Operation
-from edge.broker.proof import Proven, Verdict
-from edge.broker.router import AddressError, Router
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import MANAGEMENT, Ended, Grant, Operation
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import AddressError, Router
+from edge.broker.security.authenticator import Gate, SaslCredentials
+from edge.broker.security.proof import Proven, Verdict
 
 if TYPE_CHECKING:  # loaded where a space has the device API
     from edge.broker.hono.amqp import DeviceLinks

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
-from edge.broker.amqp.translate import QOS_ANNOTATION, RETAIN_ANNOTATION
-from edge.broker.contract import Refusal
 from edge.broker.limits import WILL_BYTES_MAX
+from edge.broker.message.translation import QOS_ANNOTATION, RETAIN_ANNOTATION
+from edge.broker.model.interfaces import Refusal
 
 ADDRESS_PROPERTY: Final = "x-opt-will-address"
 BODY_PROPERTY: Final = "x-opt-will-body"

@@ -6,15 +6,10 @@ from typing import Final
 
 import msgspec
 
-from edge.broker.addresses import AddressRule, AddressType
-from edge.broker.configuration import (
-    AddressConfiguration,
-    AddressPolicy,
-    BrokerConfiguration,
-    DeviceApi,
-    Direction,
-)
-from edge.broker.topics import covers, overlaps
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApi, Direction
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.topics import covers, overlaps
 
 TELEMETRY: Final = "telemetry"
 EVENT: Final = "event"

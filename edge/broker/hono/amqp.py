@@ -17,8 +17,6 @@ from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
 from edge.broker.amqp.incoming import Scheduler, Translated
 from edge.broker.amqp.outgoing import OutgoingLink
-from edge.broker.amqp.translate import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
-from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import COMMAND, RESPONSE
 from edge.broker.hono.commands import addressed, amqp_message, read_command
@@ -26,6 +24,8 @@ from edge.broker.hono.desk import Attendance
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, Upload, read_upload
+from edge.broker.message.translation import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService

@@ -6,14 +6,14 @@ from typing import Any, Final, NamedTuple
 
 from bridge.amqp_values import DecodeError
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.amqp.translate import outline, read_header
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.errors import bad_request
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
 from edge.broker.hono.messages import DEVICE, message_id, plain_properties, rebuilt
 from edge.broker.hono.requests import Request, Requests
-from edge.broker.mqtt.errors import MqttError
-from edge.broker.mqtt.properties import decode_run
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_properties import decode_run
+from edge.broker.message.translation import outline, read_header
 
 SUBJECT: Final = "subject"
 """User property that names the command where an application sends it over MQTT."""

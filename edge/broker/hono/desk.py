@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edge.broker.contract import Consumer, SubscribeOptions
+from edge.broker.delivery.pattern import Joinable
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.tenant import Principal
-from edge.broker.router import Router
-from edge.broker.subscriptions.pattern import Joinable
+from edge.broker.model.interfaces import Consumer, SubscribeOptions
+from edge.broker.router.router import Router
 
 _OPTIONS = SubscribeOptions()
 

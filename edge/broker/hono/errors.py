@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from edge.broker.contract import Refusal
+from edge.broker.model.interfaces import Refusal
 
 STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.NOT_AUTHORIZED: 403,

@@ -23,7 +23,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.contract import AddressError, Outcome
 from edge.broker.hono import messages
 from edge.broker.hono.commands import Command, read_command
 from edge.broker.hono.desk import Attendance
@@ -35,8 +34,9 @@ from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
 from edge.broker.http.api import BASIC, DeviceApi, Handover, Refused, basic, until_gone
 from edge.broker.http.exchange import Publishing, Taken, Taking
-from edge.broker.identity import Gate
 from edge.broker.limits import HTTP_POLLS_MAX, HTTP_REQUESTS_MAX, Limits
+from edge.broker.model.interfaces import AddressError, Outcome
+from edge.broker.security.authenticator import Gate
 
 _PUBLISHED: Final = 202
 

@@ -14,9 +14,9 @@ import msgspec
 from bridge import sections as s
 from bridge.amqp_values import Int, Symbol, Timestamp, Uint, Ulong, encode
 from bridge.message import AMQP, DURABLE, Run
-from edge.broker.amqp.translate import outline
 from edge.broker.hono.errors import bad_request
-from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+from edge.broker.message.translation import outline
 
 DEVICE: Final = "device_id"
 TENANT: Final = "tenant_id"

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run, Stored
-from edge.broker.contract import AddressError, Outcome, Refusal, Subscription
 from edge.broker.hono import messages
 from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
 from edge.broker.hono.desk import Attendance
@@ -38,12 +37,13 @@ from edge.broker.hono.topics import (
     read_wish,
     split_bag,
 )
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.authorization import Grant
+from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
 from edge.broker.mqtt.client import Client, Subscriber
 from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.errors import MqttError
 from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.policy import Grant
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService

@@ -7,7 +7,7 @@ import secrets
 
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.configuration import DeviceApi
-from edge.broker.deadletters import Reason
+from edge.broker.delivery.dead_letters import Reason
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.amqp import DeviceLinks, device_links
@@ -18,10 +18,10 @@ from edge.broker.hono.mqtt import DeviceConnection, Session
 from edge.broker.hono.requests import KEY_BYTES, Request, Requests
 from edge.broker.hono.tenant import Principal, Tenant
 from edge.broker.hono.topics import Endpoint
+from edge.broker.model.topics import matches
 from edge.broker.mqtt.client import Client
-from edge.broker.router import Router
+from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
-from edge.broker.topics import matches
 
 _REJECTED, _UNDELIVERED = 400, 503
 """Status of the message that stands for a response: the device would not have the command, or never got it."""

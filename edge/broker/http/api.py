@@ -25,9 +25,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bridge.message import AMQP, Run
-from edge.broker.addresses import AddressType
-from edge.broker.amqp.translate import mqtt_runs
-from edge.broker.contract import AddressError, Outcome, Refusal, SubscribeOptions
 from edge.broker.http.exchange import Publishing, Taken, Taking
 from edge.broker.http.messages import (
     CONTENT_TYPE_CHARACTERS_MAX,
@@ -37,7 +34,6 @@ from edge.broker.http.messages import (
     check_address,
     single,
 )
-from edge.broker.identity import Gate
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODIES_BYTES_MAX,
@@ -49,11 +45,15 @@ from edge.broker.limits import (
     HTTP_WAIT_S_MIN,
     Limits,
 )
-from edge.broker.mqtt.errors import MqttError
-from edge.broker.mqtt.properties import NONE, decode_run
-from edge.broker.policy import Grant
-from edge.broker.proof import Proven, Verdict
-from edge.broker.router import Router
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_properties import NONE, decode_run
+from edge.broker.message.translation import mqtt_runs
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import Grant
+from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Proven, Verdict
 
 STATUS: Final = {
     Refusal.NOT_AUTHORIZED: 403,

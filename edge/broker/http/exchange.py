@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bridge.message import Stored
-from edge.broker.contract import Outcome, Refusal, Subscription
 from edge.broker.http.messages import Message, runs_of
-from edge.broker.router import Router
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.router import Router
 
 
 class Publishing:

@@ -14,9 +14,8 @@ from typing import Annotated, Final, NoReturn
 import msgspec
 
 from bridge.message import DURABLE, RETAIN, Run
-from edge.broker.limits import HTTP_BATCH_MAX
-from edge.broker.mqtt.limits import TOPIC_LEVELS_MAX
-from edge.broker.mqtt.properties import NONE, Properties, encode_run
+from edge.broker.limits import HTTP_BATCH_MAX, TOPIC_LEVELS_MAX
+from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 
 NAME_BYTES_MAX: Final = 65_535
 """A topic name (MQTT 5 section 1.5.4)."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from edge.broker.configuration import TlsListener
-from edge.broker.peer_tls import no_passphrase, tls_reason
+from edge.broker.security.peer_tls import no_passphrase, tls_reason
 
 log = logging.getLogger(__name__)
 

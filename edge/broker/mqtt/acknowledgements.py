@@ -11,9 +11,9 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 
-from edge.broker.mqtt.properties import NONE, Properties, encode
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType, encode_variable_byte_integer
+from edge.broker.message.mqtt_properties import NONE, Properties, encode
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, encode_variable_byte_integer
 
 PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 """First bytes."""

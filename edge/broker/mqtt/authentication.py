@@ -1,17 +1,17 @@
 """Enhanced authentication (MQTT 5 section 4.12): which AUTH packets may come now, and those we send.
 
-Knows no mechanism and no secret: what the data means is between the client and `edge.broker.mechanisms`.
+Knows no mechanism and no secret: what the data means is between the client and `edge.broker.security.mechanisms`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from edge.broker.mqtt.errors import ProtocolError
+from edge.broker.message.mqtt_errors import ProtocolError
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.events import Authenticate
 from edge.broker.mqtt.handshake import Auth
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
 
 
 class Dialogue:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from edge.broker.identity import Gate
-from edge.broker.mechanisms import Ask, Done, Exchange, Failed, begin
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Authenticate, Connect
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.proof import Proven, Verdict
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.mechanisms import Ask, Done, Exchange, Failed, begin
+from edge.broker.security.proof import Proven, Verdict
 
 
 class Session(Protocol):

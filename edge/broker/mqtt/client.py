@@ -12,8 +12,10 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run, Stored
-from edge.broker.addresses import AddressType
-from edge.broker.contract import Outcome, Subscription
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
@@ -22,8 +24,6 @@ from edge.broker.mqtt.names import SHARE
 from edge.broker.mqtt.overlap import Combined, Overlaps
 from edge.broker.mqtt.state import SessionState
 from edge.broker.mqtt.unfinished import Recovered, Unfinished
-from edge.broker.subscriptions import LogSubscription
-from edge.broker.subscriptions.pattern import Joinable
 
 UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""

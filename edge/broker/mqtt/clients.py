@@ -15,19 +15,19 @@ from functools import partial
 import msgspec
 
 from bridge.message import Run
-from edge.broker.addresses import AddressType
+from edge.broker.delivery import TransientSubscription
 from edge.broker.limits import SESSIONS_MAX
+from edge.broker.model.addresses import AddressType
 from edge.broker.mqtt.client import Attachment, Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.wills import Wills
-from edge.broker.registry import QUEUE_CURSOR
-from edge.broker.router import AddressError, Router, SubscribeOptions
-from edge.broker.routes import Taker
+from edge.broker.router.registry import QUEUE_CURSOR
+from edge.broker.router.router import AddressError, Router, SubscribeOptions
+from edge.broker.router.routes import Taker
 from edge.broker.store.contract import CursorRecord, Store
-from edge.broker.subscriptions import TransientSubscription
 
 log = logging.getLogger(__name__)
 
@@ -393,7 +393,7 @@ class Clients:
     def _merge_live(self, live: list[TransientSubscription]) -> Sequence[Taker]:
         return merge_live(live, self._router.pool)
 
-    # --- what waits for a commit (`edge.broker.router.Witness`) -----------------------------------------------
+    # --- what waits for a commit (`edge.broker.router.router.Witness`) -----------------------------------------------
 
     def _unfinished_changed(self, client: Client) -> None:
         self._dirty[client] = None

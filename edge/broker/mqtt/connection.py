@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from edge.broker.limits import Limits
+from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
+from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
 from edge.broker.mqtt import events, opening, packets
 from edge.broker.mqtt.acknowledgements import (
     PUBACK,
@@ -22,17 +26,13 @@ from edge.broker.mqtt.acknowledgements import (
     read_packet_ids,
 )
 from edge.broker.mqtt.authentication import NO_METHOD, dialogue
-from edge.broker.mqtt.errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.inbound import Inbound
-from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound
 from edge.broker.mqtt.phase import READING, UNACCEPTED, Phase, check_early
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import InFlight, SessionState
-from edge.broker.mqtt.wire import PacketType, read_fixed_header
 
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 

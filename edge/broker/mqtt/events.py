@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bridge.message import Run
-from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from bridge.message import Run
-from edge.broker.clock import Clock
+from edge.broker.message.mqtt_properties import message_expiry_s, with_message_expiry
+from edge.broker.model.clock import Clock
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX
-from edge.broker.mqtt.properties import message_expiry_s, with_message_expiry
 
 EXPIRY_IDENTIFIER: Final = b"\x02"
 """First byte of a Message Expiry Interval: properties without this byte anywhere have none."""

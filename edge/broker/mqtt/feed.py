@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bridge.message import Run, Stored
-from edge.broker.contract import Subscription
 from edge.broker.limits import RETAINED_STEPS_MAX
+from edge.broker.model.interfaces import Subscription
 
 if TYPE_CHECKING:
     from edge.broker.mqtt.client import Client, Subscriber

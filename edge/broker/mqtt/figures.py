@@ -1,7 +1,7 @@
 """The broker's figures as topics below ``$SYS/broker``: made when somebody reads them, never stored.
 
 Names and meanings are those other brokers have, so that existing dashboards find them. Only QoS 0, and only the broker
-publishes there (`edge.broker.routes.RefusingRoute`).
+publishes there (`edge.broker.router.routes.RefusingRoute`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from bridge.message import RETAIN, Run
 from bridge.version import VERSION
+from edge.broker.model.topics import matches
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.router import Router
+from edge.broker.router.router import Router
 from edge.broker.store.contract import StoreInfo
-from edge.broker.topics import matches
 
 PREFIX: Final = "$SYS/"
 

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import msgspec
 
-from edge.broker.mqtt import properties as props
-from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, UnsupportedProtocolVersion
-from edge.broker.mqtt.properties import NONE, Properties
-from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code, reason_of_return_code
-from edge.broker.mqtt.wire import PacketType, Reader, encode_binary, encode_string, frame, reason_code
+from edge.broker.message import mqtt_properties as props
+from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, UnsupportedProtocolVersion
+from edge.broker.message.mqtt_properties import NONE, Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode, connack_return_code, reason_of_return_code
+from edge.broker.message.mqtt_wire import PacketType, Reader, encode_binary, encode_string, frame, reason_code
 
 R = ReasonCode
 PROTOCOL_NAMES = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}

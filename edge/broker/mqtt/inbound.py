@@ -13,22 +13,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
-from edge.broker.limits import Limits
+from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
+from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
+from edge.broker.message.mqtt_properties import split_publish
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import Reader, decode_string, is_text
 from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
-from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
 from edge.broker.mqtt.events import Published, Rejected, Released
-from edge.broker.mqtt.limits import (
-    HEAD_BYTES_MAX,
-    HEADS_CACHED_MAX,
-    TOPIC_ALIAS_MAXIMUM,
-    TOPIC_LEVELS_MAX,
-    UNANSWERED_MAX,
-)
+from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, UNANSWERED_MAX
 from edge.broker.mqtt.names import check_topic_name
-from edge.broker.mqtt.properties import split_publish
-from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.wire import Reader, decode_string, is_text
 
 
 def read_run(

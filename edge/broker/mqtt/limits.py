@@ -22,9 +22,6 @@ as there are packet identifiers, and once more as MQTT 3.1 lets a client repeat 
 TOPIC_ALIAS_MAXIMUM: Final = 16
 """Topic aliases an MQTT 5 client may set; each keeps a topic name of up to 64 KiB in memory."""
 
-TOPIC_LEVELS_MAX: Final = 128
-"""Levels of a topic name or filter; matching costs a step a level."""
-
 HEADS_CACHED_MAX: Final = 512
 """Topic names, and property blocks, a connection remembers having checked."""
 

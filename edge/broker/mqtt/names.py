@@ -5,8 +5,8 @@ Matching is the router's; this only says yes or no.
 
 from __future__ import annotations
 
-from edge.broker.mqtt.errors import ProtocolError
-from edge.broker.mqtt.reason_codes import ReasonCode
+from edge.broker.message.mqtt_errors import ProtocolError
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 
 SHARE = "$share/"
 """Start of a shared subscription's filter (MQTT 5 section 4.8.2)."""

@@ -7,9 +7,12 @@ from typing import Final
 import msgspec
 
 from bridge.message import DURABLE, RETAIN, Run
-from edge.broker.limits import Limits
+from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
+from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
+from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
+from edge.broker.message.mqtt_reason_codes import ReasonCode, connack_return_code
+from edge.broker.message.mqtt_wire import PacketType, Reader, is_text, read_fixed_header
 from edge.broker.mqtt import events
-from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.mqtt.handshake import (
     CLIENT_DISCONNECT_REASONS,
     CONNACK_REASONS,
@@ -19,11 +22,8 @@ from edge.broker.mqtt.handshake import (
     Disconnect,
     WillMessage,
 )
-from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX, TOPIC_ALIAS_MAXIMUM, TOPIC_LEVELS_MAX
+from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX, TOPIC_ALIAS_MAXIMUM
 from edge.broker.mqtt.names import check_topic_name
-from edge.broker.mqtt.properties import NONE, Properties, encode_run
-from edge.broker.mqtt.reason_codes import ReasonCode, connack_return_code
-from edge.broker.mqtt.wire import PacketType, Reader, is_text, read_fixed_header
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 """Session expiry interval that means: for ever (section 3.1.2.11.2)."""

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_errors import LocalError, ProtocolError
+from edge.broker.message.mqtt_properties import subscription_identifiers
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_integer
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
-from edge.broker.mqtt.errors import LocalError, ProtocolError
 from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
-from edge.broker.mqtt.properties import subscription_identifiers
-from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
-from edge.broker.mqtt.wire import encode_string, encode_variable_byte_integer
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
 ALIAS_ROOM_BYTES = 4

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.message import Run, Stored
+from edge.broker.delivery import TransientSubscription, WaitingPool
+from edge.broker.delivery.group import part_of
+from edge.broker.model.ranges import Ranges
+from edge.broker.model.topics import matches, overlaps
 from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERLAP_RANGES_MAX
-from edge.broker.ranges import Ranges
-from edge.broker.routes import Taker
-from edge.broker.subscriptions import TransientSubscription, WaitingPool
-from edge.broker.subscriptions.group import part_of
-from edge.broker.topics import matches, overlaps
+from edge.broker.router.routes import Taker
 
 if TYPE_CHECKING:
     from edge.broker.mqtt.client import Client, Subscriber

@@ -11,13 +11,13 @@ from typing import ClassVar, Protocol, Self
 
 import msgspec
 
-from edge.broker.mqtt import properties as props
-from edge.broker.mqtt.errors import MalformedPacket, ProtocolError
+from edge.broker.message import mqtt_properties as props
+from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
+from edge.broker.message.mqtt_properties import NONE, Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, Reader, encode_string, frame, reason_code
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handshake import Auth, ConnAck, Connect, Disconnect, WillMessage
-from edge.broker.mqtt.properties import NONE, Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType, Reader, encode_string, frame, reason_code
 
 R = ReasonCode
 DUP = 0x08

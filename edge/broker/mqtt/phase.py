@@ -13,8 +13,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from edge.broker.mqtt.errors import ProtocolError
-from edge.broker.mqtt.wire import PacketType
+from edge.broker.message.mqtt_errors import ProtocolError
+from edge.broker.message.mqtt_wire import PacketType
 
 
 class Phase(enum.Enum):

@@ -16,11 +16,13 @@ import msgspec
 
 from bridge.driver import Driver
 from bridge.message import Run
-from edge.broker.addresses import AddressType
-from edge.broker.contract import Refusal
 from edge.broker.hono.errors import DeviceError
-from edge.broker.identity import Gate
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import Ended, Grant
+from edge.broker.model.interfaces import Refusal
+from edge.broker.model.topics import is_wide, widened
 from edge.broker.mqtt.authenticator import Authenticator
 from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.clients import NEVER_EXPIRES, Clients
@@ -40,11 +42,9 @@ from edge.broker.mqtt.events import (
 )
 from edge.broker.mqtt.figures import PREFIX
 from edge.broker.mqtt.opening import agree
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.policy import Ended, Grant
-from edge.broker.proof import Proven
-from edge.broker.router import AddressError, Router
-from edge.broker.topics import is_wide, widened
+from edge.broker.router.router import AddressError, Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Proven
 
 if TYPE_CHECKING:  # loaded where a space has the device API
     from edge.broker.hono.mqtt import DeviceConnection

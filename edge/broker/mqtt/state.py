@@ -10,9 +10,9 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from edge.broker.mqtt.errors import LocalError
+from edge.broker.message.mqtt_errors import LocalError
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.events import Delivery
-from edge.broker.mqtt.reason_codes import ReasonCode
 
 PACKET_ID_MAX = 65_535
 

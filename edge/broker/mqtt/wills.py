@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from bridge.message import Run
-from edge.broker.contract import Refusal
 from edge.broker.limits import WILLS_AFTER_START_S
+from edge.broker.model.interfaces import Refusal
 from edge.broker.mqtt.events import Will
-from edge.broker.router import Router
+from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from itertools import pairwise
 
-from edge.broker.ranges import Ranges
+from edge.broker.model.ranges import Ranges
 
 
 class Progress(Ranges):

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 
 from bridge.message import Run, Stored
-from edge.broker.ranges import Ranges
+from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import LedgerEntry, Loss, StoreError
 from edge.broker.store.group import CursorState, Group, LogState
 from edge.broker.store.limits import MEMORY_HOLDERS_MAX, MEMORY_LOOK_S, POSITION_MAX, Limits

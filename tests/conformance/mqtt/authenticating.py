@@ -5,9 +5,9 @@ It asks for a word with AUTH; ``sesame`` is right. A live gateway has other meth
 
 from __future__ import annotations
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.conformance.mqtt.steps import Scenario, Step, closed, expect, send
 
 WORD = "word"

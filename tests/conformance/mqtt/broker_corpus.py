@@ -5,10 +5,10 @@ Numbers as in `corpus`. Topics are a scenario's own, so that what one leaves beh
 
 from __future__ import annotations
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest as Request
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.conformance.mqtt.corpus import closed, hex_, join, kept, opened, subscribed
 from tests.conformance.mqtt.steps import Answer, Drop, Scenario, Silence, Step, Wait, expect, send
 

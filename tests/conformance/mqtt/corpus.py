@@ -5,10 +5,10 @@ The numbers of the two standards differ, so each scenario lists them per protoco
 
 from __future__ import annotations
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest as Request
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.conformance.mqtt.steps import ANY_VERSION, Answer, Drop, Scenario, Silence, Step, Wait, closed, expect, send
 
 MALFORMED = (R.MALFORMED_PACKET, R.PROTOCOL_ERROR)

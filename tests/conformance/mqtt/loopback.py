@@ -10,10 +10,10 @@ from typing import Any
 
 from bridge.message import RETAIN, Run
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import events
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest
-from edge.broker.mqtt.reason_codes import ReasonCode
 from edge.broker.mqtt.state import SessionState
 from tests.conformance.mqtt.authenticating import WORD
 

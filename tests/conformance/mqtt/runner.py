@@ -10,10 +10,10 @@ from typing import Protocol
 
 import msgspec
 
+from edge.broker.message.mqtt_properties import NONE, Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.properties import NONE, Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType, read_fixed_header
 from tests.conformance.mqtt.steps import ANY_VERSION, Answer, Closed, Drop, Expect, Scenario, Send, Silence, Step, Wait
 
 

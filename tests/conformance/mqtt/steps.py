@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.packets import Packet
-from edge.broker.mqtt.reason_codes import ReasonCode
 
 ANY_VERSION = 0
 """`version` of a CONNECT that takes the level its scenario is run with."""

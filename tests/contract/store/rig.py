@@ -10,8 +10,8 @@ from bridge.message import Run, Stored
 from edge.broker.store.contract import Committed, StoreFull
 from edge.broker.store.grouping import GroupingStore
 from edge.broker.store.limits import Limits
-from edge.broker.store.memory import MemoryStore
 from edge.broker.store.sqlite import SqliteStore
+from tests.support.memory_store import MemoryStore
 
 DEADLINE_S = 20.0
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from edge.appliance.store.recovery.repair import repair
+from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.contract import Loss
 from edge.broker.store.limits import Limits
-from edge.broker.store.repair import repair
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.tail import MEMORY
-from edge.broker.store.verification import verify
 from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 

@@ -10,8 +10,8 @@ import pytest
 
 from bridge.amqp_values import Described, Ulong, encode
 from bridge.message import AMQP, Run
-from edge.broker import summaries
-from edge.broker.amqp.translate import outline
+from edge.broker.message.translation import outline
+from edge.broker.retention import summaries
 from edge.broker.store.contract import Summary
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import SqliteStore

@@ -13,9 +13,9 @@ from proton import Message, ProtonException
 from proton.handlers import MessagingHandler
 from proton.reactor import Container, DurableSubscription
 
+from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.wire import read_fixed_header
 from tests.fault.kills.checker import Consumed
 
 VERSION = 4

@@ -12,8 +12,8 @@ from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, Ulong, decode, decode_all, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, sections, skip
-from edge.broker.amqp.translate import amqp_messages, flags_of, mqtt_runs, outline, payload_of, read_header
-from edge.broker.mqtt.properties import Properties, encode_run
+from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.message.translation import amqp_messages, flags_of, mqtt_runs, outline, payload_of, read_header
 
 EXAMPLES = 80
 

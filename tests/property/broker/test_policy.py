@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.policy import Grant, Operation, Rule
-from edge.broker.topics import matches
+from edge.broker.model.authorization import Grant, Operation, Rule
+from edge.broker.model.topics import matches
 
 LEVELS = ("a", "b", "$x")
 NAMES = ["/".join(levels) for depth in (1, 2, 3) for levels in itertools.product(LEVELS, repeat=depth)]

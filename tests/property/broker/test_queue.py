@@ -11,9 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
-from edge.broker.contract import Outcome, Subscription
-from edge.broker.router import SubscribeOptions
-from edge.broker.subscriptions.pattern import Joinable
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Origin, Site
 
 LETTERS = "abc"

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.ranges import Ranges
+from edge.broker.model.ranges import Ranges
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), SPANS), max_size=40)

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge.message import Run, Stored
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.configuration import AddressPolicy, Redelivery
-from edge.broker.contract import Outcome, Refusal, Subscription
-from edge.broker.deadletters import DEAD_LETTERED
+from edge.broker.delivery.dead_letters import DEAD_LETTERED
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
-from edge.broker.mqtt.properties import Properties, encode_run
-from edge.broker.router import Router, SubscribeOptions
+from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.contract import StoreFull
-from edge.broker.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 RULES = [
     AddressRule("q/#", AddressType.QUEUE),

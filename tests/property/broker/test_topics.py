@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge.broker.topics import FilterTree, covers, is_wide, matches, overlaps, widened
+from edge.broker.model.topics import FilterTree, covers, is_wide, matches, overlaps, widened
 
 LEVEL = st.sampled_from(["a", "b", "", "$x"])
 NAMES = st.lists(LEVEL, min_size=1, max_size=4).map("/".join)

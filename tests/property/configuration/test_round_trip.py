@@ -14,7 +14,7 @@ from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import effective
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.configuration.resources import ConfigurationRejected
-from edge.broker.addresses import AddressType
+from edge.broker.model.addresses import AddressType
 
 names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
 from tests.property.amqp.test_engine_bytes import TURNS
 from tests.unit.mqtt.cases import CASES
 

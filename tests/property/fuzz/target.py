@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from bridge.driver import Driver
-from edge.broker.addresses import AddressRule, AddressType
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
 from edge.broker.limits import Limits
+from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.server import Broker
-from edge.broker.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.mqtt.client import split
 
 Protocol = Literal["mqtt", "amqp"]

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.amqp_values import DecodeError, encode
-from edge.broker.amqp.translate import outline
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.commands import addressed
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.messages import Source, completed, mqtt_properties
 from edge.broker.hono.requests import Request, Requests
 from edge.broker.hono.topics import is_level, read_bag, read_upload, read_wish, split_bag
-from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+from edge.broker.message.translation import outline
 
 WORDS = ("t", "e", "telemetry", "event", "c", "command", "", "s", "res", "q", "+", "#", "200")
 LEVELS = st.one_of(st.sampled_from(WORDS), st.text(max_size=4))

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from edge.broker.message.mqtt_properties import NONE, PROPERTIES, Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, is_text
 from edge.broker.mqtt import handshake, packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import NONE, PROPERTIES, Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType, is_text
 
 versions = st.sampled_from((3, 4, 5))
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=12)

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_errors import RemoteError
+from edge.broker.message.mqtt_wire import Reader, encode_variable_byte_integer, read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.acknowledgements import encode_acknowledgements, encode_packet_ids, read_packet_ids
 from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.errors import RemoteError
 from edge.broker.mqtt.names import check_topic_filter
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.wire import Reader, encode_variable_byte_integer, read_fixed_header
 from tests.property.mqtt.strategies import any_packet, packet_ids, versions
 from tests.unit.mqtt.client import split
 

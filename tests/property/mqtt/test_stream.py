@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import encode_run
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.properties import encode_run
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import conversations
 from tests.unit.mqtt.cases import CASES

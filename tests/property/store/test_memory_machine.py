@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bridge.message import Stored
+from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.tail import MEMORY
-from edge.broker.store.verification import verify
 from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
 
 LIMITS = Limits(

@@ -9,11 +9,11 @@ from typing import Any
 from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link, Transfers
 from bridge.message import Run
 from bridge.sasl import SaslClient
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.contract import Refusal
-from edge.broker.router import Router
-from edge.broker.store.memory import MemoryStore
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import Router
+from tests.support.memory_store import MemoryStore
 from tests.unit.amqp.wire import NOW, of_kind
 
 CLOCK_NS = 1_700_000_000_000_000_000

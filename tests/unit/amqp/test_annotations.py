@@ -7,9 +7,9 @@ import pytest
 from bridge.amqp_values import DecodeError, Symbol, Ubyte, decode, encode
 from bridge.message import AMQP, Run, Stored
 from bridge.sections import sections
-from edge.broker.amqp.annotations import merged, merged_run
-from edge.broker.subscriptions import attempts
-from edge.broker.subscriptions.attempts import Attempts
+from edge.broker.delivery import attempts
+from edge.broker.delivery.attempts import Attempts
+from edge.broker.message.amqp_annotations import merged, merged_run
 
 DATA = b"\x00\x53\x75\xa0\x01x"
 

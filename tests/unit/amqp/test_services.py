@@ -15,10 +15,10 @@ from bridge.engine import Condition, Detached, Engine, Flow, Link, State
 from bridge.engine.events import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
-from edge.broker.amqp.translate import outline, payload_of, read_header
-from edge.broker.configuration import AddressPolicy, Redelivery
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX
-from edge.broker.mqtt.properties import Properties, encode_run
+from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.message.translation import outline, payload_of, read_header
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import of_kind
 

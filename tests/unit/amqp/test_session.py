@@ -10,9 +10,9 @@ from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.session import SOLE_CONNECTION
-from edge.broker.amqp.translate import payload_of
-from edge.broker.policy import Ended
-from edge.broker.router import SubscribeOptions
+from edge.broker.message.translation import payload_of
+from edge.broker.model.authorization import Ended
+from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.contract import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import NOW, message, of_kind

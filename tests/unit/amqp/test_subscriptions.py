@@ -11,9 +11,9 @@ from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
 from bridge.engine import Detached, Link, State, Terminus
 from bridge.engine.events import source, target
 from bridge.sections import bare_message
-from edge.broker.amqp.translate import payload_of
+from edge.broker.delivery import shared
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
-from edge.broker.subscriptions import shared
+from edge.broker.message.translation import payload_of
 from tests.unit.amqp.broker import Client, Site
 from tests.unit.amqp.test_session import payloads, send
 from tests.unit.amqp.wire import message, of_kind

@@ -12,7 +12,8 @@ from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, section_at, sections
-from edge.broker.amqp.translate import (
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+from edge.broker.message.translation import (
     Header,
     address_of,
     amqp_from_run,
@@ -25,7 +26,6 @@ from edge.broker.amqp.translate import (
     properties_of,
     read_header,
 )
-from edge.broker.mqtt.properties import Properties, decode_run, encode_run
 
 
 def section(code: int, value: object) -> bytes:

@@ -9,8 +9,8 @@ import pytest
 from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
-from edge.broker.addresses import AddressTable, AddressType
 from edge.broker.configuration import Endpoint
+from edge.broker.model.addresses import AddressTable, AddressType
 
 GATEWAY = """\
 apiVersion: waypost/v1

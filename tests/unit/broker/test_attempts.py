@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edge.broker.contract import Outcome, SubscribeOptions
+from edge.broker.delivery.attempts import Attempts, unpack
+from edge.broker.delivery.burying import ATTEMPTS
 from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S
-from edge.broker.subscriptions.attempts import Attempts, unpack
-from edge.broker.subscriptions.burying import ATTEMPTS
+from edge.broker.model.interfaces import Outcome, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Site, attempts
 
 

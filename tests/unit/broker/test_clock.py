@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import CLOCK_GOOD, Run
-from edge.broker.clock import Clock
 from edge.broker.limits import CLOCK_STEP_S_MAX
+from edge.broker.model.clock import Clock
 
 S = 1_000_000_000
 START = 1_800_000_000 * S

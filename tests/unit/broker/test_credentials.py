@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker import credentials
-from edge.broker.credentials import (
+from edge.broker.limits import (
+    PASSWORD_BYTES_MAX,
+    RULES_PER_USER_MAX,
+    SECRETS_PER_USER_MAX,
+    USERNAME_CHARACTERS_MAX,
+)
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security import credentials
+from edge.broker.security.credentials import (
     FILE,
     CredentialFile,
     CredentialsError,
@@ -19,13 +26,6 @@ from edge.broker.credentials import (
     with_rules,
     with_secret,
 )
-from edge.broker.limits import (
-    PASSWORD_BYTES_MAX,
-    RULES_PER_USER_MAX,
-    SECRETS_PER_USER_MAX,
-    USERNAME_CHARACTERS_MAX,
-)
-from edge.broker.policy import Operation, Rule
 
 RULE = Rule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))
 

@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
-from edge.broker.addresses import AddressTable
-from edge.broker.contract import Refusal, Subscription
-from edge.broker.durable import Declaration
-from edge.broker.router import Router, SubscribeOptions
-from edge.broker.store.memory import MemoryStore
+from edge.broker.delivery.durable import Declaration
+from edge.broker.model.addresses import AddressTable
+from edge.broker.model.interfaces import Refusal, Subscription
+from edge.broker.router.router import Router, SubscribeOptions
+from tests.support.memory_store import MemoryStore
 
 
 class Device:

@@ -9,18 +9,19 @@ import pytest
 
 from bridge.sasl import SaslClient, SaslServer
 from bridge.scram import ScramClient, ScramError, ScramServer
-from edge.broker import credentials, identity
 from edge.broker.configuration import Authentication
-from edge.broker.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
-from edge.broker.identity import Done, Gate, SaslCredentials, Work
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,
     VERDICT_KEPT_S,
     VERIFICATIONS_MAX,
     VERIFICATIONS_PER_USER_MAX,
 )
-from edge.broker.policy import Operation, Rule
-from edge.broker.proof import Proven, Verdict
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security import authenticator as identity
+from edge.broker.security import credentials
+from edge.broker.security.authenticator import Done, Gate, SaslCredentials, Work
+from edge.broker.security.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
+from edge.broker.security.proof import Proven, Verdict
 
 NOW = 1_000_000.0
 RULE = Rule(("up/#",), frozenset({Operation.SEND}))

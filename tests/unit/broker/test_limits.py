@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run, Stored
-from edge.broker import addresses, limits, registry, retained
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.contract import Outcome, Refusal, Subscription
-from edge.broker.router import Router, SubscribeOptions
-from edge.broker.store.memory import MemoryStore
-from edge.broker.subscriptions import log as log_subscription
-from edge.broker.subscriptions import transient
+from edge.broker import limits
+from edge.broker.delivery import log as log_subscription
+from edge.broker.delivery import transient
+from edge.broker.model import addresses
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router import registry, retained
+from edge.broker.router.router import Router, SubscribeOptions
+from tests.support.memory_store import MemoryStore
 
 
 class Device:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run, Stored
-from edge.broker.configuration import AddressPolicy, Durability, DurabilityMode, Redelivery
-from edge.broker.contract import Outcome, Refusal, SubscribeOptions
-from edge.broker.router import Router
+from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
+from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
+from edge.broker.router.router import Router
 from edge.broker.store.contract import StoreFull
 from edge.broker.store.group import LogState
 from edge.broker.store.reader import FAILED

@@ -8,7 +8,7 @@ import pytest
 
 from edge.broker.amqp.addressing import temporary_address
 from edge.broker.limits import GRANT_ADDRESS_CHARACTERS_MAX, GRANT_VERDICTS_MAX
-from edge.broker.policy import Grant, Operation, Rule, substitute
+from edge.broker.model.authorization import Grant, Operation, Rule, substitute
 
 SEND, RECV = frozenset({Operation.SEND}), frozenset({Operation.RECV})
 

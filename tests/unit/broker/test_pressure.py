@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.message import Run
-from edge.broker.contract import Refusal
+from edge.broker.delivery.pressure import Pace
+from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
-from edge.broker.subscriptions.pressure import Pace
-from edge.broker.subscriptions.transient import TransientSubscription, WaitingPool
+from edge.broker.model.interfaces import Refusal
 
 BODY = bytes(64 * 1024)
 RUNS = LIVE_BEHIND_BYTES_MAX // len(BODY)

@@ -9,19 +9,20 @@ import pytest
 
 from bridge.amqp_values import Uint, decode, encode
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
-from edge.broker import deadletters, limits
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.amqp.translate import outline, read_header
-from edge.broker.configuration import AddressPolicy, Redelivery
-from edge.broker.contract import AddressError, Outcome, Refusal, Subscription
-from edge.broker.deadletters import DEAD_LETTERED, Reason, with_annotations
-from edge.broker.expiry import ttl_ns
-from edge.broker.mqtt.properties import Properties, decode_run, encode_run
-from edge.broker.router import Router, SubscribeOptions
+from edge.broker import limits
+from edge.broker.delivery import dead_letters as deadletters
+from edge.broker.delivery.attempts import Attempts, delay_s
+from edge.broker.delivery.dead_letters import DEAD_LETTERED, Reason, with_annotations
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+from edge.broker.message.time_to_live import ttl_ns
+from edge.broker.message.translation import outline, read_header
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
+from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.contract import LedgerEntry, StoreFull
-from edge.broker.store.memory import MemoryStore
-from edge.broker.subscriptions.attempts import Attempts, delay_s
-from edge.broker.subscriptions.pattern import Joinable
+from tests.support.memory_store import MemoryStore
 
 S = 1_000_000_000
 
@@ -251,7 +252,7 @@ class TestRedelivery:
         assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
 
     def test_counts_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.subscriptions.attempts.ATTEMPTS_TRACKED_MAX", 3)
+        monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 3)
         book = Attempts()
         for position in range(5):
             book.failed(position)
@@ -399,8 +400,8 @@ class TestTimeToLive:
         assert (lost.first, lost.last, lost.reason, lost.subscription) == (0, 1, "expired", "sub")
 
     def test_many_expired_at_once_pass_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.subscriptions.log.GIVING_UP_MAX", 10)
-        monkeypatch.setattr("edge.broker.subscriptions.log.READ_BYTES_MAX", 100)
+        monkeypatch.setattr("edge.broker.delivery.log.GIVING_UP_MAX", 10)
+        monkeypatch.setattr("edge.broker.delivery.log.READ_BYTES_MAX", 100)
         site = Site(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
         for i in range(100):
             site.send("queue/a", b"%04d" % i, b"x" * 10)

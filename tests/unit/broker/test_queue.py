@@ -10,12 +10,12 @@ import pytest
 
 from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
-from edge.broker.configuration import AddressPolicy, Redelivery
-from edge.broker.contract import Outcome, Subscription
-from edge.broker.ranges import Ranges
-from edge.broker.router import SubscribeOptions
-from edge.broker.subscriptions import priorities, queue, view
-from edge.broker.subscriptions.queue import QueueSubscription
+from edge.broker.delivery import priorities, queue, view
+from edge.broker.delivery.queue import QueueSubscription
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.ranges import Ranges
+from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Origin, Site
 
 

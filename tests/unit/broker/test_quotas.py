@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.message import Run
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.configuration import AddressPolicy, WhenFull
-from edge.broker.contract import Refusal, SubscribeOptions
 from edge.broker.limits import (
     EVICT_AHEAD_BYTES_MAX,
     EVICT_AHEAD_SHARE,
     FLOOR_HYSTERESIS_BYTES,
     YIELDING_LOGS_MAX,
 )
-from edge.broker.router import Router
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Refusal, SubscribeOptions
+from edge.broker.router.router import Router
 from edge.broker.store.contract import LedgerEntry
-from edge.broker.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 
 class Sender:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from bridge.message import Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
-from edge.broker.retained import KIND, RetainedMessages
-from edge.broker.store.memory import MemoryStore
-from edge.broker.topics import matches, widened
+from edge.broker.model.topics import matches, widened
+from edge.broker.router.retained import KIND, RetainedMessages
+from tests.support.memory_store import MemoryStore
 
 LEVELS = st.sampled_from(("", "a", "b", "$x"))
 NAMES = st.lists(LEVELS, min_size=1, max_size=4).map("/".join)

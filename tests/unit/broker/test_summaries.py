@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bridge.amqp_values import Described, Symbol, Timestamp, Uint, Ulong, decode, encode
 from bridge.message import AMQP, Run
 from bridge.sections import section_at, sections
-from edge.broker import summaries
-from edge.broker.amqp.translate import outline
-from edge.broker.mqtt.properties import decode_run
-from edge.broker.readings import BODY_BYTES_MAX, NUMBER_MAX
+from edge.broker.message.mqtt_properties import decode_run
+from edge.broker.message.readings import BODY_BYTES_MAX, NUMBER_MAX
+from edge.broker.message.translation import outline
+from edge.broker.retention import summaries
 
 S = 1_000_000_000
 

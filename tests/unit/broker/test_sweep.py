@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import Run
-from edge.broker.configuration import AddressPolicy, WhenFull
-from edge.broker.contract import Outcome, SubscribeOptions
 from edge.broker.limits import (
     CLOCK_STEP_S_MAX,
     SWEEP_AGAIN_S,
@@ -16,7 +14,9 @@ from edge.broker.limits import (
     SWEEP_RUNS_MAX,
     SWEEP_VISITS_MAX,
 )
-from edge.broker.mqtt.properties import decode_run
+from edge.broker.message.mqtt_properties import decode_run
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.interfaces import Outcome, SubscribeOptions
 from edge.broker.store.contract import StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site, expiry
 from tests.unit.broker.test_queue import Picky, attach
@@ -83,7 +83,7 @@ class TestAbsent:
         assert site.consumer("queue/a").got == []
 
     def test_a_tick_looks_at_no_more_runs_than_it_may(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.subscriptions.sweep.SWEEP_RUNS_MAX", 10)
+        monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_RUNS_MAX", 10)
         site = Site(queue=HOUR)
         fill(site, "queue/a", 100, size=1, together=1)
         site.now += 3600
@@ -189,7 +189,7 @@ class TestOwnTimes:
         assert site.kept("queue/a") == 0
 
     def test_ranges_out_of_turn_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.subscriptions.burying.SWEEP_RANGES_MAX", 3)
+        monkeypatch.setattr("edge.broker.delivery.burying.SWEEP_RANGES_MAX", 3)
         site = Site()
         for number in range(10):
             site.send("queue/a", b"%d" % number, properties=expiry(60) if number % 2 else b"")
@@ -347,7 +347,7 @@ class TestRoom:
 
 
 def test_many_subscriptions_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge.broker.subscriptions.sweep.SWEEP_VISITS_MAX", 3)
+    monkeypatch.setattr("edge.broker.delivery.sweep.SWEEP_VISITS_MAX", 3)
     site = Site(queue=HOUR)
     for number in range(20):
         fill(site, f"queue/{number}", 1)

@@ -16,9 +16,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from edge.broker import issuer as issuer_module
 from edge.broker.configuration import TokenIssuer
-from edge.broker.issuer import FILE, Issuer, IssuerError, fetch_keys
 from edge.broker.limits import (
     ISSUER_DOCUMENT_BYTES_MAX,
     ISSUER_KEYS_MAX,
@@ -26,9 +24,11 @@ from edge.broker.limits import (
     TOKEN_LEEWAY_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.policy import Operation, Rule
-from edge.broker.proof import Proven, Verdict
-from edge.broker.tokens import TokenError, UnknownKey, read_keys, rights, verify
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security import issuer as issuer_module
+from edge.broker.security.issuer import FILE, Issuer, IssuerError, fetch_keys
+from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.tokens import TokenError, UnknownKey, read_keys, rights, verify
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
 
 NOW = 1_700_000_000.0

@@ -1,4 +1,4 @@
-"""Answers in the order of what was sent, where consumers give some of them (`edge.broker.turns`)."""
+"""Answers in the order of what was sent, where consumers give some of them (`edge.broker.router.ordered_replies`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import Run, Stored
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.contract import Outcome, Refusal, Subscription
+from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
-from edge.broker.router import Router, SubscribeOptions
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.contract import StoreFull
-from edge.broker.store.memory import MemoryStore
-from edge.broker.subscriptions import AnycastGroup
+from tests.support.memory_store import MemoryStore
 
 RULES = [
     AddressRule("q/#", AddressType.QUEUE),

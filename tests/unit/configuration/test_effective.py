@@ -6,7 +6,6 @@ import pytest
 
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import development, effective, notices, with_hub
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import (
     Authentication,
     BrokerConfiguration,
@@ -16,11 +15,12 @@ from edge.broker.configuration import (
     Direction,
     Endpoint,
     Forwarder,
-    Redelivery,
     TlsFiles,
 )
 from edge.broker.limits import Limits
-from edge.broker.policy import Operation, Rule
+from edge.broker.model.address_policy import Redelivery
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.authorization import Operation, Rule
 
 WHOLE = """\
 apiVersion: waypost/v1

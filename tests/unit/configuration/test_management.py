@@ -11,8 +11,8 @@ import pytest
 from edge.appliance.configuration.management import AddressAdministration
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import AddressSpec
-from edge.broker.addresses import AddressType
 from edge.broker.amqp.services import Answer
+from edge.broker.model.addresses import AddressType
 
 
 async def _no_reload() -> None:

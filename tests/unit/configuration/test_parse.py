@@ -15,8 +15,9 @@ from edge.appliance.configuration.resources import (
     ConfigurationRejected,
     GatewaySpec,
 )
-from edge.broker.addresses import AddressType
-from edge.broker.configuration import Durability, DurabilityMode, Endpoint, WhenFull
+from edge.broker.configuration import Endpoint
+from edge.broker.model.address_policy import Durability, DurabilityMode, WhenFull
+from edge.broker.model.addresses import AddressType
 
 ADDRESS = """\
 apiVersion: enmasse.io/v1beta1

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from edge.appliance.configuration import values
-from edge.broker.configuration import Durability, DurabilityMode, Endpoint
+from edge.broker.configuration import Endpoint
+from edge.broker.model.address_policy import Durability, DurabilityMode
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import pytest
 from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
-from edge.appliance.devices.amqp import AmqpDevice
-from edge.appliance.devices.device import Device, Settings
-from edge.appliance.devices.journal import Journal
-from edge.appliance.devices.outbox import Outbox
+from edge.appliance.simulator.amqp import AmqpDevice
+from edge.appliance.simulator.device import Device, Settings
+from edge.appliance.simulator.journal import Journal
+from edge.appliance.simulator.outbox import Outbox
 
 
 class Peer(MessagingHandler):  # type: ignore[misc]  # Proton has no usable types

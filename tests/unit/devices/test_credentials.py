@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from edge.appliance.devices.cli import device
-from edge.appliance.devices.credentials import LiveUsers, apply_resources
+from edge.appliance.accounts.users import LiveUsers, apply_resources
+from edge.appliance.simulator.cli import device
 from edge.broker.configuration import ConfiguredUser
-from edge.broker.credentials import CredentialFile, Snapshot, User, new_user, verify
-from edge.broker.policy import Operation, Rule
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify
 
 RULE = Rule(("plant/#",), frozenset({Operation.SEND}))
 
@@ -131,7 +131,7 @@ class TestResources:
     def test_a_running_gateway_follows_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("edge.appliance.devices.credentials.WATCH_S", 0.01)
+        monkeypatch.setattr("edge.appliance.accounts.users.WATCH_S", 0.01)
         seen: asyncio.Queue[Snapshot] = asyncio.Queue()
 
         async def main() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.devices.device import Device, Settings
-from edge.appliance.devices.journal import Journal
-from edge.appliance.devices.outbox import Outbox
+from edge.appliance.simulator.device import Device, Settings
+from edge.appliance.simulator.journal import Journal
+from edge.appliance.simulator.outbox import Outbox
 
 
 def make(path: Path | None, *, count: int | None = None, capacity: int = 10) -> Device:

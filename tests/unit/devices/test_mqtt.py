@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.devices.device import Device, Settings
-from edge.appliance.devices.journal import Journal
-from edge.appliance.devices.mqtt import MqttDevice
-from edge.appliance.devices.outbox import Outbox
+from edge.appliance.simulator.device import Device, Settings
+from edge.appliance.simulator.journal import Journal
+from edge.appliance.simulator.mqtt import MqttDevice
+from edge.appliance.simulator.outbox import Outbox
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # amqtt leaves transports of broken connections
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from edge.appliance.devices.outbox import Outbox, Reading
+from edge.appliance.simulator.outbox import Outbox, Reading
 
 CAPACITY = 8
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.appliance.devices.probes import KINDS, ProbeError, Rates, make_probe
+from edge.appliance.simulator.probes import KINDS, ProbeError, Rates, make_probe
 
 HERE = [kind for kind in KINDS if kind != "temperature"]
 

@@ -15,9 +15,10 @@ from edge.appliance.doctor import home
 from edge.appliance.doctor.check import Level, Result, Surroundings, examine, surroundings
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
-from edge.broker.addresses import AddressRule, AddressType
-from edge.broker.configuration import AddressConfiguration, AddressPolicy, BrokerConfiguration
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
 from edge.broker.limits import Limits
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressRule, AddressType
 from tests.support.stores import Made, change, make
 from tests.unit.doctor.around import bad, found, levels, machine
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, DeviceApi, Forwarder
 from edge.broker.hono.addresses import with_addresses
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 
 API = DeviceApi(tenant="T", command_ttl_s=60)
 

@@ -8,13 +8,13 @@ import pytest
 
 from bridge.amqp_values import encode
 from bridge.message import AMQP, Run
-from edge.broker.amqp.translate import outline
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.commands import addressed, amqp_message, mqtt_run, read_command, topic_rest
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import COMMAND_CHARACTERS_MAX, CORRELATION_BYTES_MAX
 from edge.broker.hono.requests import Request, Requests
-from edge.broker.mqtt.properties import Properties, decode_run, encode_run
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+from edge.broker.message.translation import outline
 
 ADDRESSES = Addresses("T")
 REQUESTS = Requests(b"k" * 32)

@@ -11,18 +11,18 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.configuration import Authentication
-from edge.broker.credentials import Snapshot, new_user, with_secret
 from edge.broker.http import api as module
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.messages import BadRequest, batch, single
-from edge.broker.identity import Gate
 from edge.broker.limits import HTTP_BATCH_MAX, Limits
-from edge.broker.policy import Operation, Rule
-from edge.broker.router import Router
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.credentials import Snapshot, new_user, with_secret
 from edge.broker.store.contract import StoreError, StoreFull
-from edge.broker.store.memory import MemoryStore
+from tests.support.memory_store import MemoryStore
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 

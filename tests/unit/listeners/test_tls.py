@@ -19,7 +19,7 @@ from edge.broker.configuration import TlsFiles, TlsListener
 from edge.broker.limits import TLS_HANDSHAKES_MAX
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError, subject_name
-from edge.broker.peer_tls import PeerTlsError, peer_context
+from edge.broker.security.peer_tls import PeerTlsError, peer_context
 from tests.support.certificates import Authority, Issued
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

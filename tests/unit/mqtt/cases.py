@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.errors import MalformedPacket, ProtocolError, RemoteError, UnsupportedProtocolVersion
 from edge.broker.mqtt.events import SubscriptionRequest as Request
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 
 
 class Case(NamedTuple):

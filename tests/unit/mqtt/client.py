@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.wire import read_fixed_header
 
 VERSIONS = (3, 4, 5)
 

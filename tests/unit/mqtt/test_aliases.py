@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bridge.message import Run
+from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.events import Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, ALIASES_SENT_MAX, HEADS_CACHED_MAX
-from edge.broker.mqtt.properties import Properties, encode_run
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import Opened
 

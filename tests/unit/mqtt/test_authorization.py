@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from bridge.message import DURABLE, Run
-from edge.broker.addresses import AddressTable
 from edge.broker.configuration import Authentication
-from edge.broker.credentials import Snapshot, User, new_user
-from edge.broker.identity import Gate
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.model.addresses import AddressTable
+from edge.broker.model.authorization import Operation, Rule
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
 from edge.broker.mqtt.session import MqttSession
-from edge.broker.policy import Operation, Rule
-from edge.broker.proof import Decided, Proven, Verdict
-from edge.broker.router import Router
-from edge.broker.store.memory import MemoryStore
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.credentials import Snapshot, User, new_user
+from edge.broker.security.proof import Decided, Proven, Verdict
+from tests.support.memory_store import MemoryStore
 from tests.unit.mqtt.client import split
 
 RULES = [Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV}))]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest as Request
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.unit.mqtt.client import VERSIONS, Opened
 
 

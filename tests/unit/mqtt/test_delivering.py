@@ -6,12 +6,12 @@ import pytest
 
 from bridge.message import Run
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_errors import LocalError
+from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.errors import LocalError
 from edge.broker.mqtt.events import Acknowledged, Delivery
-from edge.broker.mqtt.properties import Properties, encode_run
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from edge.broker.mqtt.state import PACKET_ID_MAX, Phase, SessionState
 from tests.unit.mqtt.client import VERSIONS, Opened
 

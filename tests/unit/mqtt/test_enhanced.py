@@ -6,15 +6,15 @@ import pytest
 
 from bridge import bearer, scram
 from edge.broker.configuration import Authentication
-from edge.broker.credentials import Snapshot, User, new_user, with_rules, with_secret
-from edge.broker.identity import Gate
 from edge.broker.limits import FAILURES_PER_ADDRESS_MAX, FAILURES_PER_USER_MAX, FAILURES_PERIOD_S, TOKEN_EXPIRY_CHECK_S
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.model.authorization import Operation, Rule
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
-from edge.broker.policy import Operation, Rule
-from edge.broker.proof import Decided, Proven, Verdict
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.credentials import Snapshot, User, new_user, with_rules, with_secret
+from edge.broker.security.proof import Decided, Proven, Verdict
 from tests.unit.mqtt.test_authorization import Peer, Site
 
 NOW = 1_000_000.0

@@ -6,9 +6,9 @@ import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.limits import RETAINED_STEPS_MAX
+from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.properties import Properties
 from tests.unit.mqtt.test_authorization import Peer, Site, admitted
 
 COUNT = RETAINED_STEPS_MAX * 2

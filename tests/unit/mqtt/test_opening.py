@@ -6,13 +6,13 @@ import pytest
 
 from bridge.message import DURABLE, RETAIN
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_errors import LocalError
+from edge.broker.message.mqtt_properties import Properties, decode_run
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.errors import LocalError
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX
 from edge.broker.mqtt.opening import NEVER_EXPIRES
-from edge.broker.mqtt.properties import Properties, decode_run
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.cases import BAD
 from tests.unit.mqtt.client import VERSIONS, Opened, split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import Run, Stored
-from edge.broker.clock import Clock
+from edge.broker.model.clock import Clock
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.client import Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from edge.broker.message.mqtt_errors import RemoteError
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.errors import RemoteError
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode
-from edge.broker.mqtt.wire import PacketType, read_fixed_header
 from tests.unit.mqtt.cases import BAD, CASES, GOOD, Case
 
 GOOD_VERSIONS = [pytest.param(case, v, id=f"{case.name}-{v}") for case in GOOD for v in case.versions]

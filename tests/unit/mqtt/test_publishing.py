@@ -6,10 +6,10 @@ import pytest
 
 from bridge.message import DURABLE, RETAIN
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties, decode_run, message_expiry_s, with_message_expiry
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events, inbound
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt.properties import Properties, decode_run, message_expiry_s, with_message_expiry
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.client import VERSIONS, Opened
 

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import RETAIN, Run
-from edge.broker.addresses import AddressTable
-from edge.broker.contract import Origin
 from edge.broker.limits import WILLS_AFTER_START_S
+from edge.broker.model.addresses import AddressTable
+from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt.events import Will
 from edge.broker.mqtt.wills import Wills
-from edge.broker.router import Router
-from edge.broker.store.memory import MemoryStore
+from edge.broker.router.router import Router
+from tests.support.memory_store import MemoryStore
 
 START_S = 1_000.0
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.limits import REASON_STRING_CHARACTERS_MAX
-from edge.broker.mqtt.properties import Properties
-from edge.broker.mqtt.reason_codes import ReasonCode as R
 from tests.unit.mqtt.client import Opened, split
 
 TEXT = "the store is full, says the test"

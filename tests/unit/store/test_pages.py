@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.pages import INDEX_LEAF, TABLE_LEAF, Pages, Shape, record_head, values, varint
+from edge.appliance.store.recovery.pages import INDEX_LEAF, TABLE_LEAF, Pages, Shape, record_head, values, varint
 
 NUMBERS = (0, 1, -1, 127, 128, -(1 << 15), 1 << 23, 1 << 31, -(1 << 47), (1 << 63) - 1, -(1 << 63))
 WIDE = Shape(TABLE_LEAF, ("NULL", "INTEGER", "BLOB"))

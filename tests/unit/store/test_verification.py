@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from edge.appliance.store.recovery.verification import Depth, Finding, Report, verify
 from edge.broker.store.contract import StoreDamaged, StoreInaccessible
 from edge.broker.store.limits import FINDINGS_MAX, Limits
 from edge.broker.store.sqlite import SqliteStore
-from edge.broker.store.verification import Depth, Finding, Report, verify
 from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import Made, change, key, make, rot
 

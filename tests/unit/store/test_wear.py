@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import wear
-from edge.broker.store.inspection import Inspection
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from edge.broker.store.wear import HOUR_S, HOURS_KEPT, PERSIST_S, Counters, Device, Meter, Totals

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bridge.message import Run
-from edge.broker.store.inspection import Inspection
+from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.segment import is_packed
 from edge.broker.store.sqlite import FILE_NAME

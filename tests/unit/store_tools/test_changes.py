@@ -16,11 +16,11 @@ from edge.appliance.configuration.effective import development
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store import restore
+from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
 from edge.broker.store import schema
 from edge.broker.store.contract import StoreError
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from edge.broker.store.verification import verify
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
 

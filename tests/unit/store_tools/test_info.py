@@ -11,7 +11,7 @@ from bridge.message import Run
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.figures import StoreFigures, figures_of
-from edge.broker.store.inspection import Inspection
+from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore
 from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, TOPIC, Made, change, make

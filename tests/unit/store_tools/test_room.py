@@ -10,9 +10,9 @@ import pytest
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.room import AddressFull, Bounds, Kept, hours_until, room_of
-from edge.broker.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.configuration import AddressPolicy, WhenFull
 from edge.broker.limits import Limits
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from tests.support.stores import make
 
 TABLE = AddressTable([AddressRule("queue/#", AddressType.QUEUE), AddressRule("events", AddressType.QUEUE)])

@@ -1,0 +1,268 @@
+"""`waypost device add | list | allow | credentials | remove`: who may connect to a gateway, and what they may do there.
+
+The commands write the credential file of a data directory; a gateway that runs on it follows within a second.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.decorators import FC
+
+from edge.appliance.configuration import values
+from edge.appliance.configuration.validate import filter_fault
+from edge.appliance.errors import CommandError, Exit
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security.credentials import (
+    BY_RESOURCE,
+    CredentialFile,
+    CredentialsError,
+    User,
+    ending,
+    new_user,
+    with_rules,
+    with_secret,
+)
+
+GENERATED_BYTES: Final = 18
+"""Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
+
+T = TypeVar("T")
+
+
+def _data(function: FC) -> FC:
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        required=True,
+        help="Data directory of the gateway, running or not.",
+    )(function)
+
+
+def _as_json(function: FC) -> FC:
+    return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
+
+
+def _password(function: FC) -> FC:
+    generate = click.option("--generate", is_flag=True, help="Make a password and print it, once (the default).")
+    stdin = click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+    return stdin(generate(function))
+
+
+def _allow(function: FC) -> FC:
+    return click.option(
+        "--allow",
+        "allowed",
+        multiple=True,
+        metavar="OPERATIONS:FILTER",
+        help="What it may do, e.g. send:plant/%u/# or send,recv:a/+ (repeatable; %u user, %c client id).",
+    )(function)
+
+
+@click.command()
+@click.argument("name")
+@_data
+@_password
+@_allow
+@_as_json
+def add(name: str, data: Path, password_stdin: bool, generate: bool, allowed: tuple[str, ...], as_json: bool) -> None:
+    """Make a device a user of the gateway, with a password.
+
+    It may do what --allow says and nothing else.
+
+    \b
+    A sensor that sends below its own name and hears its commands:
+      waypost device add pump7 --data ./gw --allow send:plant/%u/# --allow recv:commands/%u/#
+    """
+    rules = _rules(allowed)
+    password, made = _secret(password_stdin, generate)
+
+    def make(file: CredentialFile) -> None:
+        file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
+
+    _with_file(data, make)
+    _report(f"{name}: added", {"name": name, "allow": _rule_words(rules)}, made, as_json)
+    if not rules:
+        click.echo(f"note: {name} may do nothing yet; `waypost device allow` gives it rights", err=True)
+
+
+@click.command("list")
+@_data
+@_as_json
+def list_devices(data: Path, as_json: bool) -> None:
+    """List users with what they may do; passwords are not kept, so not shown."""
+    users = list(_with_file(data, lambda file: file.load()).users.values())
+    rows = [_described(user) for user in users]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        secret_words = ", ".join(_secret_words(secret) for secret in row["secrets"]) or "no secret"
+        click.echo(f"{row['name']}  ({row['origin']}; {secret_words})")
+        for rule in row["allow"]:
+            click.echo(f"  {rule}")
+
+
+@click.command()
+@click.argument("name")
+@_data
+@_allow
+@_as_json
+def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> None:
+    """Replace what a user may do. Its connections are closed, and come again with the new rights."""
+    rules = _rules(allowed)
+
+    def change(file: CredentialFile) -> None:
+        file.put([with_rules(_mine(file, name), rules)])
+
+    _with_file(data, change)
+    _report(f"{name}: may now do {len(rules)} things", {"name": name, "allow": _rule_words(rules)}, None, as_json)
+
+
+@click.command()
+@click.argument("name")
+@_data
+@_as_json
+def remove(name: str, data: Path, as_json: bool) -> None:
+    """Take a user away: its connections are closed, and it cannot come again."""
+
+    def take(file: CredentialFile) -> None:
+        _mine(file, name)
+        file.remove([name])
+
+    _with_file(data, take)
+    _report(f"{name}: removed", {"name": name}, None, as_json)
+
+
+@click.group()
+def credentials() -> None:
+    """Secrets of a user."""
+
+
+@credentials.command()
+@click.argument("name")
+@_data
+@_password
+@click.option("--overlap", default="1h", show_default=True, help="How long the old secrets go on: 0s, 90s, 1h, 7d.")
+@click.option("--start-in", default="0s", show_default=True, help="When the new secret begins to count.")
+@_as_json
+def rotate(
+    name: str, data: Path, password_stdin: bool, generate: bool, overlap: str, start_in: str, as_json: bool
+) -> None:
+    """Give a user a new secret; the old ones end after an overlap, so that no device is locked out meanwhile."""
+    now = time.time()
+    try:
+        overlap_s, start_s = values.duration(overlap), values.duration(start_in)
+    except ValueError as why:
+        raise CommandError(str(why), code=Exit.USAGE) from None
+    password, made = _secret(password_stdin, generate)
+    ends = now + start_s + overlap_s
+
+    def change(file: CredentialFile) -> None:
+        user = ending(_mine(file, name), ends)
+        not_before = now + start_s if start_s else 0.0
+        file.put([with_secret(user, password, at_s=now, not_before=not_before)])
+
+    _with_file(data, change)
+    _report(f"{name}: new secret; the old ones end {_moment(ends)}", {"name": name, "old_end": ends}, made, as_json)
+
+
+COMMANDS: Final[Sequence[click.Command]] = (add, list_devices, allow, credentials, remove)
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
+    try:
+        with CredentialFile.open(data) as file:
+            return use(file)
+    except CredentialsError as error:
+        raise CommandError(str(error)) from None
+
+
+def _mine(file: CredentialFile, name: str) -> User:
+    """The user, if these commands may change it."""
+    user = file.load().users.get(name)
+    if user is None:
+        raise CommandError(f"there is no user {name}", hint="`waypost device list` shows those there are")
+    if user.origin == BY_RESOURCE:
+        raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")
+    return user
+
+
+def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
+    """The password, and the same again if it was made here and has to be told."""
+    if password_stdin and generate:
+        raise click.UsageError("--password-stdin and --generate exclude each other")
+    if not password_stdin:
+        made = secrets.token_urlsafe(GENERATED_BYTES)
+        return made, made
+    try:
+        password = sys.stdin.readline().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise CommandError("the password on standard input is not UTF-8", code=Exit.USAGE) from None
+    if not password:
+        raise CommandError("no password on standard input", code=Exit.USAGE)
+    return password, None
+
+
+def _rules(allowed: Sequence[str]) -> tuple[Rule, ...]:
+    rules = []
+    for text in allowed:
+        words, separator, pattern = text.partition(":")
+        try:
+            operations = frozenset(Operation(word.strip()) for word in words.split(","))
+        except ValueError:
+            known = ", ".join(operation.value for operation in Operation)
+            raise click.UsageError(f"--allow {text}: {words!r} is not one of {known}, joined by commas") from None
+        fault = filter_fault(pattern) if separator and pattern else "no filter behind the colon"
+        if fault:
+            raise click.UsageError(f"--allow {text}: {fault}")
+        rules.append(Rule((pattern,), operations))
+    return tuple(rules)
+
+
+def _rule_words(rules: Sequence[Rule]) -> list[str]:
+    return [
+        f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"
+        for rule in rules
+        for pattern in rule.addresses
+    ]
+
+
+def _described(user: User) -> dict[str, Any]:
+    return {
+        "name": user.name,
+        "origin": user.origin,
+        "allow": _rule_words(user.rules),
+        "secrets": [{"id": s.id, "not_before": s.not_before or None, "not_after": s.not_after} for s in user.secrets],
+    }
+
+
+def _secret_words(secret: dict[str, Any]) -> str:
+    begins = f" from {_moment(secret['not_before'])}" if secret["not_before"] else ""
+    ends = f" until {_moment(secret['not_after'])}" if secret["not_after"] is not None else ""
+    return f"secret {secret['id']}{begins}{ends}"
+
+
+def _moment(utc_s: float) -> str:
+    return datetime.datetime.fromtimestamp(utc_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+def _report(text: str, document: dict[str, Any], password: str | None, as_json: bool) -> None:
+    """Say what was done; a password made here is shown this once."""
+    if as_json:
+        click.echo(json.dumps(document if password is None else {**document, "password": password}))
+        return
+    click.echo(text)
+    if password is not None:
+        click.echo(f"password: {password}")

@@ -1,1 +1,0 @@
-"""Devices made of this machine: what `waypost device simulate` runs."""

@@ -1,0 +1,1 @@
+"""Devices simulated on this machine: what `waypost device simulate` runs."""

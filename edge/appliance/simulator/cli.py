@@ -1,0 +1,114 @@
+"""`waypost device`: devices of this gateway and devices made of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from edge.appliance.accounts.cli import COMMANDS
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.simulator.device import Device, Settings
+from edge.appliance.simulator.journal import Journal
+from edge.appliance.simulator.outbox import Outbox
+from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
+
+log = logging.getLogger(__name__)
+
+
+@click.group()
+def device() -> None:
+    """Devices: who may connect to a gateway, and devices made of this machine for tests and demonstrations."""
+
+
+for command in COMMANDS:
+    device.add_command(command)
+
+
+@device.command()
+@click.option("--protocol", type=click.Choice(["mqtt", "amqp"]), required=True, help="What the device speaks.")
+@click.option("--kind", type=click.Choice(KINDS), required=True, help="What it measures on this machine.")
+@click.option(
+    "--url", required=True, metavar="URL", help="Gateway, e.g. mqtt://127.0.0.1:1883 or amqp://127.0.0.1:5672."
+)
+@click.option("--name", required=True, help="Identity: MQTT client identifier or AMQP container id.")
+@click.option("--address", help="Where readings go. Default: plant/NAME/KIND.")
+@click.option("--interval", "interval_s", type=click.FloatRange(0.001), default=1.0, show_default=True, help="Seconds.")
+@click.option("--count", type=click.IntRange(1), help="Readings to take. Default: until SIGTERM or Ctrl-C.")
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Only this metric of the kind (repeatable).")
+@click.option("--window", type=click.IntRange(1, 1000), default=16, show_default=True, help="Readings in flight.")
+@click.option("--buffer", "capacity", type=click.IntRange(1), default=10_000, show_default=True, help="Readings kept.")
+@click.option(
+    "--drain", "drain_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for the rest."
+)
+@click.option("--journal", "journal_path", type=click.Path(path_type=Path, dir_okay=False), help="JSON Lines of acks.")
+def simulate(
+    *,
+    protocol: str,
+    kind: str,
+    url: str,
+    name: str,
+    address: str | None,
+    interval_s: float,
+    count: int | None,
+    metrics: tuple[str, ...],
+    window: int,
+    capacity: int,
+    drain_s: float,
+    journal_path: Path | None,
+) -> None:
+    """Run one device that measures this machine and delivers every reading at least once.
+
+    Readings wait in the device while the gateway is away and are sent again until acknowledged. SIGTERM ends the
+    measuring; the rest is delivered. Exit code 1 when readings were left over or given up.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme.removesuffix("s") != protocol:
+        raise click.UsageError(f"--url {url} does not go with --protocol {protocol}")
+    if not log.isEnabledFor(logging.INFO):
+        logging.getLogger("amqtt").setLevel(logging.ERROR)  # it warns of every connection that does not come about
+    where = address or f"plant/{name}/{kind}"
+    settings = Settings(name, where, kind, url, interval_s, count, window, drain_s)
+    try:
+        probe = make_probe(kind, metrics)
+        journal = Journal(journal_path, device=name, address=where, protocol=protocol, kind=kind)
+    except (ProbeError, OSError) as why:
+        raise CommandError(str(why)) from why
+    outbox = Outbox(capacity)
+    run = _run_mqtt if protocol == "mqtt" else _run_amqp
+    try:
+        run(Device(settings, probe, outbox, journal))
+    finally:
+        journal.close(outbox)
+    click.echo(
+        f"{name}: published {outbox.published}, acknowledged {outbox.acknowledged}, sent again {outbox.resent}, "
+        f"left {len(outbox)}, given up {outbox.dropped}"
+    )
+    if outbox.dropped or len(outbox):
+        sys.exit(Exit.FAILED)
+
+
+def _run_mqtt(simulated: Device) -> None:
+    from edge.appliance.simulator.mqtt import MqttDevice  # amqtt takes half a second to import
+
+    async def main() -> None:
+        running = MqttDevice(simulated)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, running.stop)
+        await running.run()
+
+    asyncio.run(main())
+
+
+def _run_amqp(simulated: Device) -> None:
+    from edge.appliance.simulator.amqp import AmqpDevice
+
+    running = AmqpDevice(simulated)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: running.stop())
+    running.run()

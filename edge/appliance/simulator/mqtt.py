@@ -1,0 +1,162 @@
+"""A device that speaks MQTT 3.1.1 at QoS 1 through amqtt's client, and keeps its promises over broken connections.
+
+amqtt's own reconnecting is not used: it forgets a QoS 1 message whose PUBACK does not come within 5 s, and `publish`
+calls that were waiting end in a cancellation. Here every connection is a new client of the same client identifier
+and persistent session, a window of publishes runs as tasks, and whatever was not acknowledged goes back to the outbox
+in order. A PUBACK that does not come means a broken connection, because MQTT resends on reconnection only
+(MQTT 3.1.1 section 4.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import partial
+from typing import Any
+
+from amqtt.client import MQTTClient
+from amqtt.errors import AMQTTError, ClientError, ConnectError, ProtocolHandlerError
+from amqtt.mqtt.constants import QOS_1
+
+from edge.appliance.simulator.device import (
+    ACKNOWLEDGEMENT_TIMEOUT_S,
+    RECONNECT_DELAY_S,
+    RECONNECT_DELAY_S_MAX,
+    Device,
+)
+
+log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 10
+
+
+class MqttDevice:
+    """Runs a device over MQTT until it is finished, or could not deliver the rest in time."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._wake = asyncio.Event()
+        self._broken = asyncio.Event()
+        self._publishes: set[asyncio.Task[Any]] = set()
+
+    def stop(self) -> None:
+        """Measure no more, deliver what is left, return from `run`."""
+        self._device.stop()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Measure and deliver. Connection errors are waited out, never raised."""
+        connecting = asyncio.create_task(self._stay_connected())
+        try:
+            await self._measure()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._device.settings.drain_s):
+                    while not self._device.finished:
+                        await self._wait_awake()
+        finally:
+            connecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await connecting
+
+    async def _measure(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while self._device.measuring:
+            self._device.measure()
+            self._wake.set()
+            due = max(due + self._device.settings.interval_s, loop.time())
+            while self._device.measuring and loop.time() < due:
+                await asyncio.sleep(min(0.2, due - loop.time()))  # 0.2 s: how soon `stop` is noticed
+
+    async def _stay_connected(self) -> None:
+        delay = RECONNECT_DELAY_S
+        while True:
+            client = MQTTClient(self._device.settings.name, config=self._client_configuration())
+            try:
+                await client.connect(self._device.settings.url, cleansession=False)
+            except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
+                log.info("%s: cannot connect: %r", self._device.settings.name, why)
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
+                continue
+            delay = RECONNECT_DELAY_S
+            await self._serve(client)
+            await asyncio.sleep(delay)  # a gateway that accepts and drops is not to be hammered
+
+    def _client_configuration(self) -> dict[str, Any]:
+        return {
+            "keep_alive": KEEP_ALIVE_S,
+            "auto_reconnect": False,
+            "connection_timeout": ACKNOWLEDGEMENT_TIMEOUT_S,
+            "plugins": {},  # the default logs every packet
+            "will": {
+                "topic": f"status/{self._device.settings.name}",
+                "message": "offline",
+                "qos": QOS_1,
+                "retain": True,
+            },
+        }
+
+    async def _serve(self, client: MQTTClient) -> None:
+        """Publish over one connection until it breaks or we are cancelled."""
+        self._broken.clear()
+        self._device.connected()
+        watching = asyncio.create_task(self._watch(client))
+        why = "connection lost"
+        try:
+            await client.publish(f"status/{self._device.settings.name}", b"online", qos=QOS_1, retain=True)
+            while not self._broken.is_set():
+                self._publish_window(client)
+                await self._wait_awake()
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                why = "stopped"
+                raise
+        except (AMQTTError, TimeoutError) as error:
+            why = repr(error)
+        finally:
+            watching.cancel()
+            await self._close(client)
+            self._device.disconnected(why)
+
+    def _publish_window(self, client: MQTTClient) -> None:
+        while len(self._publishes) < self._device.settings.window:
+            reading = self._device.outbox.send()
+            if reading is None:
+                return
+            task = asyncio.create_task(client.publish(self._device.settings.address, reading.body, qos=QOS_1))
+            self._publishes.add(task)
+            task.add_done_callback(partial(self._published, reading.seq))
+
+    def _published(self, seq: int, task: asyncio.Task[Any]) -> None:
+        """`publish` returned: PUBACK came. Cancelled or failed: the connection is of no use any more."""
+        self._publishes.discard(task)
+        if not task.cancelled() and task.exception() is None:
+            self._device.acknowledged(seq)
+        else:
+            self._broken.set()
+        self._wake.set()
+
+    async def _watch(self, client: MQTTClient) -> None:
+        """amqtt tells that the connection ended by delivering None."""
+        with contextlib.suppress(AMQTTError, asyncio.CancelledError):
+            while await client.deliver_message() is not None:
+                pass
+        self._broken.set()
+        self._wake.set()
+
+    async def _close(self, client: MQTTClient) -> None:
+        pending = list(self._publishes)
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+        try:
+            await client.disconnect()
+        except (AMQTTError, OSError, asyncio.CancelledError) as why:
+            log.debug("%s: while closing: %r", self._device.settings.name, why)
+
+    async def _wait_awake(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()

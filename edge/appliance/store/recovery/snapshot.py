@@ -1,0 +1,329 @@
+"""A copy of a damaged store that SQLite can read: its log applied, its first page made anew where that is rotten.
+
+The first page says how large the pages are and where each table begins. Most of that is known without it: the tables
+begin where those of a new store do, unless the store was migrated, and every page says what it holds. Where the tree of
+the messages has no beginning any more, all pages are gone through, and what passes its CRC is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from edge.appliance.store.recovery.inspection import log_of
+from edge.appliance.store.recovery.pages import (
+    HEAD_BYTES,
+    INDEX_LEAF,
+    TABLE_LEAF,
+    TABLE_NODE,
+    Pages,
+    Shape,
+    values,
+)
+from edge.broker.store import schema, segment
+from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
+from edge.broker.store.segment import INSERT, Row, SegmentDamaged
+from edge.broker.store.wal import PAGE_SIZES
+
+SEGMENT: Final = "segment"
+SCRATCH: Final = ("searched", "page1")
+"""Suffixes of files beside the copy."""
+_MAGIC: Final = b"SQLite format 3\0"
+_LOG_HEADER: Final = struct.Struct(">8I")
+_LOG_MAGICS: Final = (0x377F0682, 0x377F0683)
+_SIZES: Final = tuple(dict.fromkeys((Limits().page_bytes, PAGE_BYTES_WAITING)))
+"""Pages that stores are made with."""
+_FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "address", "state"))
+"""Those that a store of any schema has."""
+_ENTRY: Final = Shape(TABLE_LEAF, ("TEXT", "TEXT", "TEXT", "INTEGER", "TEXT"))
+"""A row of ``sqlite_schema``."""
+_KEEP: Final = f"INSERT OR IGNORE{INSERT.removeprefix('INSERT')}"
+"""A page that is free may have the row once more."""
+
+Told = Callable[[int], None]
+"""Called with the bytes of the file gone through."""
+
+
+class Snapshot(NamedTuple):
+    """What became of the copy."""
+
+    notes: list[str]
+    searched: Path | None = None
+    """A database whose table ``segment`` has what was found by going through all pages; the copy has none then."""
+
+
+class _Table(NamedTuple):
+    root: int
+    shape: Shape
+    statement: str
+    """That makes it, without what a reader does not need."""
+
+
+def take(path: Path, copy: Path, told: Told) -> Snapshot:
+    """Copy the store at `path`, with what its log holds, and make the copy readable.
+
+    The caller removes the copy, and what `SCRATCH` names. Raises sqlite3.Error, OSError.
+    """
+    shutil.copyfile(path, copy)
+    os.chmod(copy, 0o600)
+    log = path.with_name(path.name + "-wal")
+    if log.exists():
+        shutil.copyfile(log, copy.with_name(copy.name + "-wal"))
+    logged, size = _logged_page_bytes(copy), _page_bytes(copy)
+    if size is None:
+        size = logged or _likely_size(copy)
+        _write_head(copy, _empty_page(copy, size))
+    size = logged or size
+    _believe_no_counts(copy, size)
+    _apply_log(copy)
+    _believe_no_counts(copy, size)
+    return _mend(copy, size, told)
+
+
+def _beside(copy: Path, suffix: str) -> Path:
+    return copy.with_name(f"{copy.name}-{suffix}")
+
+
+def _page_bytes(copy: Path) -> int | None:
+    """As the head of the file says; None when it cannot be read."""
+    with copy.open("rb") as file:
+        head = file.read(HEAD_BYTES)
+    if len(head) == HEAD_BYTES and head.startswith(_MAGIC) and head[21:24] == b"\x40\x20\x20":
+        size = int.from_bytes(head[16:18])
+        size = 65_536 if size == 1 else size
+        if size in PAGE_SIZES and head[18] in (1, 2) and head[19] in (1, 2) and head[20] == 0:
+            return size
+    return None
+
+
+def _logged_page_bytes(copy: Path) -> int | None:
+    """As the log says; None when there is none that SQLite would read."""
+    log = copy.with_name(copy.name + "-wal")
+    if log.exists():
+        with log.open("rb") as file:
+            head = file.read(_LOG_HEADER.size)
+        if len(head) == _LOG_HEADER.size:
+            magic, _, size, *_ = _LOG_HEADER.unpack(head)
+            if magic in _LOG_MAGICS and size in PAGE_SIZES:
+                return int(size)
+    return None
+
+
+def _likely_size(copy: Path, *sizes: int) -> int:
+    """That with which most tables begin where they should: one of `sizes`, or of those that stores are made with."""
+    return max((*sizes, *_SIZES), key=lambda size: _fitting(copy, size))
+
+
+def _fitting(copy: Path, size: int) -> int:
+    tables = _tables(copy, size)
+    with contextlib.closing(Pages(copy, size)) as pages:
+        return sum(pages.leads_to(table.root, table.shape) for table in tables.values())
+
+
+@contextlib.contextmanager
+def _made(copy: Path, size: int) -> Iterator[sqlite3.Connection]:
+    """A new database of that page size beside the copy."""
+    path = _beside(copy, "page1")
+    path.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for pragma in (f"page_size = {size}", "synchronous = OFF"):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        yield connection
+    path.unlink(missing_ok=True)
+
+
+def _empty_page(copy: Path, size: int) -> bytes:
+    """The first page of a database that has nothing in it, and may have a log."""
+    with _made(copy, size) as connection:
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return _beside(copy, "page1").read_bytes()[:size]
+
+
+def _tables(copy: Path, size: int) -> dict[str, _Table]:
+    """Those of a new store of this page size."""
+    found = {}
+    with _made(copy, size) as connection:
+        schema.prepare(connection)
+        roots = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
+        bare = {row[1]: bool(row[4]) for row in connection.execute("PRAGMA table_list")}
+        for name, root in roots:
+            columns = [(row[1], row[2], row[5]) for row in connection.execute(f"PRAGMA table_info({name})")]
+            numbered = not bare[name]
+            kinds = ["NULL" if numbered and key else kind for _, kind, key in columns]
+            keys = ", ".join(column for column, _, key in sorted(columns, key=lambda column: column[2]) if key)
+            listed = ", ".join(f"{column} {kind}" for column, kind, _ in columns)
+            ending = ")" if numbered else ") WITHOUT ROWID"
+            statement = f"CREATE TABLE {name} ({listed}, PRIMARY KEY ({keys}){ending}"
+            found[name] = _Table(root, Shape(TABLE_LEAF if numbered else INDEX_LEAF, kinds), statement)
+    return found
+
+
+def _write_head(copy: Path, page: bytes) -> None:
+    with copy.open("r+b") as file:
+        file.write(page)
+
+
+def _apply_log(copy: Path) -> None:
+    """What SQLite does when the last of a database closes it: whole commits of its log move into the file."""
+    with (
+        contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection,
+        contextlib.suppress(sqlite3.Error),  # what cannot be read is looked into later
+    ):
+        connection.execute("PRAGMA schema_version").fetchall()
+    for suffix in ("-wal", "-shm"):
+        copy.with_name(copy.name + suffix).unlink(missing_ok=True)
+
+
+def _believe_no_counts(copy: Path, size: int) -> None:
+    """How many pages there are is for the file to say, and none is free: an older version of page 1 says otherwise."""
+    with copy.open("r+b") as file:
+        head = bytearray(file.read(HEAD_BYTES))
+        if len(head) == HEAD_BYTES:
+            changes = int.from_bytes(head[24:28])
+            head[16:18] = (size % 65_535).to_bytes(2)  # 65 536 is written as 1
+            head[32:40] = bytes(8)
+            head[92:96] = ((changes + 1) & 0xFFFF_FFFF).to_bytes(4)
+            file.seek(0)
+            file.write(head)
+
+
+def _mend(copy: Path, size: int, told: Told) -> Snapshot:
+    own = _own_roots(copy)
+    if not own:  # what the head says may be wrong, too
+        size = _likely_size(copy, size)
+    tables = _tables(copy, size)
+    with contextlib.closing(Pages(copy, size)) as pages:
+        if own.keys() >= _FIRST_TABLES and pages.leads_to(own[SEGMENT], tables[SEGMENT].shape):
+            return Snapshot([])
+        roots = _roots(pages, tables, own, told)
+    _write_schema(copy, size, tables, roots)
+    notes = [] if own else ["the first page is rotten: made anew"]
+    if SEGMENT in roots:
+        return Snapshot(notes)
+    searched = _search(copy, size, tables[SEGMENT].shape, told)
+    return Snapshot([*notes, "the tree of the messages is lost: they are looked for in every page"], searched)
+
+
+def _own_roots(copy: Path) -> dict[str, int]:
+    """Where the tables begin as the copy says; empty when that cannot be read."""
+    with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        try:
+            rows = connection.execute("SELECT name, rootpage FROM sqlite_schema WHERE type = 'table'").fetchall()
+        except (sqlite3.Error, UnicodeDecodeError):
+            return {}
+    return {str(name): root for name, root in rows if isinstance(root, int)}
+
+
+def _roots(pages: Pages, tables: Mapping[str, _Table], own: Mapping[str, int], told: Told) -> dict[str, int]:
+    """Where each table begins, of those whose beginning is known and holds such rows."""
+    listed = _listed(pages, told)
+    found: dict[str, int] = {}
+    for name, table in tables.items():
+        for root in (own.get(name), listed.get(name), table.root):
+            if root is not None and root not in found.values() and pages.leads_to(root, table.shape):
+                found[name] = root
+                break
+    return found
+
+
+def _listed(pages: Pages, told: Told) -> dict[str, int]:
+    """What pages of the schema other than the first say: in small pages it does not fit into one."""
+    found: dict[str, int] = {}
+    for page in _leaves(pages, told):
+        for cell in pages.cells(page):
+            if _ENTRY.fits(cell) and (content := pages.content(cell)) is not None:
+                kind, name, _, root, _ = values(content)
+                if kind == b"table" and isinstance(name, bytes) and isinstance(root, int):
+                    found[name.decode("utf-8", "replace")] = root
+    return found
+
+
+def _leaves(pages: Pages, told: Told) -> Iterator[bytes]:
+    chunk = CHUNK_BYTES // pages.page_bytes
+    for number in range(2, pages.count + 1):
+        page = pages.page(number)
+        if page[0] == TABLE_LEAF:
+            yield page
+        if number % chunk == 0:
+            told(number * pages.page_bytes)
+
+
+def _write_schema(copy: Path, size: int, tables: Mapping[str, _Table], roots: Mapping[str, int]) -> None:
+    """A first page that knows the tables at `roots`; what does not fit into it is put at the end of the file.
+
+    A table whose beginning is lost gets a page that cannot be read, so that it counts as damaged. That of the messages
+    is left out: they are looked for.
+    """
+    with copy.open("r+b") as file:
+        count = -(-os.fstat(file.fileno()).st_size // size)
+        file.seek(count * size)
+        file.write(b"\xff" * size)
+        rotten = count + 1
+        data = _schema_pages(copy, size, tables, roots, rotten)
+        page = bytearray(data[:size])
+        if page[HEAD_BYTES] == TABLE_NODE:
+            cells = int.from_bytes(page[HEAD_BYTES + 3 : HEAD_BYTES + 5])
+            pointers = struct.unpack_from(f">{cells}H", page, HEAD_BYTES + 12)
+            for number, place in enumerate((*pointers, HEAD_BYTES + 8), 1):
+                child = int.from_bytes(page[place : place + 4])
+                file.write(data[(child - 1) * size : child * size])
+                page[place : place + 4] = (rotten + number).to_bytes(4)
+        file.seek(0)
+        file.write(page)
+    _believe_no_counts(copy, size)
+
+
+def _schema_pages(copy: Path, size: int, tables: Mapping[str, _Table], roots: Mapping[str, int], rotten: int) -> bytes:
+    with _made(copy, size) as connection:
+        for name, table in tables.items():
+            if name != SEGMENT or name in roots:
+                connection.execute(table.statement)
+        connection.execute("PRAGMA writable_schema = ON").fetchall()
+        for name in tables:
+            place = roots.get(name, rotten)
+            connection.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = ?", (place, name))
+        return _beside(copy, "page1").read_bytes()
+
+
+def _search(copy: Path, size: int, shape: Shape, told: Told) -> Path:
+    """Every segment of the file that passes its CRC, in a database beside the copy; not what was deleted."""
+    path = _beside(copy, "searched")
+    path.unlink(missing_ok=True)
+    firsts = _firsts(copy)
+    with (
+        contextlib.closing(Pages(copy, size)) as pages,
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as out,
+    ):
+        for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a scratch file
+            out.execute(f"PRAGMA {pragma}").fetchall()
+        out.execute(f"CREATE TABLE {SEGMENT} (key INTEGER PRIMARY KEY, {', '.join(Row._fields[1:])})")
+        out.execute("BEGIN")
+        for page in _leaves(pages, told):
+            for cell in filter(shape.fits, pages.cells(page)):
+                log, first = log_of(cell.rowid)
+                if first < firsts.get(log, 0) or (content := pages.content(cell)) is None:
+                    continue
+                row = Row._make([cell.rowid, *values(content)[1:]])
+                with contextlib.suppress(SegmentDamaged):
+                    segment.verify(row)
+                    out.execute(_KEEP, row)
+        out.execute("COMMIT")
+    return path
+
+
+def _firsts(copy: Path) -> dict[int, int]:
+    """The first position kept of each log that can be read: what pages hold from below it was deleted."""
+    with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        try:
+            rows = connection.execute("SELECT log, first FROM log").fetchall()
+        except sqlite3.Error:
+            return {}
+    return {log: first for log, first in rows if isinstance(first, int)}

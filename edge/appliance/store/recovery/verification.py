@@ -1,0 +1,370 @@
+"""Is this store what it must be? Reads everything, changes nothing, runs beside a gateway; memory grows with addresses.
+
+What is damage here is what opening the store or reading from it would refuse or skip (`sqlite.py`, `reader.py`), and
+what they would believe although it is wrong: counters behind what was given, cursors beyond the end of their log.
+"""
+
+from __future__ import annotations
+
+import enum
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from edge.appliance.store.recovery.inspection import CursorFacts, Inspection, LogFacts, log_of
+from edge.broker.model.ranges import Ranges
+from edge.broker.store import schema, segment
+from edge.broker.store.contract import StoreDamaged, StoreError
+from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
+from edge.broker.store.progress import Progress
+
+GAPS: Final = "gaps"
+"""Key of table ``meta``: positions a repair left missing, as JSON ``[[log, first, last], ...]``."""
+
+Told = Callable[[int, int], None]
+"""Called with (bytes of bodies verified, bytes there are)."""
+
+
+class Depth(enum.Enum):
+    """How much is read."""
+
+    FULL = "full"
+    """Every page, every segment."""
+    QUICK = "quick"
+    """The tree of pages without the indexes' contents, counters, cursors, and the newest segments, on which opening the
+    store depends."""
+    TOUCH = "touch"
+    """As QUICK without walking the tree: what opening the store reads."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is not as it must be."""
+
+    code: str
+    """What kind of thing, for programs: ``segment-damaged``."""
+    where: str
+    what: str
+    damage: bool = True
+    """False: worth knowing, and nothing is wrong."""
+    log: int | None = None
+    first: int | None = None
+    last: int | None = None
+    """Positions of `log` it is about."""
+
+
+class Report(msgspec.Struct):
+    """What a verification saw."""
+
+    path: str
+    depth: str
+    epoch: str | None = None
+    schema: int = 0
+    logs: int = 0
+    cursors: int = 0
+    addresses: int = 0
+    segments: int = 0
+    """Verified ones."""
+    messages: int = 0
+    bytes: int = 0
+    findings: list[Finding] = []
+    left_out: int = 0
+    """Findings beyond the bound that are only counted."""
+
+    @property
+    def damaged(self) -> bool:
+        """True when something is wrong."""
+        return bool(self.left_out) or any(finding.damage for finding in self.findings)
+
+    def add(self, finding: Finding) -> None:
+        """Note it, or count it when there are too many."""
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.left_out += finding.damage
+
+
+def verify(path: Path, depth: Depth = Depth.FULL, told: Told = lambda _done, _all: None) -> Report:
+    """Verify the store in the file at `path`. Raises StoreInaccessible when it cannot be opened at all."""
+    report = Report(str(path), depth.value)
+    try:
+        inspection = Inspection.open(path)
+    except StoreError as error:
+        if not path.is_file():
+            raise
+        report.add(Finding("not-a-store", path.name, str(error)))
+        return report
+    with inspection:
+        for step in (_check_pages, _check_schema):
+            _step(report, step(inspection, depth))
+        verification = _Verification(inspection, report, depth, told)
+        for part in (verification.load, verification.walk, verification.cursors, verification.sequences):
+            _step(report, part())
+    return report
+
+
+def _step(report: Report, found: Iterator[Finding]) -> None:
+    """What cannot be read ends a step, and is a finding itself."""
+    try:
+        for finding in found:
+            report.add(finding)
+    except (StoreError, TypeError, ValueError) as error:  # a damaged page gives NULL where no NULL can be
+        report.add(Finding("unreadable", "file", str(error)))
+
+
+def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[Finding]:
+    if depth is Depth.TOUCH:
+        return
+    pragma = "integrity_check" if depth is Depth.FULL else "quick_check"
+    for (line,) in inspection.query(f"PRAGMA {pragma}({CHECK_LINES_MAX})"):
+        if line != "ok":
+            yield Finding("pages-damaged", "file", str(line).replace("\n", " "))
+
+
+def _check_schema(inspection: Inspection, _: Depth) -> Iterator[Finding]:
+    version, ours = inspection.number("user_version"), len(schema.MIGRATIONS)
+    if version > ours:
+        what = f"schema {version} is newer than this program's {ours}: what it added is not verified"
+        yield Finding("schema-newer", "schema", what, damage=False)
+    for table, columns in _expected(min(version, ours)).items():
+        there = {str(row[1]) for row in inspection.query(f"PRAGMA table_info({table})")}
+        missing = columns - there
+        if missing:
+            what = "is missing" if not there else f"has no {', '.join(sorted(missing))}"
+            yield Finding("schema-damaged", f"table {table}", what)
+    if inspection.meta("epoch") is None:
+        yield Finding("no-epoch", "table meta", "the store has no epoch: messages cannot be named")
+
+
+def _expected(version: int) -> dict[str, set[str]]:
+    """Columns of each table of a schema version, from the migrations themselves."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        schema.prepare(connection, schema.MIGRATIONS[: max(version, 1)])
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: {row[1] for row in connection.execute(f"PRAGMA table_info({name})")} for name in names}
+    finally:
+        connection.close()
+
+
+class _Verification:
+    """The walk over logs, with what has to be remembered between its steps."""
+
+    def __init__(self, inspection: Inspection, report: Report, depth: Depth, told: Told) -> None:
+        self._inspection = inspection
+        self._report = report
+        self._full = depth is Depth.FULL
+        self._told = told
+        self._logs: list[LogFacts] = []
+        self._cursors: Sequence[CursorFacts] = ()
+        self._next: dict[str, int] = {}
+        self._boots: set[int] = set()
+        self._known_gaps: set[tuple[int, int, int]] = set()
+        self._in_memory: set[int] = set()
+        """Logs that are kept in memory, or were: what was acknowledged there was never written."""
+        self._holes = False
+        self._seen: dict[str, Ranges] = {}
+        self._home: dict[str, int] = {}
+        self._elsewhere: set[str] = set()
+        self._counted_end: dict[str, int] = {}
+        self._unsteady: set[str] = set()
+        self._all = 0
+
+    def load(self) -> Iterator[Finding]:
+        """Counters and cursors, all of one moment."""
+        inspection = self._inspection
+        with inspection.snapshot():
+            self._report.epoch = inspection.meta("epoch")
+            self._report.schema = inspection.number("user_version")
+            self._logs = inspection.logs()
+            self._cursors = inspection.cursors()
+            rows = inspection.query("SELECT name, next FROM address")
+            self._next = {str(name): int(str(end)) for name, end in rows}
+            self._boots = {int(str(boot)) for (boot,) in inspection.query("SELECT boot FROM boot")}
+            self._known_gaps = set(known_gaps(inspection))
+            inspection.epochs(self._report.epoch or "")  # read as opening does: what it cannot read is a finding
+            self._in_memory = {mark.log for mark in inspection.marks()}
+        self._report.logs, self._report.cursors = len(self._logs), len(self._cursors)
+        self._report.addresses = len(self._next)
+        self._all = sum(log.bytes for log in self._logs)
+        numbers = {log.log for log in self._logs}
+        for number in sorted(self._segment_logs()):
+            if number not in numbers:
+                yield Finding("log-unknown", f"log {number}", "has messages and no row in table log", log=number)
+
+    def walk(self) -> Iterator[Finding]:
+        """Every segment of every log, or only those not counted yet."""
+        for log in self._logs:
+            yield from self._log(log)
+
+    def cursors(self) -> Iterator[Finding]:
+        """Each in a log that is there, within its bounds, with ranges that can be read."""
+        logs = {log.log: log for log in self._logs}
+        for cursor in self._cursors:
+            where = f"cursor {cursor.name!r} of log {cursor.log}"
+            log = logs.get(cursor.log)
+            if log is None:
+                yield Finding("cursor-lost", where, "its log is not there", log=cursor.log)
+                continue
+            try:
+                progress = Progress(cursor.position, cursor.acknowledged)
+            except ValueError as error:
+                yield Finding("cursor-damaged", where, str(error), log=cursor.log)
+                continue
+            end = max((last + 1 for _, last in progress.above), default=progress.position)
+            if end > log.next:
+                what = f"is at {end}, beyond the end of its log at {log.next}: new messages would pass for read"
+                yield Finding("cursor-beyond", where, what, log=cursor.log)
+
+    def sequences(self) -> Iterator[Finding]:
+        """Numbers given are below their counter, and dense where nothing is known to be missing."""
+        for address, end in self._counted_end.items():
+            if self._next.get(address, 0) < end:
+                what = f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be twice"
+                yield Finding("counter-behind", f"address {address!r}", what)
+        if not self._full or self._holes or self._known_gaps:
+            return  # what is missing is told as positions already
+        letting_go = {log.log for log in self._logs if log.first > 0}
+        for address, seen in self._seen.items():
+            if address in self._elsewhere or address in self._unsteady:
+                continue
+            if len(letting_go) > (self._home.get(address) in letting_go):
+                continue  # configured differently for a while, it may have been in another log that lets messages go
+            pairs = list(seen)
+            ends = [last + 1 for _, last in pairs]
+            starts = [first for first, _ in pairs[1:]] + [max(ends[-1], self._next.get(address, 0))]
+            for first, after in zip(ends, starts, strict=True):
+                if first < after and not self._given_up(address, first, after - 1):
+                    what = f"sequences {first} to {after - 1} are in no log and not in the ledger"
+                    yield Finding("sequences-missing", f"address {address!r}", what)
+
+    # --- one log ----------------------------------------------------------------------------------------------
+
+    def _log(self, log: LogFacts) -> Iterator[Finding]:
+        where = f"log {log.name!r}"
+        expected = log.first if self._full else log.counted
+        counted_bytes, alive = 0, True
+        for row in self._inspection.segments(log.log, 0 if self._full else log.counted):
+            start, messages = log_of(row.key)[1], segment.extent(row)
+            if not self._full and start < log.counted:
+                continue
+            if start != expected:
+                first_now = self._first(log.log)
+                alive = alive and first_now == log.first
+                if start < log.first:
+                    yield Finding(
+                        "below-first", where, f"a segment at {start} is below its first position {log.first}",
+                        log=log.log, first=start, last=start + messages - 1,
+                    )  # fmt: skip
+                elif start < expected:
+                    what = f"segments overlap at {start}"
+                    yield Finding("overlap", where, what, log=log.log, first=start, last=expected - 1)
+                elif first_now < start:
+                    yield self._gap(log, max(expected, first_now), start - 1)
+            expected = max(expected, start + messages)
+            yield from self._segment(log, row, start)
+            if start < log.counted and isinstance(row.body_bytes, int):
+                counted_bytes += row.body_bytes
+        if expected < log.next and log.log not in self._in_memory and self._first(log.log) <= expected:
+            yield self._gap(log, expected, log.next - 1)
+        steady = alive and self._full and self._first(log.log) == log.first
+        if not steady or log.log in self._in_memory:
+            self._unsteady |= {address for address, home in self._home.items() if home == log.log}
+        counted = self._counted_bytes(log)
+        if steady and counted is not None and counted != counted_bytes and not self._holes:
+            yield Finding(
+                "bytes-miscounted", where, f"table log says {counted} bytes, its segments have {counted_bytes}"
+            )
+
+    def _segment(self, log: LogFacts, row: segment.Row, start: int) -> Iterator[Finding]:
+        messages = segment.extent(row)
+        where = f"log {log.name!r}"
+        try:
+            runs = segment.decode(row, start)
+        except segment.SegmentDamaged as error:
+            self._holes = True
+            last = start + messages - 1
+            kind = "segment-damaged" if start < log.counted else "newest-damaged"
+            more = "" if start < log.counted else ": the gateway cannot start, as the sequences given last are unknown"
+            what = f"positions {start} to {last}: {error}{more}"
+            yield Finding(kind, where, what, log=log.log, first=start, last=last)
+            return
+        self._report.segments += 1
+        self._report.messages += messages
+        self._report.bytes += row.body_bytes
+        self._told(self._report.bytes, self._all)
+        if row.boot not in self._boots:
+            yield Finding("boot-unknown", where, f"segment at {start}: its boot {row.boot} is not known", damage=False)
+        for _, sequence, run in runs:
+            address, end = run.address, sequence + len(run.bodies)
+            if start < log.counted:
+                self._counted_end[address] = max(self._counted_end.get(address, 0), end)
+            if self._home.setdefault(address, log.log) != log.log:
+                self._elsewhere.add(address)
+            seen = self._seen.get(address)
+            if seen is None:
+                seen = self._seen[address] = Ranges()
+            if seen.within(sequence, end - 1):
+                what = f"sequences {sequence} to {end - 1} are there twice"
+                yield Finding("sequence-twice", f"address {address!r}", what, log=log.log, first=start)
+            seen.add(sequence, end - 1)
+
+    def _gap(self, log: LogFacts, first: int, last: int) -> Finding:
+        known = (log.log, first, last) in self._known_gaps
+        self._holes = self._holes or not known
+        what = f"positions {first} to {last} are missing"
+        if known:
+            what += ": a repair has accounted for them"
+        return Finding(
+            "positions-missing", f"log {log.name!r}", what, damage=not known, log=log.log, first=first, last=last
+        )
+
+    # --- asking the file again --------------------------------------------------------------------------------
+
+    def _first(self, log: int) -> int:
+        """The first position kept, now: a running gateway deletes from the front."""
+        return int(str(self._inspection.query("SELECT first FROM log WHERE log = ?", (log,))[0][0]))
+
+    def _counted_bytes(self, log: LogFacts) -> int | None:
+        """`log.bytes` of the moment the walk began, None when it was counted again since."""
+        rows = self._inspection.query("SELECT next, bytes FROM log WHERE log = ?", (log.log,))
+        return int(str(rows[0][1])) if rows and rows[0][0] == log.counted else None
+
+    def _segment_logs(self) -> Iterator[int]:
+        """Numbers of the logs that have segments: one seek each."""
+        after = -1
+        while True:
+            key = self._inspection.query("SELECT min(key) FROM segment WHERE key > ?", (after,))[0][0]
+            if key is None:
+                return
+            if int(str(key)) <= after:  # a damaged tree leads back
+                raise StoreDamaged(f"segments are out of order at key {key}")
+            number = int(str(key)) >> POSITION_BITS
+            yield number
+            after = ((number + 1) << POSITION_BITS) - 1
+
+    def _given_up(self, address: str, first: int, last: int) -> bool:
+        """True when the ledger covers all of it."""
+        if "ledger" not in self._inspection.tables():
+            return False
+        covered = Ranges()
+        for low, high in self._inspection.query(
+            "SELECT first, last FROM ledger WHERE address = ? AND first <= ? AND last >= ?", (address, last, first)
+        ):
+            covered.add(int(str(low)), int(str(high)))
+        return covered.within(first, last) == [(first, last)]
+
+
+def known_gaps(inspection: Inspection) -> list[tuple[int, int, int]]:
+    """(log, first, last) of the positions repairs have accounted for."""
+    return gaps_in(inspection.meta(GAPS))
+
+
+def gaps_in(value: object) -> list[tuple[int, int, int]]:
+    """The gaps that the value of `GAPS` names; none when it cannot be read."""
+    try:
+        return [] if value is None else msgspec.json.decode(str(value), type=list[tuple[int, int, int]])
+    except msgspec.DecodeError:
+        return []

@@ -1,0 +1,143 @@
+"""Anycast: consumers that take turns, nothing stored, the settlement passed end to end."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import repeat
+
+from bridge.message import Run, Stored
+from edge.broker.delivery.group import RETURNED, ConsumerGroup, part_of
+from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
+from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
+
+_NOBODY: tuple[Origin | None, int] = (None, 0)
+
+
+class AnycastGroup:
+    """The consumers of one anycast address; an origin hears what the consumer of its message answered."""
+
+    attempts = 0
+    idle_now = True
+
+    def __init__(self, address: str, figures: Figures) -> None:
+        """What is answered counts in `figures`."""
+        self.pattern = address
+        self.group = ConsumerGroup()
+        self.changed: Callable[[], None] = lambda: None
+        """Called when consumers have new credit beyond what is waiting."""
+        self._figures = figures
+        self._waiting: deque[Stored] = deque()
+        self._waiting_bytes = 0
+        self._position = 0
+        self._origins: dict[int, tuple[Origin, int]] = {}
+        """Who sent what is outstanding or waiting: position -> (origin, its token)."""
+        self._outstanding: dict[Consumer, dict[int, Stored]] = {}
+
+    def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Refusal | None:
+        """Hand a run on; returns why not when there is no consumer or too much is waiting already."""
+        if not self.group:
+            return Refusal.NO_CONSUMER
+        size = run.size
+        if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
+            return Refusal.FULL
+        first = self._position
+        self._position += len(run.bodies)
+        self._origins.update(enumerate(zip(repeat(origin), tokens), first))
+        self._waiting.append(Stored(first, 0, run))
+        self._waiting_bytes += size
+        self.pump()
+        return None
+
+    def pump(self) -> None:
+        """Deliver what is waiting to whoever has credit."""
+        while self._waiting:
+            turn = self.group.next()
+            if turn is None:
+                return
+            consumer, credit = turn
+            stored = self._waiting.popleft()
+            total = len(stored.run.bodies)
+            count = self.group.share(total, credit)
+            if count < total:
+                self._waiting.appendleft(part_of(stored, count, total))
+                stored = part_of(stored, 0, count)
+            self._waiting_bytes -= stored.run.size
+            held = self._outstanding.setdefault(consumer, {})
+            held.update(dict.fromkeys(range(stored.position, stored.position + len(stored.run.bodies)), stored))
+            consumer.deliver(self, stored)
+        self.changed()
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        """Pass the consumer's answer on to the origins; released messages go to another consumer."""
+        held = self._outstanding.get(consumer, {})
+        answers: dict[Origin, list[int]] = {}
+        returned = outcome in RETURNED
+        take, take_origin = held.pop, self._origins.pop
+        current: Origin | None = None
+        tokens: list[int] = []
+        for position in range(first, last + 1):
+            stored = take(position, None)
+            if stored is None:
+                continue
+            if returned:
+                self._return(position, stored)
+                continue
+            origin, token = take_origin(position, _NOBODY)
+            if origin is not current and origin is not None:
+                current, tokens = origin, answers.setdefault(origin, [])
+            if origin is not None:
+                tokens.append(token)
+        for origin, tokens in answers.items():
+            if outcome is Outcome.ACCEPTED:
+                self._figures.acknowledged += len(tokens)
+                origin.accepted(tokens)
+            else:
+                self._figures.refused += len(tokens)
+                origin.refused(tokens, Refusal.REJECTED)
+        if returned:
+            self.pump()
+
+    def join(self, consumer: Consumer) -> None:
+        self.group.join(consumer)
+
+    def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
+        """What the consumer had not answered goes to the others; without others its origins hear so."""
+        self.group.leave(consumer)
+        for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
+            self._return(position, stored)
+        if self.group:
+            self.pump()
+            return
+        refused: dict[Origin, list[int]] = {}
+        for origin, token in self._origins.values():
+            refused.setdefault(origin, []).append(token)
+        self._origins.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        for origin, tokens in refused.items():
+            self._figures.refused += len(tokens)
+            origin.refused(tokens, Refusal.NO_CONSUMER)
+
+    def withdraw(self, origin: Origin) -> None:
+        """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""
+        theirs = {position for position, (sender, _) in self._origins.items() if sender is origin}
+        for position in theirs:
+            del self._origins[position]
+        kept = deque(stored for stored in self._waiting if stored.position not in theirs)
+        if len(kept) < len(self._waiting):
+            self._waiting = kept
+            self._waiting_bytes = sum(stored.run.size for stored in kept)
+            self.changed()
+
+    @property
+    def credit(self) -> int:
+        """Messages consumers could take now beyond what is waiting already."""
+        waiting = sum(len(stored.run.bodies) for stored in self._waiting)
+        return max(0, self.group.credit - waiting)
+
+    def _return(self, position: int, stored: Stored) -> None:
+        i = position - stored.position
+        one = part_of(stored, i, i + 1)
+        self._waiting.appendleft(one)
+        self._waiting_bytes += one.run.size

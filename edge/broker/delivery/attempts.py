@@ -1,0 +1,121 @@
+"""Failed deliveries of one subscription: how often each message failed, where it must not go, when it may go again.
+
+Only messages that failed and are not settled yet are in here, in memory. How often each failed is kept in the store's
+small state as well, soon after it changes, so that a message no consumer can take reaches its last attempt though the
+gateway restarts; what else is known of it is not: after a restart it is delivered at once, and to anybody.
+"""
+
+from __future__ import annotations
+
+import heapq
+from operator import itemgetter
+
+import msgspec
+
+from bridge.message import Stored
+from edge.broker.limits import ATTEMPTS_ANNOTATION_BYTES_MAX, ATTEMPTS_KEPT_MAX, ATTEMPTS_TRACKED_MAX
+from edge.broker.message.amqp_annotations import merged_run
+from edge.broker.model.address_policy import Redelivery
+from edge.broker.model.interfaces import Consumer
+from edge.broker.model.ranges import Ranges
+
+
+def delay_s(redelivery: Redelivery, attempts: int) -> float:
+    """Seconds to wait after the failed delivery number `attempts` (1 is the first)."""
+    try:
+        delay = float(redelivery.delay_s) * float(redelivery.delay_multiplier) ** (attempts - 1)
+    except OverflowError:
+        delay = float("inf")
+    highest = redelivery.delay_max_s
+    return delay if highest is None else min(delay, highest)
+
+
+def unpack(packed: bytes) -> dict[int, int]:
+    """What `Attempts.pack` packed. Raises msgspec.MsgspecError when it is damaged."""
+    return msgspec.msgpack.decode(packed, type=dict[int, int])
+
+
+class Attempts:
+    """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
+
+    __slots__ = ("_annotations", "_due", "_excluded", "changed", "counts", "parked")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.changed = False
+        """`counts` is not what was last packed."""
+        self.parked = Ranges()
+        """Messages no consumer there may have; they wait for another one."""
+        self._excluded: dict[int, set[Consumer]] = {}
+        self._due: list[tuple[float, int]] = []
+        self._annotations: dict[int, bytes] = {}
+
+    def failed(self, position: int) -> int:
+        """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
+        count = self.counts[position] = self.counts.get(position, 0) + 1
+        self.changed = True
+        if len(self.counts) > ATTEMPTS_TRACKED_MAX:
+            oldest = next(iter(self.counts))
+            self.forget(oldest, oldest)
+        return count
+
+    def forget(self, first: int, last: int) -> None:
+        """These are settled."""
+        if last - first > len(self.counts):
+            gone = [position for position in self.counts if first <= position <= last]
+        else:
+            gone = [position for position in range(first, last + 1) if position in self.counts]
+        for position in gone:
+            if self.counts.pop(position):
+                self.changed = True
+            self._excluded.pop(position, None)
+            self._annotations.pop(position, None)
+
+    def pack(self) -> bytes | None:
+        """What is to be kept: the counts, the highest where there are too many; None: nothing."""
+        self.changed = False
+        failed = [(position, count) for position, count in self.counts.items() if count > 0]
+        if len(failed) > ATTEMPTS_KEPT_MAX:
+            failed = heapq.nlargest(ATTEMPTS_KEPT_MAX, failed, key=itemgetter(1))
+        return msgspec.msgpack.encode(dict(failed)) if failed else None
+
+    def annotate(self, position: int, annotations: bytes) -> None:
+        """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""
+        room = ATTEMPTS_ANNOTATION_BYTES_MAX - sum(map(len, self._annotations.values()))
+        if len(annotations) <= room:
+            self._annotations[position] = annotations
+            self.counts.setdefault(position, 0)  # so that it is delivered alone
+
+    def annotated(self, stored: Stored) -> Stored:
+        """One message as it is to be delivered."""
+        annotations = self._annotations.get(stored.position)
+        return stored if annotations is None else stored._replace(run=merged_run(stored.run, annotations))
+
+    def exclude(self, position: int, consumer: Consumer) -> None:
+        """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here)."""
+        self._excluded.setdefault(position, set()).add(consumer)
+
+    def excluded(self, position: int) -> set[Consumer] | None:
+        return self._excluded.get(position)
+
+    def left(self, consumer: Consumer) -> None:
+        """The consumer is gone, and what was said about it."""
+        for position, consumers in list(self._excluded.items()):
+            consumers.discard(consumer)
+            if not consumers:
+                del self._excluded[position]
+
+    def delay(self, position: int, due_s: float) -> None:
+        heapq.heappush(self._due, (due_s, position))
+
+    @property
+    def delayed(self) -> int:
+        """Messages that wait for their time."""
+        return len(self._due)
+
+    def due(self, now_s: float) -> list[int]:
+        """Positions whose time has come."""
+        found = []
+        while self._due and self._due[0][0] <= now_s:
+            found.append(heapq.heappop(self._due)[1])
+        return found

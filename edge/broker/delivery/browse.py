@@ -1,0 +1,87 @@
+"""Browsing a queue: what is in it, copied, while others consume it (AMQP 1.0 section 3.5.7, distribution mode)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from bridge.message import Stored
+from edge.broker.delivery.group import SETTLED, part_of
+from edge.broker.delivery.log import LogSubscription
+from edge.broker.limits import READ_BYTES_MAX
+from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.ranges import Ranges
+from edge.broker.store.contract import Store
+
+
+class BrowsingSubscription:
+    """One consumer's walk over a queue, from the oldest message that is not done with to what is to come.
+
+    Nothing is remembered of it, and nothing it does changes the queue: its deliveries are settled.
+    """
+
+    attempts = 0
+
+    def __init__(self, store: Store, queue: LogSubscription) -> None:
+        self.pattern = queue.pattern
+        self._store = store
+        self._queue = queue
+        self._consumer: Consumer | None = None
+        self._next = 0
+        self._waiting: deque[Stored] = deque()
+        self._reading = False
+
+    def join(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._queue.browsers[self] = None
+
+    def leave(self, consumer: Consumer, *, keep: bool) -> None:
+        self._consumer = None
+        self._queue.browsers.pop(self, None)
+        self._waiting.clear()
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        """Whatever is said of a copy, the message stays."""
+
+    @property
+    def idle_now(self) -> bool:
+        return not (self._waiting or self._reading) and self._next >= self._store.bounds(self._queue.log)[1]
+
+    def pump(self) -> None:
+        waiting = self._waiting
+        while waiting and self._consumer is not None and (credit := self._consumer.credit) > 0:
+            stored = waiting.popleft()
+            total = len(stored.run.bodies)
+            if credit < total:
+                waiting.appendleft(part_of(stored, credit, total))
+                stored = part_of(stored, 0, credit)
+            self._consumer.deliver(self, Stored(SETTLED, stored.sequence, stored.run))
+        if waiting or self._reading or self._consumer is None or self._consumer.credit <= 0:
+            return
+        if self._next < self._store.bounds(self._queue.log)[1]:
+            self._reading = True
+            self._store.read(self._queue.log, self._next, READ_BYTES_MAX, self._read)
+
+    def _read(self, runs: Sequence[Stored]) -> None:
+        self._reading = False
+        if self._consumer is None:
+            return
+        record = self._store.cursor(self._queue.cursor)
+        done = Ranges()
+        if record.position > 0:
+            done.add(0, record.position - 1)
+        for first, last in record.acknowledged:
+            done.add(first, last)
+        for stored in runs:
+            first, end = stored.position, stored.position + len(stored.run.bodies)
+            for low, high in [*done.within(first, end - 1), (end, end)]:
+                if first < low:
+                    self._waiting.append(part_of(stored, first - stored.position, low - stored.position))
+                first = high + 1
+            self._next = end
+        if not runs:
+            self._next = self._store.bounds(self._queue.log)[1]
+        self.pump()
+        exhausted = getattr(self._consumer, "exhausted", None)
+        if exhausted is not None and self.idle_now:
+            exhausted()

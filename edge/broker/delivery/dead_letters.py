@@ -1,0 +1,227 @@
+"""Messages given up: rejected, tried too often, undeliverable or expired. None of them disappears without a trace.
+
+Where the address names a dead letter (or expiry) address the message goes there with the reason as annotations. The
+copy, the acknowledgement of its place in its own log and the entry in the loss ledger are one commit: a power cut sees
+all of it or nothing, and a commit that fails takes back all three.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from bridge.amqp_values import Symbol, encode
+from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.message.amqp_annotations import merged
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_properties import decode_run, encode_run
+from edge.broker.message.time_to_live import ttl_ns
+from edge.broker.message.translation import without_ttl
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.clock import Clock
+from edge.broker.model.interfaces import Refusal
+from edge.broker.store.contract import Loss, Store
+
+log = logging.getLogger(__name__)
+
+REASON_ANNOTATION: Final = "x-opt-waypost-dead-reason"
+FROM_ANNOTATION: Final = "x-opt-waypost-dead-from"
+SEQUENCE_ANNOTATION: Final = "x-opt-waypost-dead-sequence"
+
+DEAD_LETTERED: Final = "dead-lettered: "
+"""Begins the reason in the ledger when the message is at a dead letter address now."""
+
+TOLD_MAX: Final = 1_000
+"""Kinds of loss the log has a line for; each is in the ledger anyway."""
+
+
+class Reason(Enum):
+    """Why a message was given up, in the words of the annotation and of the ledger."""
+
+    REJECTED = "rejected"
+    ATTEMPTS = "delivery attempts exceeded"
+    UNDELIVERABLE = "undeliverable"
+    EXPIRED = "expired"
+
+
+class Owner(Protocol):
+    """The subscription a message is given up for."""
+
+    name: str
+    cursor: int
+    policy: AddressPolicy
+
+    def given_up(self, first: int, last: int) -> None:
+        """These positions are taken care of: acknowledge them."""
+        ...
+
+    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
+        """The dead letter could not be stored: try again at the next tick."""
+        ...
+
+    def tick(self, now_s: float) -> bool:
+        """Do what is due; False when nothing more is to come."""
+        ...
+
+
+class _UnderWay(NamedTuple):
+    """A message on its way to a dead letter address."""
+
+    owner: Owner
+    position: int
+    reason: Reason
+    loss: Loss | None
+    """What the ledger is to say when it has arrived; None: that is in the commit it arrives with."""
+
+
+class DeadLetters:
+    """Gives messages up for every subscription of a router. It is the origin of the dead letters it publishes."""
+
+    name = "deadletters"
+
+    def __init__(
+        self,
+        store: Store,
+        publish: Callable[[DeadLetters, Run, Sequence[int]], None],
+        clock: Clock,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock` (UTC) may."""
+        self.now_s = monotonic_s
+        self._store = store
+        self._told: set[tuple[str, str, Reason]] = set()
+        self._publish = publish
+        self._clock = clock
+        self._clock_ns = clock.clock_ns
+        self._token = 0
+        self._under_way: dict[int, _UnderWay] = {}
+        self._due: dict[Owner, None] = {}
+        self.watch: Callable[[Run, Reason], None] | None = None
+        """Hears of every run that is given up; of one whose dead letter had to be sent again, more than once."""
+
+    # --- from subscriptions -----------------------------------------------------------------------------------
+
+    def expired(self, run: Run, ttl: int) -> bool:
+        """True when its `ttl` (nanoseconds) has passed for certain."""
+        self._clock.read()
+        return bool(self._clock.over(run, ttl))
+
+    def worthless(self, run: Run, policy: AddressPolicy) -> bool:
+        """True when a message that is stored nowhere has waited too long."""
+        ttl = ttl_ns(run, policy)
+        return ttl is not None and self.expired(run, ttl)
+
+    def wake_later(self, owner: Owner) -> None:
+        """Call `owner.tick` at every tick until it has nothing more to do."""
+        self._due[owner] = None
+
+    def give_up(self, owner: Owner, stored: Stored, reason: Reason) -> None:
+        """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
+        policy, run = owner.policy, stored.run
+        if self.watch is not None:
+            self.watch(run, reason)
+        address = policy.expiry if reason is Reason.EXPIRED else policy.deadletter
+        if address is not None and address != run.address:
+            self._send(owner, stored, reason, address)
+            return
+        self._tell(owner, run, reason)
+        last = stored.position + len(run.bodies) - 1
+        self._store.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
+        owner.given_up(stored.position, last)
+
+    def _send(self, owner: Owner, stored: Stored, reason: Reason, address: str) -> None:
+        done = 0
+        for dead in dead_runs(stored, address, reason):
+            count = len(dead.bodies)
+            part = Stored(stored.position + done, stored.sequence + done, stored.run.part(done, done + count))
+            loss = self._loss(owner, part, DEAD_LETTERED + reason.value)
+            tokens = range(self._token, self._token + count)
+            self._token += count
+            for index, token in enumerate(tokens):
+                self._under_way[token] = _UnderWay(owner, part.position + index, reason, loss if index == 0 else None)
+            gathered = self._store.gathered
+            self._publish(self, dead, tokens)
+            if self._store.gathered > gathered:  # it waits in the open group: one commit for both
+                self._under_way[tokens[0]] = self._under_way[tokens[0]]._replace(loss=None)
+                self._store.give_up(owner.cursor, part.position, part.position + count - 1, [loss], if_kept=True)
+            done += count
+
+    def _loss(self, owner: Owner, stored: Stored, reason: str) -> Loss:
+        run, first = stored.run, stored.sequence
+        count = len(run.bodies)
+        size = sum(map(len, run.bodies))
+        return Loss(owner.name, run.address, first, first + count - 1, count, size, reason, self._clock_ns())
+
+    def _tell(self, owner: Owner, run: Run, reason: Reason) -> None:
+        """One line in the log for each kind of loss, not each message."""
+        kind = (owner.name, run.address, reason)
+        if kind not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(kind)
+            log.warning("%s: messages of %s are given up: %s", owner.name, run.address, reason.value)
+
+    def tick(self) -> None:
+        """Every `limits.TICK_S`: redeliver what is due, try again what could not be stored."""
+        if not self._due:
+            return
+        now_s = self.now_s()
+        for owner in list(self._due):
+            if not owner.tick(now_s):
+                self._due.pop(owner, None)
+
+    # --- origin -----------------------------------------------------------------------------------------------
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            owner, position, _, loss = self._under_way.pop(token)
+            if loss is not None:  # handed on without being stored
+                self._store.give_up(owner.cursor, position, position + loss.messages - 1, [loss])
+            owner.given_up(position, position)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        for token in tokens:
+            owner, position, reason, _ = self._under_way.pop(token)
+            owner.give_up_again(position, position, reason)
+            self._due[owner] = None
+
+
+def dead_runs(stored: Stored, address: str, reason: Reason) -> list[Run]:
+    """The messages of a stored run as they go to `address`: with the reason, and with no time to live any more.
+
+    AMQP messages carry it as message annotations, MQTT messages as user properties of the same names.
+    """
+    run = stored.run
+    flags = (run.flags & ~RETAIN) | 1
+    if run.flags & AMQP:
+        bodies = [
+            with_annotations(body, _marks(run.address, reason, stored.sequence + i))
+            for i, body in enumerate(run.bodies)
+        ]
+        return [Run(address, run.device, flags, without_ttl(run.properties), bodies)]
+    try:
+        properties = msgspec.structs.replace(decode_run(run.properties), message_expiry_interval_s=None)
+    except MqttError:  # they were checked when they came in
+        properties = decode_run(b"")
+    runs = []
+    for i, body in enumerate(run.bodies):
+        marks = tuple(
+            (str(name), str(value)) for name, value in _marks(run.address, reason, stored.sequence + i).items()
+        )
+        marked = msgspec.structs.replace(properties, user_property=properties.user_property + marks)
+        runs.append(Run(address, run.device, flags, encode_run(marked), [body]))
+    return runs
+
+
+def with_annotations(body: bytes, annotations: dict[str, str | int]) -> bytes:
+    """An AMQP message without its header, with message annotations added; those it has stay as they are encoded.
+
+    Raises `bridge.amqp_values.DecodeError` when it is no message.
+    """
+    return merged(body, encode({Symbol(name): value for name, value in annotations.items()}))
+
+
+def _marks(address: str, reason: Reason, sequence: int) -> dict[str, str | int]:
+    return {REASON_ANNOTATION: reason.value, FROM_ANNOTATION: address, SEQUENCE_ANNOTATION: sequence}

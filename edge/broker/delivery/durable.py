@@ -1,0 +1,76 @@
+"""A durable subscription: one name, one filter, and a cursor in every log the filter reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from bridge.message import Run
+from edge.broker.delivery import LogSubscription
+from edge.broker.model.interfaces import Consumer, Outcome
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a durable subscription across restarts."""
+
+    name: str
+    pattern: str
+    all_qos: bool = False
+    """Keep QoS 0 messages too: a forwarder does, an MQTT session need not (MQTT 5 section 4.1)."""
+    not_from: str | None = None
+    """No Local (MQTT 5 section 3.8.3.1): messages of this device are not for this subscription."""
+
+    selector: str | None = None
+    """What its consumers select by, as `SubscribeOptions.selector`; None also of what an older version kept."""
+
+    def replaces(self, older: Declaration) -> bool:
+        """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
+        if self.selector is None:
+            return False
+        return self.pattern != older.pattern or older.selector not in (None, self.selector)
+
+    def accepts(self, run: Run) -> bool:
+        """True when a run whose address matches is to be delivered."""
+        return (self.all_qos or run.qos > 0) and run.device != self.not_from
+
+
+class DurableSubscription:
+    """The parts of one durable subscription, one a log, joined and left together."""
+
+    __slots__ = ("declaration", "parts")
+    attempts = 0
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self.parts: list[LogSubscription] = []
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Who has joined (the same for every part)."""
+        return list(self.parts[0].group.consumers) if self.parts else []
+
+    def join(self, consumer: Consumer) -> None:
+        for part in self.parts:
+            part.join(consumer)
+
+    def leave(self, consumer: Consumer, *, keep: bool) -> None:
+        for part in self.parts:
+            part.leave(consumer, keep=keep)
+
+    def pump(self) -> None:
+        for part in self.parts:
+            part.pump()
+
+    @property
+    def idle_now(self) -> bool:
+        return all(part.idle_now for part in self.parts)
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        """Deliveries carry the part they came from; settle there."""
+        raise TypeError("settle on the subscription a delivery was made for")
+
+
+def consumers_of(subscriptions: Iterable[DurableSubscription]) -> int:
+    """How many consumers they have together."""
+    return sum(len(subscription.consumers) for subscription in subscriptions)

@@ -1,0 +1,69 @@
+"""The consumers of one subscription, and what every kind of subscription needs to serve them."""
+
+from __future__ import annotations
+
+from bridge.message import Stored
+from edge.broker.model.interfaces import Consumer, Outcome
+
+SETTLED = -1
+"""Position of a delivery that nobody has to answer for."""
+
+RETURNED = frozenset((Outcome.RELEASED, Outcome.MODIFIED_FAILED))
+"""Outcomes that put the message back for any consumer."""
+
+
+def part_of(stored: Stored, start: int, stop: int) -> Stored:
+    """The messages ``start <= i < stop`` of a stored run, with their own position and sequence."""
+    if start <= 0 and stop >= len(stored.run.bodies):
+        return stored
+    position = stored.position + start if stored.position >= 0 else SETTLED
+    return Stored(position, stored.sequence + start, stored.run.part(start, stop))
+
+
+class ConsumerGroup:
+    """The consumers of one subscription, served in turn."""
+
+    __slots__ = ("consumers",)
+
+    def __init__(self) -> None:
+        self.consumers: list[Consumer] = []  # nearly always one: a list takes 88 bytes, a deque 760
+
+    def __bool__(self) -> bool:
+        return bool(self.consumers)
+
+    def __contains__(self, consumer: Consumer) -> bool:
+        return consumer in self.consumers
+
+    def join(self, consumer: Consumer) -> None:
+        """Idempotent."""
+        if consumer not in self.consumers:
+            self.consumers.append(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Idempotent."""
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+
+    @property
+    def credit(self) -> int:
+        return sum(consumer.credit for consumer in self.consumers)
+
+    def next(self) -> tuple[Consumer, int] | None:
+        """The next consumer with credit, moved to the end of the turn, and its credit; None when nobody has any."""
+        for i, consumer in enumerate(self.consumers):
+            credit = consumer.credit
+            if credit > 0:
+                self.rotate(i + 1)
+                return consumer, credit
+        return None
+
+    def rotate(self, count: int) -> None:
+        """The first `count` consumers have had their turn."""
+        consumers = self.consumers
+        if count < len(consumers):
+            consumers[:] = consumers[count:] + consumers[:count]
+
+    def share(self, waiting: int, credit: int) -> int:
+        """Messages of a run of `waiting` that go to one consumer: an even split, never above its credit."""
+        even = -(-waiting // len(self.consumers)) if len(self.consumers) > 1 else waiting
+        return min(even, credit)

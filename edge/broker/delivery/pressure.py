@@ -1,0 +1,107 @@
+"""Back-pressure of live subscribers: who publishes to one that reads, but not fast enough, waits for it.
+
+A live subscription promises nothing, so it could just drop; yet a subscriber that is a little slower than a burst would
+lose messages for no good reason. So its publishers are held back while more than `LIVE_BEHIND_BYTES_MAX` waits for it.
+Nobody is held back for long: a subscriber that has not caught up within `LIVE_HOLD_S_MAX` is *stalled*, and what is too
+much for it is dropped and counted until it has read everything. Publishers to other addresses feel nothing.
+
+Two clients that flood each other at QoS 1 hold each other back, acknowledgements included; that ends the same way.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Protocol
+
+from edge.broker.limits import LIVE_HOLD_S_MAX, TICK_S
+from edge.broker.model.interfaces import Origin
+
+HOLD_TICKS_MAX = round(LIVE_HOLD_S_MAX / TICK_S)
+
+
+class Pace(enum.Enum):
+    """How a live subscriber reads."""
+
+    KEEPING_UP = "keeping up"
+    BEHIND = "behind: its publishers wait"
+    STALLED = "stalled: nobody waits, it loses what is too much"
+
+
+class Paced(Protocol):
+    """A subscription somebody may be held back for."""
+
+    pace: Pace
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        ...
+
+
+class Pressure:
+    """Subscriptions that are behind, and the origins held back for them.
+
+    An origin takes part when it has the methods ``hold_back()`` and ``go_on()``; one that has not is never held.
+    """
+
+    __slots__ = ("_behind", "_held", "pressing", "unfinished", "wake")
+
+    def __init__(self) -> None:
+        self.pressing = False
+        """A run just routed met a subscription that is behind: its origin is to be held back (`hold`)."""
+        self.unfinished: dict[Paced, None] = {}
+        """Subscriptions with more to deliver once what they were given has been written."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called when `unfinished` has something to do: the shell calls `Router.flush` once this turn ends."""
+        self._behind: dict[Paced, int] = {}
+        """Ticks each has been behind for."""
+        self._held: dict[Origin, None] = {}
+
+    def press(self, subscription: Paced) -> None:
+        """`subscription` has too much waiting."""
+        subscription.pace = Pace.BEHIND
+        self._behind.setdefault(subscription, 0)
+        self.pressing = True
+
+    def relieve(self, subscription: Paced) -> None:
+        """`subscription` has caught up, or is gone."""
+        subscription.pace = Pace.KEEPING_UP
+        self._not_behind(subscription)
+
+    def hold(self, origin: Origin) -> None:
+        """The origin of the run that met `pressing` waits until everybody has caught up or stalled."""
+        self.pressing = False
+        hold_back = getattr(origin, "hold_back", None)
+        if hold_back is not None and origin not in self._held and self._behind:
+            self._held[origin] = None
+            hold_back()
+
+    def forget(self, origin: Origin) -> None:
+        """The origin is gone."""
+        self._held.pop(origin, None)
+
+    def later(self, subscription: Paced) -> None:
+        """`subscription` goes on delivering after this turn."""
+        self.unfinished[subscription] = None
+        self.wake()
+
+    def go_on(self) -> None:
+        """Deliver more of what is `unfinished`."""
+        unfinished, self.unfinished = self.unfinished, {}
+        for subscription in unfinished:
+            subscription.pump()
+
+    def tick(self) -> None:
+        """Every `limits.TICK_S`: who has been behind for too long is stalled."""
+        for subscription, ticks in list(self._behind.items()):
+            self._behind[subscription] = ticks + 1
+            if ticks >= HOLD_TICKS_MAX:
+                subscription.pace = Pace.STALLED
+                self._not_behind(subscription)
+
+    def _not_behind(self, subscription: Paced) -> None:
+        self._behind.pop(subscription, None)
+        if not self._behind and self._held:
+            held, self._held = self._held, {}
+            for origin in held:
+                origin.go_on()  # type: ignore[attr-defined]  # `hold` has looked

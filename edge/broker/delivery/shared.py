@@ -1,0 +1,170 @@
+"""Live consumers that share what comes: what one of them gives back, or leaves behind, goes to another.
+
+Nothing of it is on disk. What is with a consumer counts as waiting until it has answered, so memory is bounded as that
+of every live subscription is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import repeat
+
+from bridge.message import Run, Stored
+from edge.broker.delivery.group import RETURNED, part_of
+from edge.broker.delivery.transient import TransientSubscription, WaitingPool
+from edge.broker.limits import UNSELECTED_MAX
+from edge.broker.model.interfaces import Consumer, Outcome
+
+
+class SharedSubscription(TransientSubscription):
+    """A shared subscription that is not durable; and a temporary queue, which keeps what comes while nobody is there.
+
+    What a consumer says is undeliverable to it is not delivered again, and neither is what it rejects.
+    """
+
+    __slots__ = ("_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
+
+    def __init__(self, pattern: str, pool: WaitingPool, *, not_from: str | None = None, lasting: bool = False) -> None:
+        """`lasting`: it is there without consumers too, until `end`."""
+        super().__init__(pattern, pool, not_from=not_from)
+        self.attempts = 0
+        self.lasting = lasting
+        self._held: dict[Consumer, dict[int, Stored]] = {}
+        """What each consumer has not answered for: position of a message, and the run it is in."""
+        self._failed: dict[int, int] = {}
+        """Failed deliveries by position."""
+        self._looked: dict[Consumer, int] = {}
+        """Up to where a choosy consumer has looked at what waits, and left it."""
+        self._pumping = False
+
+    def offer(self, run: Run) -> None:
+        if run.device == self._not_from:
+            return
+        crowded = bool(self._looked) and len(self._waiting or ()) >= UNSELECTED_MAX
+        if crowded or not self._pool.admits(run.size, self._waiting_bytes):
+            self._drop(run)
+            return
+        stored = Stored(self._position, 0, run)
+        self._position += len(run.bodies)
+        self._keep(stored)
+
+    def pump(self) -> None:
+        if self._pumping:
+            return  # from within a delivery: the loop below goes on
+        self._pumping = True
+        try:
+            if self._looked:
+                self._pump_selected()
+            else:
+                super().pump()
+        finally:
+            self._pumping = False
+
+    def join(self, consumer: Consumer) -> None:
+        super().join(consumer)
+        self._held.setdefault(consumer, {})
+        if getattr(consumer, "selection", None) is not None:
+            self._looked[consumer] = -1
+
+    def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
+        self._looked.pop(consumer, None)
+        held = self._held.pop(consumer, {})
+        if not self.lasting and self.group.consumers == [consumer]:
+            self._failed.clear()
+            super().leave(consumer)
+            return
+        self.group.leave(consumer)
+        self._put_back(held)
+        self.pump()
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        held = self._held.get(consumer)
+        if held is None:
+            return
+        returned: dict[int, Stored] = {}
+        size = 0
+        for position in range(first, last + 1):
+            stored = held.pop(position, None)
+            if stored is None:
+                continue
+            if outcome in RETURNED:
+                returned[position] = stored
+                if outcome is Outcome.MODIFIED_FAILED:
+                    self._failed[position] = self._failed.get(position, 0) + 1
+            else:
+                size += len(stored.run.bodies[position - stored.position]) + len(stored.run.properties)
+                self._failed.pop(position, None)
+        self._changed(-size)
+        if returned:
+            self._put_back(returned)
+        self.pump()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _hand(self, consumer: Consumer, stored: Stored) -> None:
+        position = stored.position
+        self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
+        self.attempts = self._failed.get(position, 0)
+        consumer.deliver(self, stored)
+        self.attempts = 0
+
+    def _gave_up(self, waiting: deque[Stored]) -> bool:
+        stored = waiting[0]
+        if not super()._gave_up(waiting):
+            return False
+        for position in range(stored.position, stored.position + len(stored.run.bodies)):
+            self._failed.pop(position, None)
+        return True
+
+    def _put_back(self, held: dict[int, Stored]) -> None:
+        """One by one, as each may have failed as often as it likes; in order before what is newer."""
+        if not held:
+            return
+        parts = [part_of(stored, at - stored.position, at - stored.position + 1) for at, stored in held.items()]
+        parts.sort(key=_position)
+        waiting = self._waiting
+        if waiting is None:
+            waiting = self._waiting = deque()
+        older = []
+        while waiting and waiting[0].position < parts[-1].position:
+            older.append(waiting.popleft())
+        waiting.extendleft(sorted([*older, *parts], key=_position, reverse=True))
+        for consumer, position in self._looked.items():
+            self._looked[consumer] = min(position, parts[0].position - 1)
+
+    def _pump_selected(self) -> None:
+        """Each message to the next consumer that has credit and wants it; what nobody wants waits for others."""
+        waiting = self._waiting
+        looked = [self._looked.get(consumer, -1) for consumer in self.group.consumers if consumer.credit > 0]
+        fresh: deque[Stored] = deque()
+        while waiting and looked and waiting[-1].position + len(waiting[-1].run.bodies) - 1 > min(looked):
+            fresh.appendleft(waiting.pop())
+        while fresh and waiting is not None:
+            if not self._gave_up(fresh):
+                waiting.extend(one for one in _one_by_one(fresh.popleft()) if not self._gave(one))
+
+    def _gave(self, stored: Stored) -> bool:
+        for i, consumer in enumerate(self.group.consumers):
+            if consumer.credit > 0 and self._wanted(consumer, stored):
+                self.group.rotate(i + 1)
+                self._hand(consumer, stored)
+                return True
+        return False
+
+    def _wanted(self, consumer: Consumer, stored: Stored) -> bool:
+        looked = self._looked.get(consumer)
+        if looked is None:
+            return True
+        if stored.position <= looked:
+            return False
+        self._looked[consumer] = stored.position
+        return consumer.selection.wanted(stored.run)[0]  # type: ignore[attr-defined,no-any-return]
+
+
+def _position(stored: Stored) -> int:
+    return stored.position
+
+
+def _one_by_one(stored: Stored) -> Iterable[Stored]:
+    return (part_of(stored, i, i + 1) for i in range(len(stored.run.bodies)))

@@ -1,0 +1,184 @@
+"""Live consumers of an address without a cursor: what they do not take in time waits in bounded memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from bridge.message import Run, Stored
+from edge.broker.delivery.group import SETTLED, ConsumerGroup, part_of
+from edge.broker.delivery.pressure import Pace, Pressure
+from edge.broker.limits import (
+    LIVE_BEHIND_BYTES_LOW,
+    LIVE_BEHIND_BYTES_MAX,
+    LIVE_PUMP_BYTES_MAX,
+    TRANSIENT_BUFFER_BYTES_MAX,
+    TRANSIENT_BUFFER_BYTES_MIN,
+    TRANSIENT_POOL_BYTES_MAX,
+)
+from edge.broker.model.interfaces import Consumer, Outcome
+
+
+class WaitingPool:
+    """Message bytes waiting in memory for all transient subscriptions of a router."""
+
+    __slots__ = ("dropped", "expired", "expiring", "pressure", "waiting_bytes")
+
+    def __init__(self, expired: Callable[[Run], bool] = lambda _run: False) -> None:
+        """`expired` says that a run has waited beyond its time to live."""
+        self.waiting_bytes = 0
+        self.dropped = 0
+        """Messages not delivered because a consumer was too slow, since start."""
+        self.pressure = Pressure()
+        self.expired = expired
+        self.expiring = False
+        """Some address gives messages a time to live of its own accord."""
+
+    def admits(self, size: int, own_bytes: int) -> bool:
+        """True when a subscription with `own_bytes` waiting may add `size`."""
+        own_bytes += size
+        if own_bytes <= TRANSIENT_BUFFER_BYTES_MIN:
+            return True
+        return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= TRANSIENT_POOL_BYTES_MAX
+
+    def strained(self, own_bytes: int) -> bool:
+        """True when those who publish to a subscription with `own_bytes` waiting should wait for it."""
+        if own_bytes > LIVE_BEHIND_BYTES_MAX:
+            return True
+        return own_bytes > LIVE_BEHIND_BYTES_LOW and self.waiting_bytes > TRANSIENT_POOL_BYTES_MAX // 2
+
+
+class TransientSubscription:
+    """The live consumers of one filter, served in turn when there are several (a shared subscription)."""
+
+    attempts = 0
+    idle_now = True
+    __slots__ = (
+        "_not_from", "_pool", "_position", "_qos0_only", "_waiting", "_waiting_bytes", "dropped", "expired", "group",
+        "pace", "pattern", "selector", "share_name",
+    )  # fmt: skip
+
+    def __init__(
+        self, pattern: str, pool: WaitingPool, *, qos0_only: bool = False, not_from: str | None = None
+    ) -> None:
+        """`qos0_only`: leave the rest to a durable twin; `not_from`: a device whose messages are not wanted."""
+        self.pattern = pattern
+        self.group = ConsumerGroup()
+        self.share_name: str | None = None
+        """Name under which consumers share it; None for a subscription of one consumer."""
+        self.selector: str | None = None
+        """What its consumers select by (`SubscribeOptions.selector`)."""
+        self.dropped = 0
+        """Messages not delivered because the consumer was too slow."""
+        self.pace = Pace.KEEPING_UP
+        self.expired = 0
+        """Messages not delivered because their time to live passed while they waited."""
+        self._pool = pool
+        self._qos0_only = qos0_only
+        self._not_from = not_from
+        self._position = 0
+        self._waiting: deque[Stored] | None = None
+        """Made when something has to wait: most consumers keep up."""
+        self._waiting_bytes = 0
+
+    def offer(self, run: Run) -> None:
+        """Deliver a run now, or keep it for when the consumer has credit."""
+        if (self._qos0_only and run.qos) or run.device == self._not_from:
+            return
+        stored = Stored(SETTLED, 0, run)
+        if run.qos:
+            stored = Stored(self._position, 0, run)
+            self._position += len(run.bodies)
+        if not self._waiting and len(self.group.consumers) == 1:
+            consumer = self.group.consumers[0]
+            if consumer.credit >= len(run.bodies):
+                consumer.deliver(self, stored)
+                return
+        if self._pool.admits(run.size, self._waiting_bytes):
+            self._keep(stored)
+        else:
+            self._drop(run)
+
+    def _drop(self, run: Run) -> None:
+        """There is no room for it."""
+        self.dropped += len(run.bodies)
+        self._pool.dropped += len(run.bodies)
+
+    def _keep(self, stored: Stored) -> None:
+        """Let a run wait, and give it to who can take it."""
+        run, pool = stored.run, self._pool
+        size = run.size
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.append(stored)
+        self._changed(size)
+        if self not in pool.pressure.unfinished:
+            self.pump()
+        if self.pace is not Pace.STALLED and pool.strained(self._waiting_bytes) and not self._is_its_own(run):
+            pool.pressure.press(self)
+
+    def pump(self) -> None:
+        """Deliver what is waiting to whoever has credit."""
+        waiting, group, pumped = self._waiting, self.group, 0
+        while waiting:
+            if self._gave_up(waiting):
+                continue
+            turn = group.next()
+            if turn is None:
+                return
+            consumer, credit = turn
+            stored = waiting.popleft()
+            total = len(stored.run.bodies)
+            count = group.share(total, credit)
+            if count < total:
+                waiting.appendleft(part_of(stored, count, total))
+                stored = part_of(stored, 0, count)
+            self._hand(consumer, stored)
+            pumped += stored.run.size
+            if pumped >= LIVE_PUMP_BYTES_MAX and waiting:
+                self._pool.pressure.later(self)
+                return
+
+    def _hand(self, consumer: Consumer, stored: Stored) -> None:
+        self._changed(-stored.run.size)
+        consumer.deliver(self, stored)
+
+    def _gave_up(self, waiting: deque[Stored]) -> bool:
+        """Drop the first that waits when its time to live has passed."""
+        run, pool = waiting[0].run, self._pool
+        if not ((pool.expiring or run.properties) and pool.expired(run)):
+            return False
+        waiting.popleft()
+        self._changed(-run.size)
+        self.expired += len(run.bodies)
+        return True
+
+    def join(self, consumer: Consumer) -> None:
+        self.group.join(consumer)
+
+    def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
+        self.group.leave(consumer)
+        if not self.group:
+            if self._waiting is not None:
+                self._waiting.clear()
+            self._changed(-self._waiting_bytes)
+            self._pool.pressure.unfinished.pop(self, None)
+
+    def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
+        """A consumer answers for what was sent above QoS 0; nothing is kept, so nothing is delivered again."""
+
+    def _changed(self, size: int) -> None:
+        self._waiting_bytes += size
+        self._pool.waiting_bytes += size
+        if self.pace is not Pace.KEEPING_UP and self._waiting_bytes <= self._low:
+            self._pool.pressure.relieve(self)
+
+    @property
+    def _low(self) -> int:
+        """Bytes waiting at which it has caught up; one that stalled has to show that it reads."""
+        return LIVE_BEHIND_BYTES_LOW if self.pace is Pace.BEHIND else 0
+
+    def _is_its_own(self, run: Run) -> bool:
+        """Who receives what it publishes is not held back for itself: it has to acknowledge what it gets."""
+        consumers = self.group.consumers
+        return len(consumers) == 1 and consumers[0].name == run.device

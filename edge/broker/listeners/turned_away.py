@@ -1,0 +1,70 @@
+"""Connections beyond `connections_max`: heard until they say who they are, told that there is no room, and closed.
+
+They have no session, no identity is asked for, and their number and time are bounded (`limits.TURNED_AWAY_MAX`,
+`limits.TURNED_AWAY_S`): whoever is beyond that is closed without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from bridge.engine import Condition, Engine, Opened
+from bridge.sasl import ANONYMOUS, SaslServer
+from edge.broker.limits import TURNED_AWAY_S, Limits
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import Connect
+
+NO_ROOM: Final = "the gateway has as many connections as it may have"
+
+
+class MqttTurnedAway:
+    """Owner of a driver over an MQTT connection there is no room for: CONNACK 0x97 (MQTT 5) or return code 3."""
+
+    def __init__(self, limits: Limits, now: float) -> None:
+        self.connection = Connection(brief(limits), now)
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Connect):
+                self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_ROOM)
+
+    def writable(self) -> None:
+        """A CONNACK always fits."""
+
+
+class AmqpTurnedAway:
+    """The same for AMQP: open, and close with amqp:resource-limit-exceeded (section 2.8.16).
+
+    Whatever it says of itself over SASL is believed: it gets nothing for it.
+    """
+
+    def __init__(self, limits: Limits, container_id: str, now: float) -> None:
+        short = brief(limits)
+        self.connection = Engine(
+            container_id=container_id,
+            server=True,
+            sasl=SaslServer(lambda _mechanism, user, _secret: user, anonymous=ANONYMOUS),
+            idle_timeout_s=short.idle_timeout_s,
+            handshake_timeout_s=short.handshake_s,
+            channel_max=0,
+            links_max=1,
+            max_message_size=1,
+            now=now,
+        )
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                self.connection.close(Condition("amqp:resource-limit-exceeded", NO_ROOM))
+
+    def writable(self) -> None:
+        """Open and close always fit."""
+
+
+def brief(limits: Limits) -> Limits:
+    """The limits of a connection that is only to be told something."""
+    return msgspec.structs.replace(limits, handshake_s=min(limits.handshake_s, TURNED_AWAY_S))

@@ -1,0 +1,1 @@
+"""What a message says of itself, in either protocol's encoding: properties, annotations, time to live, readings."""

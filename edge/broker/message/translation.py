@@ -1,0 +1,451 @@
+"""Messages between the two encodings the broker keeps: AMQP bare messages and MQTT application messages.
+
+A run is translated as a whole and only when it leaves in the other protocol. What both protocols know maps both ways
+and survives a round trip: content type, response topic and reply-to, correlation, user and application properties,
+message expiry and ttl, payload format and kind of body, quality of service and durability, the retain flag. Pure
+functions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from bridge import sections as s
+from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
+from bridge.message import AMQP, DURABLE, RETAIN, Run
+from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, correlation_data, identifier
+from edge.broker.message.mqtt_errors import MqttError
+from edge.broker.message.mqtt_properties import NONE as NO_PROPERTIES
+from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
+
+QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
+RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
+
+PROPERTY_NAMES: Final = (
+    "message-id",
+    "user-id",
+    "to",
+    "subject",
+    "reply-to",
+    "correlation-id",
+    "content-type",
+    "content-encoding",
+    "absolute-expiry-time",
+    "creation-time",
+    "group-id",
+    "group-sequence",
+    "reply-to-group-id",
+)
+"""Fields of the properties section in order (section 3.2.4)."""
+_MESSAGE_ID, _TO, _REPLY_TO, _CORRELATION_ID, _CONTENT_TYPE = 0, 2, 4, 5, 6
+_CREATION_TIME: Final = 9
+EXPIRY_FIELD: Final = 8
+"""Where absolute-expiry-time is among them."""
+GROUP_FIELD: Final = 10
+_NO_PROPERTIES: Final = (None,) * len(PROPERTY_NAMES)
+
+_SINGLE: Final = (
+    "payload_format_indicator",
+    "message_expiry_interval_s",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+)
+"""What a translated message has of MQTT properties beside its user properties."""
+
+_MS: Final = 1000
+_NS_IN_MS: Final = 1_000_000
+_UINT32_MAX: Final = 0xFFFF_FFFF
+
+
+class Header(NamedTuple):
+    """What the broker reads of a header section (section 3.2.1)."""
+
+    durable: bool = False
+    ttl_ms: int | None = None
+    priority: int = 4
+
+
+class Outline(NamedTuple):
+    """A bare message taken apart."""
+
+    annotations: dict[Any, Any]
+    properties: Sequence[Any]
+    application: dict[Any, Any]
+    body: bytes
+    is_text: bool
+    """The body was a string."""
+
+
+# --- reading an AMQP message ------------------------------------------------------------------------------------
+
+
+def read_header(header: bytes) -> Header:
+    """The encoded header section; fields that are missing or of the wrong type have their default."""
+    if not header:
+        return Header()
+    try:
+        fields, _ = decode(header, s.section_at(header, 0).value)
+    except DecodeError:
+        return Header()
+    if not isinstance(fields, list):
+        return Header()
+    ttl = fields[2] if len(fields) > 2 else None
+    priority = fields[1] if len(fields) > 1 and type(fields[1]) is int else 4
+    return Header(bool(fields) and fields[0] is True, ttl if type(ttl) is int else None, priority)
+
+
+def outline(message: bytes) -> Outline:
+    """Take a bare message apart. Raises `DecodeError` when it is none."""
+    annotations: dict[Any, Any] = {}
+    application: dict[Any, Any] = {}
+    properties: Sequence[Any] = ()
+    data: list[bytes] = []
+    values: list[Any] = []
+    is_value = False
+    for section in s.sections(message):
+        if section.code in (s.HEADER, s.DELIVERY_ANNOTATIONS, s.FOOTER):
+            continue
+        value, end = decode(message, section.value)
+        if end != section.end:
+            raise DecodeError(f"section at byte {section.start} does not end where its value does")
+        if section.code == s.DATA and isinstance(value, bytes):
+            data.append(value)
+        elif section.code in (s.VALUE, s.SEQUENCE):
+            values.append(value)
+            is_value = section.code == s.VALUE
+        elif section.code == s.PROPERTIES and isinstance(value, list):
+            properties = value
+        elif section.code == s.MESSAGE_ANNOTATIONS and isinstance(value, dict):
+            annotations = value
+        elif section.code == s.APPLICATION_PROPERTIES and isinstance(value, dict):
+            application = value
+        else:
+            raise DecodeError(f"section 0x{section.code:x} at byte {section.start} has a value of the wrong type")
+    if not values:
+        return Outline(annotations, properties, application, data[0] if len(data) == 1 else b"".join(data), False)
+    body, is_text = _body_bytes(values[0] if is_value and len(values) == 1 else values)
+    return Outline(annotations, properties, application, body, is_text)
+
+
+def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
+    """(content type, properties, payload) of a bare message. Raises `DecodeError` when it is none.
+
+    Payload: data sections as they are, a string or binary value as its bytes, any other value as JSON text. Properties
+    have their names of section 3.2.4; application properties and message annotations are maps under those two names.
+    """
+    plain = s.plain_data(bare_message)
+    if plain is not None:
+        return None, {}, plain
+    found = outline(bare_message)
+    properties: dict[str, Any] = {}
+    content_type: str | None = None
+    for name, value in zip(PROPERTY_NAMES, found.properties, strict=False):
+        if name == "content-type" and isinstance(value, str):
+            content_type = str(value)
+        elif value is not None:
+            properties[name] = plain_value(value)
+    if found.application:
+        application = {str(key): plain_value(value) for key, value in found.application.items()}
+        properties["application-properties"] = application
+    if found.annotations:
+        properties["message-annotations"] = {str(key): plain_value(value) for key, value in found.annotations.items()}
+    return content_type, properties, found.body
+
+
+def is_empty(bare_message: bytes) -> bool:
+    """True when its payload has no bytes: what clears a retained message in either protocol."""
+    plain = s.plain_data(bare_message)
+    if plain is not None:
+        return not plain
+    try:
+        return not outline(bare_message).body
+    except DecodeError:
+        return False
+
+
+def properties_of(bare_message: bytes) -> Sequence[Any]:
+    """The fields of its properties section (section 3.2.4), None for what it leaves out. Raises `DecodeError`."""
+    for section in s.sections(bare_message):
+        if section.code == s.PROPERTIES:
+            properties, _ = decode(bare_message, section.value)
+            if not isinstance(properties, list):
+                raise DecodeError("properties that are no list")
+            return [*properties, *[None] * (len(PROPERTY_NAMES) - len(properties))]
+        if section.code > s.PROPERTIES:
+            break
+    return _NO_PROPERTIES
+
+
+def expiry_ms_of(properties: Sequence[Any]) -> int | None:
+    """Their absolute-expiry-time, in milliseconds since 1970."""
+    expiry = properties[EXPIRY_FIELD]
+    return int(expiry) if isinstance(expiry, int) and expiry > 0 else None
+
+
+def address_of(properties: Sequence[Any]) -> str | None:
+    """Their `to`, where messages on an anonymous relay say their address."""
+    to = properties[_TO]
+    return str(to) if isinstance(to, str) else None
+
+
+def group_of(bare_message: bytes) -> str | None:
+    """The group-id of its properties. A message that cannot be read is in no group."""
+    try:
+        group = properties_of(bare_message)[GROUP_FIELD]
+    except DecodeError:
+        return None
+    return str(group) if isinstance(group, str) else None
+
+
+def flags_of(bare_message: bytes, *, settled: bool) -> int:
+    """QoS and RETAIN of a run: from settlement, and from the two annotations where a sender set them."""
+    flags = 0 if settled else 1
+    if bare_message[:3] == b"\x00\x53\x72" and b"x-opt-" in bare_message:
+        annotations, _ = decode(bare_message, 3)
+        if isinstance(annotations, dict):
+            qos = annotations.get(QOS_ANNOTATION)
+            if qos == 2 and not settled:
+                flags = 2
+            if annotations.get(RETAIN_ANNOTATION) is True:
+                flags |= RETAIN
+    return flags
+
+
+# --- to AMQP ----------------------------------------------------------------------------------------------------
+
+
+def amqp_messages(run: Run, *, now_ns: int = 0, attempts: int = 0) -> list[bytes]:
+    """Every message of a run as it goes out on an AMQP link; `now_ns` (UTC) lets time to live run down, `attempts` is
+    the delivery-count of the header."""
+    elapsed_ms = max(0, (now_ns - run.received_at) // _NS_IN_MS) if now_ns and run.received_at else 0
+    if run.flags & AMQP:
+        header = _outgoing_header(run, elapsed_ms, attempts)
+        return [header + body for body in run.bodies] if header else run.bodies
+    properties = _mqtt_properties(run)
+    prefix = _amqp_prefix(run, properties, elapsed_ms, attempts)
+    if properties.payload_format_indicator == 1:
+        return [prefix + _text_section(body) for body in run.bodies]
+    return [prefix + _data_section(body) for body in run.bodies]
+
+
+def amqp_from_run(run: Run, i: int, *, now_ns: int = 0) -> bytes:
+    """Message `i` of a run alone, as `amqp_messages` would give it."""
+    return amqp_messages(run.part(i, i + 1), now_ns=now_ns)[0]
+
+
+def without_ttl(header: bytes) -> bytes:
+    """An encoded header section that lives for ever, with nothing of what is not the sender's to say."""
+    found = _header_fields(header)
+    if found is None or len(found) < 3:
+        return header
+    return _section(s.HEADER, [found[0] is True, Ubyte(found[1]) if type(found[1]) is int else None])
+
+
+def with_ttl(header: bytes, ttl_ms: int) -> bytes:
+    """An encoded header section (or none) with a time to live of at most `ttl_ms`."""
+    fields = [*(_header_fields(header) or ()), None, None, None][:3]
+    own = fields[2] if type(fields[2]) is int else ttl_ms
+    priority = Ubyte(fields[1]) if type(fields[1]) is int else None
+    return _section(s.HEADER, [fields[0] is True, priority, Uint(min(own, ttl_ms, _UINT32_MAX))])
+
+
+def _header_fields(header: bytes) -> list[Any] | None:
+    if not header:
+        return None
+    try:
+        fields, _ = decode(header, s.section_at(header, 0).value)
+    except DecodeError:
+        return None
+    return fields if isinstance(fields, list) else None
+
+
+def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
+    """The stored header with what is left of the ttl; first-acquirer and delivery-count are not the sender's to say."""
+    if attempts:
+        durable, priority, ttl = [*(_header_fields(run.properties) or ()), None, None, None][:3]
+        left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
+        kept = Ubyte(priority) if type(priority) is int else None
+        return _section(s.HEADER, [durable is True, kept, left, False, Uint(attempts)])
+    if not run.properties:
+        return b""
+    try:
+        fields, _ = decode(run.properties, s.section_at(run.properties, 0).value)
+    except DecodeError:
+        return run.properties
+    if not isinstance(fields, list) or (len(fields) < 3):
+        return run.properties
+    durable, priority, ttl = fields[:3]
+    priority = Ubyte(priority) if type(priority) is int else None
+    left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
+    return _section(s.HEADER, [durable is True, priority, left])
+
+
+def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> bytes:
+    """The sections before the body, the same for every message of an MQTT run."""
+    header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0]
+    if mqtt.message_expiry_interval_s is not None:
+        left_ms = max(0, mqtt.message_expiry_interval_s * _MS - elapsed_ms)
+        header += [None, Uint(min(left_ms, _UINT32_MAX))]
+    if attempts:
+        header += [None] * (3 - len(header)) + [False, Uint(attempts)]
+    annotations: dict[Symbol, Any] = {QOS_ANNOTATION: Ubyte(run.qos)}
+    if run.flags & RETAIN:
+        annotations[RETAIN_ANNOTATION] = True
+    properties: list[Any] = [None, None, run.address, None, mqtt.response_topic]
+    properties.append(identifier(mqtt.correlation_data))
+    if mqtt.content_type is not None and mqtt.content_type.isascii():
+        properties.append(Symbol(mqtt.content_type))
+    if run.received_at:  # MQTT does not say when a message was made: that is when it came in
+        properties += [None] * (_CREATION_TIME - len(properties)) + [Timestamp(run.received_at // _NS_IN_MS)]
+    while properties[-1] is None:
+        properties.pop()
+    prefix = _section(s.HEADER, header) + _section(s.MESSAGE_ANNOTATIONS, annotations)
+    prefix += _section(s.PROPERTIES, properties)
+    if mqtt.user_property:
+        prefix += _section(s.APPLICATION_PROPERTIES, dict(mqtt.user_property))
+    return prefix
+
+
+def _mqtt_properties(run: Run) -> Properties:
+    try:
+        return decode_run(run.properties)
+    except MqttError:  # they were checked when they came in; what cannot be read now is not worth the message
+        return NO_PROPERTIES
+
+
+def _section(code: int, value: Any) -> bytes:
+    return b"\x00\x53" + bytes((code,)) + encode(value)
+
+
+def _data_section(payload: bytes) -> bytes:
+    size = len(payload)
+    if size < 256:
+        return b"\x00\x53\x75\xa0" + bytes((size,)) + payload
+    return b"\x00\x53\x75\xb0" + size.to_bytes(4, "big") + payload
+
+
+def _text_section(payload: bytes) -> bytes:
+    try:
+        return _section(s.VALUE, payload.decode("utf-8"))
+    except UnicodeDecodeError:  # the indicator was wrong; the bytes are what counts
+        return _data_section(payload)
+
+
+# --- to MQTT ----------------------------------------------------------------------------------------------------
+
+
+def mqtt_runs(run: Run) -> list[Run]:
+    """An AMQP run as MQTT runs: consecutive messages with the same properties together, in order, none left out."""
+    runs: list[Run] = []
+    header = read_header(run.properties)
+    for body in run.bodies:
+        properties, payload = _to_mqtt(body, header)
+        if runs and runs[-1].properties == properties:
+            runs[-1].bodies.append(payload)
+        else:
+            runs.append(Run(run.address, run.device, run.flags & ~AMQP, properties, [payload], run.received_at))
+    return runs
+
+
+def mqtt_from_run(run: Run) -> Run:
+    """An AMQP run as one MQTT run. Messages of different properties keep what they have in common (see `mqtt_runs`)."""
+    runs = mqtt_runs(run)
+    if len(runs) == 1:
+        return runs[0]
+    kept = _common([decode_run(part.properties) for part in runs])
+    bodies = [body for part in runs for body in part.bodies]
+    return Run(run.address, run.device, run.flags & ~AMQP, encode_run(kept), bodies, run.received_at)
+
+
+def _common(every: Sequence[Properties]) -> Properties:
+    first = every[0]
+    kept = {name: getattr(first, name) for name in _SINGLE if len({getattr(one, name) for one in every}) == 1}
+    users = tuple(pair for pair in first.user_property if all(pair in one.user_property for one in every))
+    return Properties(user_property=users, **kept)
+
+
+def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
+    """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes."""
+    expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)
+    plain = s.plain_data(body)
+    if plain is not None and expiry_s is None:
+        return b"", plain
+    try:
+        found = outline(body)
+    except DecodeError:
+        return encode_run(Properties(message_expiry_interval_s=expiry_s)), body
+    fields = [*found.properties, *[None] * len(PROPERTY_NAMES)]
+    correlation = fields[_CORRELATION_ID]
+    if correlation is None and fields[_REPLY_TO] is not None:
+        correlation = fields[_MESSAGE_ID]  # what an answer refers to where the request has nothing else
+    properties = Properties(
+        payload_format_indicator=1 if found.is_text else None,
+        message_expiry_interval_s=expiry_s,
+        content_type=_mqtt_text(fields[_CONTENT_TYPE]),
+        response_topic=_topic_name(_mqtt_text(fields[_REPLY_TO])),
+        correlation_data=correlation_data(correlation),
+        user_property=_user_properties(found.application),
+    )
+    return encode_run(properties), found.body
+
+
+def _user_properties(application: dict[Any, Any]) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for key, value in application.items():
+        name, text = _mqtt_text(key), _mqtt_text(value if isinstance(value, str) else _json(value))
+        if name is not None and text is not None:
+            pairs.append((name, text))
+    return tuple(pairs)
+
+
+def _mqtt_text(value: Any) -> str | None:
+    """A string MQTT can carry (MQTT 5 section 1.5.4): not too long, without U+0000 and surrogates."""
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    return str(value) if len(value.encode("utf-8", "replace")) <= STRING_BYTES_MAX else None
+
+
+def _topic_name(value: str | None) -> str | None:
+    return value if value and "+" not in value and "#" not in value else None
+
+
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def _body_bytes(value: Any) -> tuple[bytes, bool]:
+    if isinstance(value, bytes):
+        return value, False
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace"), True
+    return _json(value).encode("utf-8", "replace"), False
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain_value(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def plain_value(value: Any) -> Any:
+    """An AMQP value in terms of JSON: binary as text where it is text, else in hexadecimal digits."""
+    if isinstance(value, Described):
+        value = value.value
+    if isinstance(value, dict):
+        return {str(plain_value(key)): plain_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [plain_value(item) for item in value]
+    return _plain_scalar(value)
+
+
+def _plain_scalar(value: Any) -> Any:
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, bytes):
+        try:
+            return value.decode("utf-8")
+        except UnicodeDecodeError:
+            return value.hex()
+    return str(value)

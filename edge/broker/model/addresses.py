@@ -1,0 +1,84 @@
+"""Addresses: the types of DESIGN's one model over both protocols, and which rule governs which name.
+
+An MQTT topic name is an AMQP address. A rule gives a name or an MQTT-style pattern its type; where several match, the
+most specific wins: level by level, a literal before ``+`` before ``#``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+from edge.broker.limits import ROUTES_CACHED_MAX
+from edge.broker.model.topics import covers, is_filter, matches, overlaps
+
+
+class AddressType(enum.Enum):
+    """What an address promises (the words are EnMasse's)."""
+
+    QUEUE = "queue"
+    TOPIC = "topic"
+    SUBSCRIPTION = "subscription"
+    ANYCAST = "anycast"
+    MULTICAST = "multicast"
+    DEADLETTER = "deadletter"
+
+    @property
+    def is_queue(self) -> bool:
+        """Stored, and its consumers compete: queue and deadletter."""
+        return self in (AddressType.QUEUE, AddressType.DEADLETTER)
+
+
+class AddressRule(msgspec.Struct, frozen=True):
+    """The type of every address that `pattern` matches (a name is a pattern that matches itself)."""
+
+    pattern: str
+    type: AddressType
+
+
+DEFAULT_RULE = AddressRule("#", AddressType.TOPIC)
+"""A space whose configuration says nothing about a name treats it as a topic."""
+
+
+def specificity(pattern: str) -> tuple[int, ...]:
+    """Sort key: smaller is more specific. A literal level is 0, ``+`` 1, ``#`` 2; longer wins among equals."""
+    return (*({"+": 1, "#": 2}.get(level, 0) for level in pattern.split("/")), 3)
+
+
+class AddressTable:
+    """The rules of a space, most specific first; answers are cached by name."""
+
+    def __init__(self, rules: Iterable[AddressRule], default: AddressRule = DEFAULT_RULE) -> None:
+        self.rules = sorted(rules, key=lambda rule: specificity(rule.pattern))
+        if not any(rule.pattern == default.pattern for rule in self.rules):
+            self.rules.append(default)
+        self._cache: dict[str, AddressRule] = {}
+
+    def rule(self, address: str) -> AddressRule:
+        """The rule of a name; names that begin with ``$`` belong to the broker and are always topics."""
+        found = self._cache.get(address)
+        if found is None:
+            found = next(
+                (rule for rule in self.rules if matches(rule.pattern, address)),
+                DEFAULT_RULE,
+            )
+            if len(self._cache) >= ROUTES_CACHED_MAX:
+                self._cache.clear()
+            self._cache[address] = found
+        return found
+
+    def rule_of_filter(self, pattern: str) -> AddressRule:
+        """The rule every name of a filter falls under: the most specific rule that covers the filter.
+
+        ``queue/#`` under a rule for ``queue/#`` consumes from queues; ``#`` is nobody's but the default's, so a
+        subscriber to everything does not take messages out of queues.
+        """
+        if not is_filter(pattern):
+            return self.rule(pattern)
+        return next((rule for rule in self.rules if covers(rule.pattern, pattern)), DEFAULT_RULE)
+
+    def topic_rules(self, pattern: str) -> list[AddressRule]:
+        """Every rule of type topic that some name of the filter could fall under."""
+        return [rule for rule in self.rules if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern)]

@@ -1,0 +1,245 @@
+"""Uplinks: the connectors of a space, each dialling its peer, and the forwarders bound to them.
+
+To the router an uplink is a consumer of durable subscriptions, so everything a subscription can do (cursor, backlog in
+the store, redelivery after a break) is what a forwarder does.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from bridge.backoff import Backoff, BackoffPolicy
+from bridge.dialer import DialedConnection, Dialer, Endpoint
+from bridge.engine import Engine
+from bridge.gateway_link import GatewayLink, bind_wake
+from bridge.plain import Hop
+from bridge.reports import Reports
+from bridge.sasl import SaslClient
+from bridge.uplink import Outcomes, Uplink
+from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import DurableSubscription
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.interfaces import Outcome
+from edge.broker.model.topics import matches
+from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
+from edge.broker.router.router import Router, SubscribeOptions
+from edge.broker.security.peer_tls import peer_context
+from edge.broker.store.contract import Store, StoreError
+
+log = logging.getLogger(__name__)
+
+OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
+
+BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
+"""A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
+begins to cross within 15 s of the hub's return."""
+
+IDLE_TIMEOUT_S: Final = 30.0
+"""A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
+
+
+FRAME_BYTES_MAX: Final = 65_536
+"""AMQP max-frame-size we announce, unless the connector says otherwise."""
+
+BEFORE_FORWARDER = "before forwarder"
+"""Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
+
+
+BEFORE_EPOCH = "before epoch"
+"""Reason in the ledger: these sequences were given in the epoch before, and are owed under its name."""
+
+
+class ConnectorUplink:
+    """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
+
+    def __init__(self, connector: Connector, *, space: str, hop: Hop, router: Router, store: Store) -> None:
+        """`hop` names this gateway and its store's epoch towards the peer. `start` begins to dial."""
+        self.connector = connector
+        self.reports = Reports()
+        self._losses = LossReports(store, self.reports, connector.name)
+        router.loss_listeners.append(self._losses.feed)
+        self.uplink = Uplink(
+            f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases, epochs=store.epochs
+        )
+        self._router = router
+        self._store = store
+        self.reports.lineage = self._lineage
+        self._subscriptions: dict[str, Joinable] = {}
+        self._filters: dict[str, str] = {}
+        self.dialer = Dialer(
+            [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
+            lambda endpoint: self._connection(hop.gateway, endpoint.host),
+            backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
+            bind=self._bind,
+            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
+        )
+
+    def forward(self, forwarders: Sequence[Forwarder]) -> None:
+        """Bind these forwarders and no others: what their filters match is kept from now on, and sent."""
+        names = {forwarder.name for forwarder in forwarders}
+        for name in [name for name in self._subscriptions if name not in names]:
+            self._unbind(name)
+        for forwarder in forwarders:
+            if forwarder.name not in self._subscriptions:
+                name = f"forwarder/{self.connector.name}/{forwarder.name}"
+                options = SubscribeOptions(durable_name=name, all_qos=True)
+                subscription = self._router.subscribe(self.uplink, forwarder.filter, options)
+                self._subscriptions[forwarder.name] = subscription
+                self._filters[forwarder.name] = forwarder.filter
+                self.uplink.add(subscription)
+
+    def explain(self) -> None:
+        """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
+        patterns = list(self._filters.values())
+        epochs = self._store.epochs
+        names = [
+            (*part, address, BEFORE_FORWARDER)
+            for address, base in self._router.bases.items()
+            for part in epochs.parts(address, 0, base - 1)
+        ]
+        names += [(epoch, 0, last, address, BEFORE_EPOCH) for epoch, address, last in epochs.before()]
+        ranges = [
+            {"epoch": epoch, "address": address, "first_sequence": first, "last_sequence": last, "reason": reason}
+            for epoch, first, last, address, reason in names
+            if any(matches(pattern, address) for pattern in patterns)
+        ]
+        for start in range(0, len(ranges), LEDGER_RANGES):
+            self.reports.ledger({"ranges": ranges[start : start + LEDGER_RANGES]}, lambda _kept: None)
+        self._losses.feed()
+
+    def restate(self) -> None:
+        """Messages have other names than before: what was said of them and has not left is said anew."""
+        self.reports.clear()
+        self._losses.restart()
+        self.explain()
+
+    def _lineage(self) -> dict[str, Any]:
+        """As `cloud.hub.documents.Lineage` reads it."""
+        return {"epoch": self._store.epoch, "openings": list(self._store.openings)}
+
+    def release(self) -> None:
+        """Bind nothing any more, and tell nothing."""
+        self._router.loss_listeners.remove(self._losses.feed)
+        self.forward(())
+
+    def _unbind(self, name: str) -> None:
+        subscription = self._subscriptions.pop(name)
+        del self._filters[name]
+        for part in (subscription, *parts_of(subscription)):
+            self.uplink.remove(part)
+        self._router.unsubscribe(self.uplink, subscription, forget=False)
+        left = sum(part.backlog for part in parts_of(subscription))
+        log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
+
+    @property
+    def backlog(self) -> int:
+        """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
+        return sum(part.backlog + part.outstanding for part in self.parts)
+
+    @property
+    def parts(self) -> list[LogSubscription]:
+        """The forwarders' places in the logs of the store."""
+        return [part for subscription in self._subscriptions.values() for part in parts_of(subscription)]
+
+    def _connection(self, container: str, host: str) -> DialedConnection:
+        engine = Engine(
+            container_id=container,
+            server=False,
+            hostname=host,
+            sasl=credentials_of(self.connector),
+            idle_timeout_s=self.connector.idle_timeout_s or IDLE_TIMEOUT_S,
+            max_frame_size=self.connector.frame_bytes_max or FRAME_BYTES_MAX,
+        )
+        return GatewayLink(engine, self.uplink, self.reports)
+
+    def _bind(self, wake: Callable[[], None]) -> None:
+        bind_wake(self.uplink, self.reports, wake)
+
+
+def credentials_of(connector: Connector) -> SaslClient | None:
+    """What we say of ourselves to the peer: our certificate, a password, or nothing."""
+    certified = connector.tls is not None and connector.tls.certificate is not None
+    if connector.credentials is not None:
+        return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
+    return SaslClient(external=True) if certified else None
+
+
+def parts_of(subscription: Joinable) -> list[LogSubscription]:
+    """A subscription's places in the logs of the store."""
+    if isinstance(subscription, DurableSubscription):
+        return subscription.parts
+    return [subscription] if isinstance(subscription, LogSubscription) else []
+
+
+class Uplinks:
+    """The uplinks of a configuration, and of the next one."""
+
+    def __init__(self, router: Router, store: Store) -> None:
+        """`store` is the one whose messages are forwarded."""
+        self._router = router
+        self._store = store
+        self._by_name: dict[str, ConnectorUplink] = {}
+        self._dialling = False
+
+    def __iter__(self) -> Iterator[ConnectorUplink]:
+        return iter(list(self._by_name.values()))
+
+    def configure(self, configuration: BrokerConfiguration) -> list[ConnectorUplink]:
+        """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
+        caller to stop. The subscription of a forwarder that is gone stays: configuration never touches messages."""
+        wanted = {connector.name: connector for connector in configuration.connectors}
+        gone = [uplink for uplink in self if wanted.get(uplink.connector.name) != uplink.connector]
+        for uplink in gone:
+            uplink.release()
+            del self._by_name[uplink.connector.name]
+        for connector in configuration.connectors:
+            uplink = self._by_name.get(connector.name) or self._make(connector, configuration)
+            self._by_name[connector.name] = uplink
+            mine = [
+                forwarder
+                for forwarder in configuration.forwarders
+                if forwarder.connector == connector.name and forwarder.direction is Direction.OUT
+            ]
+            uplink.forward(sorted(mine, key=lambda forwarder: -forwarder.priority))
+            uplink.explain()
+            if self._dialling:
+                uplink.dialer.start()
+        return gone
+
+    def start(self) -> None:
+        """Begin to dial; needs a running loop."""
+        self._dialling = True
+        for uplink in self:
+            uplink.dialer.start()
+
+    async def stop(self) -> None:
+        """Say good-bye to every peer."""
+        for uplink in self:
+            await uplink.dialer.close()
+
+    @property
+    def backlog(self) -> int:
+        """Messages kept for peers that have not accepted them."""
+        return sum(uplink.backlog for uplink in self)
+
+    def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
+        hop = Hop(connector.container or configuration.gateway, self._store.epoch)
+        made = ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router, store=self._store)
+        made.reports.forked = self._forked
+        return made
+
+    def _forked(self, shared: str) -> bool:
+        """The hub has seen a later life of this store: go on under a new epoch; False when the store cannot."""
+        try:
+            self._store.fork(shared)
+        except StoreError as error:
+            log.error("%s; nothing is sent to the hub until it can", error)  # noqa: TRY400
+            return False
+        for uplink in self:
+            uplink.restate()
+        return True

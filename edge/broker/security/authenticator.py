@@ -1,0 +1,438 @@
+"""Who a client is: the gate every connection passes, whatever its protocol.
+
+The gate compares what a client claims with the users it was given, off the loop's thread where a password has to be
+hashed, and hands out grants (`model.authorization`). It is told of users and of their changes; where they are kept is
+not its business. No secret is logged, kept in the clear, or in an exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from bridge import bearer, scram
+from bridge.sasl import ANONYMOUS, PLAIN, Answer
+from bridge.scram import ITERATIONS, SALT_BYTES, Verifier
+from edge.broker.configuration import Authentication
+from edge.broker.limits import (
+    PASSWORD_BYTES_MAX,
+    TOKEN_BYTES_MAX,
+    TOKEN_EXPIRY_CHECK_S,
+    TOKEN_WAIT_S,
+    USERS_MAX,
+    VERDICT_KEPT_S,
+    VERIFICATIONS_MAX,
+    VERIFICATIONS_PER_USER_MAX,
+)
+from edge.broker.model.authorization import Ended, Grant, Rule
+from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
+from edge.broker.security.login_throttle import Failures
+from edge.broker.security.proof import Bearer, Decided, Proven, Verdict
+
+log = logging.getLogger(__name__)
+
+NOBODY = "nobody"
+"""Whom the work is done for when there is no such user: a wrong name takes as long as a wrong password."""
+
+
+COMPLAINT_S = 1.0
+"""Wrong passwords are said in the log this often at most, with how many there were."""
+
+
+Work = Callable[[], Secret | None]
+Done = Callable[[Secret | None], None]
+
+
+class Worker(Protocol):
+    """Does work elsewhere and gives its result to `done` on the thread that asked, in order or not."""
+
+    def __call__(self, work: Work, done: Done) -> None:
+        """Start, or queue, the work; returns at once."""
+        ...
+
+
+class _Known(NamedTuple):
+    """A password that was right: its keyed digest, the secret it was, and until when that is believed."""
+
+    digest: bytes
+    secret: str
+    until: float
+
+
+class Gate:
+    """Lets clients in or not. One a broker; every method on the loop's thread."""
+
+    def __init__(
+        self,
+        mode: Authentication,
+        snapshot: Snapshot | None = None,
+        *,
+        worker: Worker,
+        clock: Callable[[], float],
+        utc_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`clock` is monotonic seconds; `utc_s` judges the validity of secrets."""
+        self.mode = mode
+        self.bearer: Bearer | None = None
+        """Verifies tokens, where an issuer is configured."""
+        self.refused = 0
+        """Connections that did not prove who they are."""
+        self.busy = 0
+        """Connections told to come again because too many passwords were waiting."""
+        self.verifications = 0
+        """Passwords hashed."""
+        self._worker = worker
+        self._clock = clock
+        self._utc_s = utc_s
+        self._users: Mapping[str, User] = {}
+        self._key = secrets.token_bytes(32)
+        self._decoy_key = self._key
+        self._known: dict[str, _Known] = {}
+        self._waiting: dict[str | None, int] = {}
+        self._waiting_all = 0
+        self._complain_at = 0.0
+        self._failures = Failures()
+        self._grants: dict[str, set[Grant]] = {}
+        self._expiring: set[Grant] = set()
+        self._expiry_checked_at = 0.0
+        self.update(snapshot or Snapshot())
+
+    @property
+    def open(self) -> bool:
+        """Everybody may do everything: no authentication, no authorization, no cost."""
+        return self.mode is Authentication.NONE
+
+    @property
+    def passwords(self) -> bool:
+        """User names with passwords are how clients of this space say who they are."""
+        return self.mode is Authentication.STANDARD
+
+    @property
+    def tokens(self) -> bool:
+        """Bearer tokens of an issuer are how clients of this space say who they are."""
+        return self.mode is Authentication.EXTERNAL and self.bearer is not None
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Follow a change of users. Who is gone, or may do something else now, is cut off (and may come again).
+
+        What a user failed before the change counts no more: a device may knock long before somebody adds it.
+        """
+        before, self._users = self._users, snapshot.users
+        self._decoy_key = snapshot.decoy_key or self._key
+        changed = {name for name in before.keys() | self._users.keys() if before.get(name) != self._users.get(name)}
+        self._failures.forgive(changed)
+        for name in changed & before.keys():
+            user, now = before[name], self._users.get(name)
+            self._known.pop(name, None)
+            if now is None or now.rules != user.rules:
+                for grant in list(self._grants.get(name, ())):
+                    log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
+                    grant.revoke(Ended.CHANGED)
+
+    # --- passwords --------------------------------------------------------------------------------------------
+
+    def check(self, username: str | None, password: bytes | None, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once when it takes no hashing, else later. Where tokens count the password is one.
+
+        `source` is the peer's address, for counting failures; empty: they are not counted.
+        """
+        if self.tokens:
+            self.check_token(password or b"", decided, source)
+            return
+        if username is None or password is None or len(password) > PASSWORD_BYTES_MAX or not self.passwords:
+            self.failed(source, username or "")
+            decided(Verdict.REFUSED, None)
+            return
+        user = self._users.get(username)
+        digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
+        if user is not None and self._remembered(user, digest):
+            decided(Verdict.ACCEPTED, Proven(username))
+            return
+        bucket = username if user is not None else None
+        full = self._waiting_all >= VERIFICATIONS_MAX or self._waiting.get(bucket, 0) >= VERIFICATIONS_PER_USER_MAX
+        if full or self.too_many_failures(source, username):
+            self.busy += 1
+            decided(Verdict.BUSY, None)
+            return
+        self._waiting_all += 1
+        self._waiting[bucket] = self._waiting.get(bucket, 0) + 1
+        asked, at_s = user, self._utc_s()
+
+        def work() -> Secret | None:
+            if asked is not None and any(secret.valid(at_s) for secret in asked.secrets):
+                return verify(asked, password, at_s)
+            _waste(password)
+            return None
+
+        def done(secret: Secret | None) -> None:
+            self._verified(username, asked, digest, secret, decided, source)
+
+        self._worker(work, done)
+
+    def _verified(
+        self, username: str, asked: User | None, digest: bytes, secret: Secret | None, decided: Decided, source: str
+    ) -> None:
+        bucket = username if asked is not None else None
+        self.verifications += 1
+        self._waiting_all -= 1
+        left = self._waiting[bucket] - 1
+        if left:
+            self._waiting[bucket] = left
+        else:
+            del self._waiting[bucket]
+        # what was verified counts only if it is still so: the user may have been changed meanwhile
+        user = self._users.get(username)
+        current = next((s for s in user.secrets if secret is not None and s.id == secret.id), None) if user else None
+        if user is None or current is None or not current.valid(self._utc_s()):
+            self.failed(source, username)
+            decided(Verdict.REFUSED, None)
+            return
+        if len(self._known) >= USERS_MAX:
+            self._known.clear()
+        self._known[user.name] = _Known(digest, current.id, self._clock() + VERDICT_KEPT_S)
+        decided(Verdict.ACCEPTED, Proven(username))
+
+    def _remembered(self, user: User, digest: bytes) -> bool:
+        known = self._known.get(user.name)
+        if known is None or not hmac.compare_digest(known.digest, digest):
+            return False
+        valid = any(secret.id == known.secret and secret.valid(self._utc_s()) for secret in user.secrets)
+        if valid and self._clock() < known.until:
+            return True
+        del self._known[user.name]
+        return False
+
+    # --- failures ---------------------------------------------------------------------------------------------
+
+    def too_many_failures(self, source: str, username: str) -> bool:
+        """True when nobody at this address may try to be this user for a while."""
+        return self._failures.too_many(source, username, self._clock())
+
+    def failed(self, source: str, username: str) -> None:
+        """Somebody at this address did not prove to be this user."""
+        self.refused += 1
+        now = self._clock()
+        self._failures.add(source, username, now)
+        if now >= self._complain_at:  # not a line for each: guessing must not fill the log
+            self._complain_at = now + COMPLAINT_S
+            words = "token refused" if self.tokens else Verdict.REFUSED.value
+            log.warning("user %r: %s (%d since start)", (username or "-")[:100], words, self.refused)
+
+    # --- tokens -----------------------------------------------------------------------------------------------
+
+    def check_bearer(self, message: bytes, decided: Decided, source: str = "") -> None:
+        """The same for the message of OAUTHBEARER."""
+        try:
+            shown = bearer.read(message)
+        except bearer.BearerError:
+            self.failed(source, "")
+            decided(Verdict.REFUSED, None)
+            return
+
+        def known(verdict: Verdict, proven: Proven | None) -> None:
+            if proven is not None and shown.authority not in ("", proven.user):
+                self.failed(source, proven.user)
+                decided(Verdict.REFUSED, None)
+            else:
+                decided(verdict, proven)
+
+        self.check_token(shown.token, known, source)
+
+    def check_token(self, token: bytes, decided: Decided, source: str = "") -> None:
+        """Call `decided` once: at once, or when the issuer has been asked for its keys."""
+
+        def known(verdict: Verdict, proven: Proven | None) -> None:
+            if verdict is Verdict.REFUSED:
+                self.failed(source, "")
+            decided(verdict, proven)
+
+        if self.bearer is None or not self.tokens or not 0 < len(token) <= TOKEN_BYTES_MAX:
+            known(Verdict.REFUSED, None)
+        elif self.too_many_failures(source, ""):
+            self.busy += 1
+            decided(Verdict.BUSY, None)
+        else:
+            self.bearer.check(token, known)
+
+    # --- SCRAM ------------------------------------------------------------------------------------------------
+
+    def scram(self, username: str) -> Verifier:
+        """What a client has to prove; for a user that does not exist the same each time, and never proven."""
+        user = self._users.get(username)
+        if user is None or not self.passwords:
+            salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
+            return Verifier(salt[:SALT_BYTES], ITERATIONS, ())
+        at_s = self._utc_s()
+        return Verifier(user.salt, user.iterations, [s.keys for s in user.secrets if s.valid(at_s)])
+
+    # --- grants -----------------------------------------------------------------------------------------------
+
+    def grant(self, proven: Proven, client: str, revoke: Callable[[Ended], None]) -> Grant | None:
+        """What somebody proven may do over one connection; None when there is no such user (any more).
+
+        A token names a user that need not be known here. `revoke` is called when that changes, until `release`.
+        """
+        if proven.user not in self._users and proven.expires_at_s is None:
+            return None
+        grant = Grant(proven.user, client, self._rules(proven), revoke)
+        self._hold(grant, proven.expires_at_s)
+        return grant
+
+    def grant_nothing(self, client: str, revoke: Callable[[Ended], None]) -> Grant:
+        """For a client that will show a token later, and soon: until `renew` it may do nothing."""
+        grant = Grant("", client, (), revoke)
+        self._hold(grant, self._utc_s() + TOKEN_WAIT_S)
+        return grant
+
+    def renew(self, grant: Grant, proven: Proven) -> bool:
+        """The client of a grant has proven again who it is; False when it is somebody else now."""
+        known = proven.user in self._users or proven.expires_at_s is not None
+        if not known or grant.user not in ("", proven.user):
+            return False
+        self.release(grant)
+        grant.replace(proven.user, self._rules(proven))
+        self._hold(grant, proven.expires_at_s)
+        return True
+
+    def expire(self) -> None:
+        """End what has expired; cheap to call often."""
+        now = self._clock()
+        if not self._expiring or now - self._expiry_checked_at < TOKEN_EXPIRY_CHECK_S:
+            return
+        self._expiry_checked_at = now
+        at_s = self._utc_s()
+        for grant in [g for g in self._expiring if g.expires_at_s is not None and g.expires_at_s <= at_s]:
+            log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
+            self._expiring.discard(grant)
+            grant.revoke(Ended.EXPIRED)
+
+    def _rules(self, proven: Proven) -> tuple[Rule, ...]:
+        user = self._users.get(proven.user)
+        return proven.rules if user is None else (*user.rules, *proven.rules)
+
+    def _hold(self, grant: Grant, expires_at_s: float | None) -> None:
+        grant.expires_at_s = expires_at_s
+        self._grants.setdefault(grant.user, set()).add(grant)
+        if expires_at_s is not None:
+            self._expiring.add(grant)
+
+    def release(self, grant: Grant) -> None:
+        """The connection is over; idempotent."""
+        self._expiring.discard(grant)
+        grants = self._grants.get(grant.user)
+        if grants is not None:
+            grants.discard(grant)
+            if not grants:
+                del self._grants[grant.user]
+
+    def revoke_all(self) -> None:
+        """Cut every connection that has a grant: the mode has changed."""
+        for grants in list(self._grants.values()):
+            for grant in list(grants):
+                grant.revoke(Ended.CHANGED)
+
+
+class SaslCredentials:
+    """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Gives the connection a turn after a verdict that took its time; to be set before there can be one."""
+        self.source = ""
+        """The peer's address; to be set likewise."""
+        self.proven: Proven | None = None
+        """Who is there, once the layer has let somebody in."""
+        self._gate = gate
+
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        """What clients of this space can show."""
+        if self._gate.tokens:
+            return frozenset((bearer.MECHANISM, PLAIN))
+        return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
+
+    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        if username == ANONYMOUS and not self._gate.tokens:  # what those are called who gave no name
+            answer(None)
+            return
+        self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
+
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
+
+    def scram(self, username: str) -> Verifier | None:
+        if self._gate.too_many_failures(self.source, username):
+            return None
+        self.proven = Proven(username)  # should it be proven
+        return self._gate.scram(username)
+
+    def failed(self, username: str) -> None:
+        self._gate.failed(self.source, username)
+
+    def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
+        asking = True
+
+        def decided(verdict: Verdict, proven: Proven | None) -> None:
+            self.proven = proven
+            answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
+            if not asking:
+                self.wake()
+
+        ask(decided)
+        asking = False
+
+
+class Threads:
+    """The worker of a running broker: few threads of low priority, so that hashing never takes a core from serving."""
+
+    def __init__(self) -> None:
+        """Made inside a running loop."""
+        self._loop = asyncio.get_running_loop()
+        count = max(1, (os.cpu_count() or 1) // 2)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_step_back)
+
+    def __call__(self, work: Work, done: Done) -> None:
+        future = self._loop.run_in_executor(self._pool, work)
+        future.add_done_callback(functools.partial(self._ended, done))
+
+    @staticmethod
+    def _ended(done: Done, future: asyncio.Future[Secret | None]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:  # no memory for the hash, for one: who cannot be verified is not let in
+            log.error("a password could not be verified: %s", type(error).__name__)
+        done(None if error is not None else future.result())
+
+    def stop(self) -> None:
+        """Drop what waits; what runs ends within a verification."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+NICE = 10
+"""How far the verifying threads stand back for the loop's (nice(2); on Linux every thread has its own)."""
+
+
+def _step_back() -> None:
+    if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+
+@functools.cache
+def _decoy() -> User:
+    return with_secret(new_user(NOBODY), secrets.token_hex(8), at_s=0.0)
+
+
+def _waste(password: bytes) -> None:
+    """As much work as a wrong password of a user makes."""
+    verify(_decoy(), password, 0.0)

@@ -1,0 +1,295 @@
+"""Users and their secrets: what is kept of them, and the file they are kept in.
+
+Of a password there is an argon2id hash (for MQTT and SASL PLAIN) and SCRAM-SHA-256 keys; of both nothing is logged or
+shown. The file is a small SQLite database of its own beside the store: `waypost device` writes it whether the gateway
+runs or not, and a running gateway sees within a second that it changed.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+import argon2
+import msgspec
+
+from bridge.scram import ITERATIONS, SALT_BYTES, Keys, derive
+from edge.broker.limits import (
+    PASSWORD_BYTES_MAX,
+    RULES_PER_USER_MAX,
+    SECRETS_PER_USER_MAX,
+    USERNAME_CHARACTERS_MAX,
+    USERS_MAX,
+)
+from edge.broker.model.authorization import Rule
+
+FILE: Final = "credentials.db"
+FORMAT: Final = 1
+"""Layout of the file; one with a higher number was made by a newer program."""
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+BUSY_S: Final = 10.0
+"""How long a writer waits for another one."""
+
+HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
+"""OWASP's first choice of 2023 (19 MiB, two passes): 25-50 ms and bearable on a Pi with 512 MiB."""
+
+_SCHEMA: Final = """
+CREATE TABLE users (
+    name TEXT PRIMARY KEY, origin TEXT NOT NULL, salt BLOB NOT NULL, iterations INTEGER NOT NULL, rules BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE secrets (
+    user TEXT NOT NULL REFERENCES users (name) ON DELETE CASCADE, id TEXT NOT NULL, argon2 TEXT NOT NULL,
+    stored_key BLOB NOT NULL, server_key BLOB NOT NULL, not_before REAL NOT NULL, not_after REAL,
+    PRIMARY KEY (user, id)
+);
+CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+BY_HAND: Final = "device"
+"""Origin of users made with `waypost device`."""
+BY_RESOURCE: Final = "resource"
+"""Origin of users that a `MessagingUser` resource describes."""
+
+
+class CredentialsError(Exception):
+    """The file cannot be used, or what is asked for is not possible; the message says why and names no secret."""
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """One secret of a user. Times are UTC seconds; `not_after` None: for ever."""
+
+    id: str
+    argon2: str
+    keys: Keys
+    not_before: float = 0.0
+    not_after: float | None = None
+
+    def valid(self, at_s: float) -> bool:
+        """True when it opens the door at this time."""
+        return self.not_before <= at_s and (self.not_after is None or at_s < self.not_after)
+
+    def __repr__(self) -> str:
+        return f"Secret(id={self.id!r}, ...)"
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user: what it may do, and how it shows who it is. All secrets share the salt of SCRAM."""
+
+    name: str
+    salt: bytes
+    iterations: int = ITERATIONS
+    secrets: tuple[Secret, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    origin: str = BY_HAND
+
+
+def new_user(name: str, rules: Iterable[Rule] = (), origin: str = BY_HAND) -> User:
+    """A user without a secret. Raises CredentialsError for a name that is none, or too many rules."""
+    if not name or len(name) > USERNAME_CHARACTERS_MAX or not name.isprintable():
+        raise CredentialsError(f"a user name is 1 to {USERNAME_CHARACTERS_MAX} printable characters")
+    return with_rules(User(name=name, salt=secrets.token_bytes(SALT_BYTES), origin=origin), rules)
+
+
+def with_rules(user: User, rules: Iterable[Rule]) -> User:
+    """The user with these rules in place of its own. Raises CredentialsError when there are too many."""
+    kept = tuple(rules)
+    if max(len(kept), *(len(rule.addresses) for rule in kept), 0) > RULES_PER_USER_MAX:
+        raise CredentialsError(f"user {user.name}: more than {RULES_PER_USER_MAX} rules, or addresses in a rule")
+    return msgspec.structs.replace(user, rules=kept)
+
+
+def with_secret(
+    user: User, password: str, *, at_s: float, not_before: float = 0.0, not_after: float | None = None
+) -> User:
+    """The user with a further secret; those that have ended at `at_s` (UTC seconds) are left out.
+
+    A secret that counts at once has a `not_before` of 0: a gateway without a battery clock wakes up in the past, and
+    must let its devices in all the same. Takes some 50 ms. Raises CredentialsError for a password that cannot be one,
+    or when there are too many secrets.
+    """
+    if not password or len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX:
+        raise CredentialsError(f"a password is 1 to {PASSWORD_BYTES_MAX} bytes")
+    kept = tuple(secret for secret in user.secrets if secret.not_after is None or secret.not_after > at_s)
+    if len(kept) >= SECRETS_PER_USER_MAX:
+        raise CredentialsError(
+            f"user {user.name} has {len(kept)} secrets already: wait for one to end, or rotate with no overlap"
+        )
+    try:
+        keys = derive(password, user.salt, user.iterations)
+        hashed = HASHER.hash(password)
+    except ValueError as why:  # of SASLprep, or a character without UTF-8
+        raise CredentialsError(f"this password cannot be used: {why}") from None
+    fresh = Secret(secrets.token_hex(4), hashed, keys, not_before, not_after)
+    return msgspec.structs.replace(user, secrets=(*kept, fresh))
+
+
+def ending(user: User, at_s: float) -> User:
+    """The user with every secret ending at `at_s` (UTC seconds) if not before."""
+    ended = tuple(
+        msgspec.structs.replace(secret, not_after=at_s if secret.not_after is None else min(at_s, secret.not_after))
+        for secret in user.secrets
+    )
+    return msgspec.structs.replace(user, secrets=ended)
+
+
+def verify(user: User, password: bytes, at_s: float) -> Secret | None:
+    """The valid secret this password is; None when it is none. Takes some 30 ms for every valid secret."""
+    for secret in user.secrets:
+        if secret.valid(at_s):
+            try:
+                HASHER.verify(secret.argon2, password)
+            except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+                continue
+            return secret
+    return None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Every user by name, and the key the salts of users that do not exist are made with."""
+
+    users: Mapping[str, User] = {}
+    decoy_key: bytes = b""
+
+
+class CredentialFile:
+    """The file. Calls block for a few milliseconds; use it from one thread at a time."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.path = path
+        self._connection = connection
+        self._seen = -1
+
+    @classmethod
+    def open(cls, data: Path) -> Self:
+        """Open it in a data directory, or make it. Raises CredentialsError."""
+        path = data / FILE
+        try:
+            data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            path.touch(mode=FILE_MODE)
+            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as why:
+            raise CredentialsError(f"cannot open {path}: {why}") from why
+        opened = cls(connection, path)
+        try:
+            opened._prepare()
+        except (CredentialsError, sqlite3.Error) as why:
+            connection.close()
+            raise CredentialsError(f"{path}: {why}") from why
+        return opened
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def changed(self) -> bool:
+        """True when another process has written since the last `load`; some 10 us. Never raises: later, if not now."""
+        try:
+            return bool(self._version() != self._seen)
+        except sqlite3.Error:
+            return False
+
+    def load(self) -> Snapshot:
+        """Everything. Raises CredentialsError."""
+        try:
+            self._connection.execute("BEGIN")
+            try:
+                self._seen = self._version()
+                found: dict[str, list[Secret]] = {}
+                for user, id_, hashed, stored, server, *times in self._connection.execute(
+                    "SELECT user, id, argon2, stored_key, server_key, not_before, not_after FROM secrets"
+                    " ORDER BY rowid"  # the oldest first
+                ):
+                    found.setdefault(user, []).append(Secret(id_, hashed, Keys(stored, server), *times))
+                users = {
+                    name: User(
+                        name=name,
+                        salt=salt,
+                        iterations=iterations,
+                        secrets=tuple(found.get(name, ())),
+                        rules=msgspec.json.decode(rules, type=tuple[Rule, ...]),
+                        origin=origin,
+                    )
+                    for name, origin, salt, iterations, rules in self._connection.execute(
+                        "SELECT name, origin, salt, iterations, rules FROM users ORDER BY name"
+                    )
+                }
+                (key,) = self._connection.execute("SELECT value FROM meta WHERE name = 'decoy'").fetchone()
+            finally:
+                self._connection.execute("COMMIT")
+        except (sqlite3.Error, msgspec.MsgspecError) as why:
+            raise CredentialsError(f"cannot read {self.path}: {why}") from why
+        return Snapshot(users, key)
+
+    def put(self, users: Iterable[User], *, new: bool = False) -> None:
+        """Add or replace users, all or none; `new`: none of them may be there. Raises CredentialsError."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                for user in users:
+                    self._put(user, new=new)
+                (count,) = self._connection.execute("SELECT count(*) FROM users").fetchone()
+                if count > USERS_MAX:
+                    raise CredentialsError(f"there cannot be more than {USERS_MAX} users")
+        except sqlite3.Error as why:
+            raise CredentialsError(f"cannot write {self.path}: {why}") from why
+
+    def remove(self, names: Iterable[str]) -> list[str]:
+        """Take users away; returns those that were there. Raises CredentialsError."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                return [
+                    name
+                    for name in names
+                    if self._connection.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount
+                ]
+        except sqlite3.Error as why:
+            raise CredentialsError(f"cannot write {self.path}: {why}") from why
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _version(self) -> int:
+        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA synchronous = EXTRA")
+        execute("PRAGMA foreign_keys = ON")
+        (found,) = execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise CredentialsError(f"a newer program made it (format {found}, this one knows {FORMAT})")
+        if found == FORMAT:
+            return
+        execute("BEGIN IMMEDIATE")
+        with self._connection:
+            if execute("PRAGMA user_version").fetchone()[0] == FORMAT:
+                return  # another process was faster
+            for statement in _SCHEMA.split(";"):
+                execute(statement)
+            execute("INSERT INTO meta VALUES ('decoy', ?)", (secrets.token_bytes(32),))
+            execute(f"PRAGMA user_version = {FORMAT}")
+
+    def _put(self, user: User, *, new: bool) -> None:
+        execute = self._connection.execute
+        gone = execute("DELETE FROM users WHERE name = ?", (user.name,)).rowcount
+        if gone and new:
+            raise CredentialsError(f"there is a user {user.name} already")
+        rules = msgspec.json.encode(user.rules)
+        execute("INSERT INTO users VALUES (?, ?, ?, ?, ?)", (user.name, user.origin, user.salt, user.iterations, rules))
+        self._connection.executemany(
+            "INSERT INTO secrets VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (user.name, s.id, s.argon2, s.keys.stored, s.keys.server, s.not_before, s.not_after)
+                for s in user.secrets
+            ],
+        )

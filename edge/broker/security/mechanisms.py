@@ -1,0 +1,90 @@
+"""SASL mechanisms for enhanced authentication of MQTT 5 (section 4.12): data in, and what to do next out.
+
+AMQP speaks the same mechanisms in frames of its own (`bridge.sasl`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from bridge import bearer, scram
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Proven, Verdict
+
+
+class Ask(NamedTuple):
+    """The client has to answer this."""
+
+    data: bytes
+
+
+class Done(NamedTuple):
+    """The client has proven who it is; `data` is the last word to it."""
+
+    proven: Proven
+    data: bytes | None = None
+
+
+class Failed(NamedTuple):
+    """It has not; the verdict is not ACCEPTED."""
+
+    verdict: Verdict
+
+
+Next = Callable[[Ask | Done | Failed], None]
+
+
+class Exchange(Protocol):
+    """One authentication with one mechanism."""
+
+    def step(self, data: bytes, answer: Next) -> None:
+        """Take what the client said; `answer` is called once, now or later. Not again after Done or Failed."""
+        ...
+
+
+def begin(gate: Gate, method: str, source: str) -> Exchange | None:
+    """An exchange with this mechanism for a client at the address `source`; None when it is not in force here."""
+    if method == scram.MECHANISM and gate.passwords:
+        return _Scram(gate, source)
+    if method == bearer.MECHANISM and gate.tokens:
+        return _Bearer(gate, source)
+    return None
+
+
+class _Scram:
+    def __init__(self, gate: Gate, source: str) -> None:
+        self._gate = gate
+        self._source = source
+        self._server = scram.ScramServer()
+        self._asked = False
+
+    def step(self, data: bytes, answer: Next) -> None:
+        server = self._server
+        try:
+            if not self._asked:
+                self._asked = True
+                server.first(data)
+                if self._gate.too_many_failures(self._source, server.username):
+                    answer(Failed(Verdict.BUSY))
+                else:
+                    answer(Ask(server.challenge(self._gate.scram(server.username))))
+                return
+            final = server.finish(data)
+        except scram.ScramError:
+            self._gate.failed(self._source, server.username)
+            answer(Failed(Verdict.REFUSED))
+            return
+        answer(Done(Proven(server.username), final))
+
+
+class _Bearer:
+    def __init__(self, gate: Gate, source: str) -> None:
+        self._gate = gate
+        self._source = source
+
+    def step(self, data: bytes, answer: Next) -> None:
+        def decided(verdict: Verdict, proven: Proven | None) -> None:
+            answer(Failed(verdict) if proven is None else Done(proven))
+
+        self._gate.check_bearer(data, decided, self._source)

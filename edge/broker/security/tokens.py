@@ -1,0 +1,148 @@
+"""Bearer tokens of an OpenID Connect issuer (RFC 9068 and what issuers made before it): who they name, what they allow.
+
+A token is signed with a key the issuer publishes (RFC 7517). Only asymmetric algorithms count, and each only with a
+key of its own kind: ``none``, and a MAC made with a public key, are no signatures. Pure but for the libraries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import jwt
+from jwt.types import Options
+
+from edge.broker.configuration import TokenIssuer
+from edge.broker.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security.proof import Proven
+
+ALGORITHMS: Final = {
+    "RS256": "RSA", "RS384": "RSA", "RS512": "RSA", "PS256": "RSA", "PS384": "RSA", "PS512": "RSA",
+    "ES256": "EC", "ES384": "EC", "ES512": "EC", "EdDSA": "OKP",
+}  # fmt: skip
+"""Signature algorithms taken (RFC 7518 section 3.1, RFC 8037) and the kind of key each needs."""
+_OPTIONS: Final[Options] = {
+    "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
+}  # fmt: skip
+"""Times are checked here, by our own clock."""
+_OPERATIONS: Final = {operation.value: operation for operation in Operation}
+
+
+class TokenError(Exception):
+    """The token is not taken. The text says why and shows nothing of it."""
+
+
+class UnknownKey(TokenError):
+    """It is signed with a key that is not among those known: the issuer may have a new one."""
+
+
+class Key(NamedTuple):
+    """A public key of the issuer."""
+
+    id: str | None
+    kind: str
+    algorithm: str | None
+    """The only one it may be used with; None for any of its kind."""
+    public: Any
+
+
+def read_keys(document: object) -> tuple[Key, ...]:
+    """The signature keys of a key set (RFC 7517 section 5); others are left out. Raises TokenError when it is none."""
+    listed = document.get("keys") if isinstance(document, Mapping) else None
+    if not isinstance(listed, list):
+        raise TokenError("not a key set: no list of keys")
+    found = []
+    for entry in listed[:ISSUER_KEYS_MAX]:
+        if not isinstance(entry, Mapping) or entry.get("kty") not in ("RSA", "EC", "OKP"):
+            continue
+        if entry.get("use", "sig") != "sig" or "d" in entry:
+            continue
+        try:
+            public = jwt.PyJWK(dict(entry)).key
+        except jwt.PyJWTError:
+            continue  # a curve or a kind of key that came after us
+        found.append(Key(entry.get("kid"), str(entry["kty"]), entry.get("alg"), public))
+    return tuple(found)
+
+
+def verify(token: bytes, keys: Sequence[Key], issuer: TokenIssuer, at_s: float) -> Proven:
+    """Who the token names at this time (UTC seconds), and what it allows. Raises TokenError."""
+    try:
+        header = jwt.get_unverified_header(token)
+    except (jwt.PyJWTError, ValueError):
+        raise TokenError("not a signed token") from None
+    algorithm, key_id = header.get("alg"), header.get("kid")
+    kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
+    if kind is None or algorithm is None:
+        raise TokenError(f"algorithm {str(algorithm)[:20]!r} is not taken")
+    fitting = [
+        key for key in keys if key.kind == kind and key_id in (None, key.id) and key.algorithm in (None, algorithm)
+    ]
+    if not fitting:
+        raise UnknownKey("signed with an unknown key")
+    return _proven(_claims(token, fitting, algorithm, issuer), issuer, at_s)
+
+
+def _claims(token: bytes, keys: Sequence[Key], algorithm: str, issuer: TokenIssuer) -> Mapping[str, Any]:
+    why = "the signature is wrong"
+    for key in keys:
+        try:
+            return jwt.decode(
+                token,
+                key.public,
+                algorithms=[algorithm],
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                options=_OPTIONS,
+            )
+        except jwt.InvalidSignatureError:
+            continue
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            why = f"{type(error).__name__}"
+    raise TokenError(why)
+
+
+def _proven(claims: Mapping[str, Any], issuer: TokenIssuer, at_s: float) -> Proven:
+    expires_at_s = _seconds(claims, "exp")
+    if expires_at_s <= at_s:
+        raise TokenError("it has expired")
+    for name in ("nbf", "iat"):
+        if name in claims and _seconds(claims, name) > at_s + TOKEN_LEEWAY_S:
+            raise TokenError(f"{name} is in the future; is the clock right?")
+    user = _claim(claims, issuer.user_claim)
+    if not isinstance(user, str) or not 0 < len(user) <= USERNAME_CHARACTERS_MAX or not user.isprintable():
+        raise TokenError(f"claim {issuer.user_claim} names no user")
+    return Proven(user, rights(_claim(claims, issuer.rights_claim)), expires_at_s)
+
+
+def _seconds(claims: Mapping[str, Any], name: str) -> float:
+    value = claims[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e15 or math.isnan(value):
+        raise TokenError(f"claim {name} is no time")
+    return float(value)
+
+
+def _claim(claims: Mapping[str, Any], path: str) -> object:
+    """A claim by its name; a dot leads into an object, unless a claim has the whole name."""
+    if path in claims:
+        return claims[path]
+    value: object = claims
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def rights(claim: object) -> tuple[Rule, ...]:
+    """Rules out of words such as ``send:plant/#``: text with spaces between (scope, RFC 8693), or a list.
+
+    Other words are other people's. ``%u`` and ``%c`` stand for user and client id, as in every rule.
+    """
+    words = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
+    found: list[Rule] = []
+    for word in words:
+        name, colon, pattern = word.partition(":") if isinstance(word, str) else ("", "", "")
+        if colon and pattern and name in _OPERATIONS and len(found) < RULES_PER_USER_MAX:
+            found.append(Rule((pattern,), frozenset((_OPERATIONS[name],))))
+    return tuple(found)
