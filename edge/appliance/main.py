@@ -43,7 +43,6 @@ COMMANDS: dict[str, Command] = {
     "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
     "doctor": Command("edge.appliance.doctor.cli:doctor", "What is wrong with this gateway, and what to do.", "edge"),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
-    "demo": Command("cloud.demo.cli:demo", "The whole path on this machine, with real devices.", "cloud"),
 }
 
 
@@ -101,7 +100,7 @@ def root(verbose: int, quiet: int) -> None:
 
     WAYPOST_ENGINE=python runs the AMQP engine's inner loops in Python (default: c, where it was compiled).
 
-    From a checkout also: `./waypost test [PYTEST ARGUMENTS]`, `./waypost bench`, `./waypost lock`.
+    From a checkout also: `./waypost demo`, `./waypost test [PYTEST ARGUMENTS]`, `./waypost bench`, `./waypost lock`.
     """
     engine = os.environ.get("WAYPOST_ENGINE", "")  # not by importing `bridge.engine`, which takes longer than help may
     if engine not in ("", "c", "python"):

@@ -23,8 +23,8 @@ DEMO_S_MAX = 300
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`waypost demo`, ended in order (so that it ends its children) whatever happens here."""
-    command = [sys.executable, "-m", "edge.appliance.main", "demo", *arguments]
+    """`./waypost demo`, ended in order (so that it ends its children) whatever happens here."""
+    command = [sys.executable, "-m", "tests.demo", *arguments]
     demo = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     )

@@ -16,7 +16,7 @@ from edge.appliance.main import COMMANDS, load
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-LAUNCHER = {"test", "bench", "lock"}
+LAUNCHER = {"demo", "test", "bench", "lock"}
 """Words the launcher itself understands."""
 STEPS = [
     "edge/broker/listeners",

@@ -169,7 +169,7 @@ class TestPackaging:
 
     def test_every_package_is_named(self) -> None:
         assert project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
-        assert project()["tool"]["mypy"]["packages"] == list(PACKAGES)
+        assert project()["tool"]["mypy"]["packages"] == [*PACKAGES, "tests.demo"]
         for path, _ in modules(*PACKAGES):
             assert (ROOT / path).parent.joinpath("__init__.py").exists(), f"{path} is in no package"
 

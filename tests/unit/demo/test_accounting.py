@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.demo.accounting import Account, Deliveries, Given, Row, account, total
+from tests.demo.accounting import Account, Deliveries, Given, Row, account, total
 
 ADDRESS = "plant/gw1/d1/cpu"
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from cloud.demo.accounting import Account, total
-from cloud.demo.facts import Event, Trial, document, facts_of, notes_of, passed
+from tests.demo.accounting import Account, total
+from tests.demo.facts import Event, Trial, document, facts_of, notes_of, passed
 
 GOOD = Account("gw1", acknowledged=10, landed=10, rows=12, resent=2, twice=2)
 TRIAL = Trial(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cloud.demo.journals import Journal
+from tests.demo.journals import Journal
 
 
 def test_it_follows_a_growing_file_and_waits_for_the_end_of_a_line(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from cloud.demo.accounting import Given, Row
-from cloud.demo.lake import Lake, Landed, reading_of
+from tests.demo.accounting import Given, Row
+from tests.demo.lake import Lake, Landed, reading_of
 
 
 def telemetry(sequences: list[int]) -> pa.Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.demo.plan import GATEWAYS, Timeline, devices
+from tests.demo.plan import GATEWAYS, Timeline, devices
 
 
 def test_eight_devices_of_three_kinds_over_both_protocols_on_both_gateways() -> None:

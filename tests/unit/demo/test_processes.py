@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.demo.errors import DemoError
-from cloud.demo.processes import Children
+from tests.demo.errors import DemoError
+from tests.demo.processes import Children
 
 READY = "import sys, time; print('warming up'); print('ready mqtt=127.0.0.1:1 http=h:2', flush=True); time.sleep(60)"
 GRANDCHILD = (

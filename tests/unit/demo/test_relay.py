@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from cloud.demo.ports import FROM, TO, free_ports
-from cloud.demo.relay import Relay
+from tests.demo.ports import FROM, TO, free_ports
+from tests.demo.relay import Relay
 
 
 @asynccontextmanager

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cloud.demo import closing
-from cloud.demo.accounting import Account, total
-from cloud.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
-from cloud.demo.errors import DemoError
-from cloud.demo.facts import Fact
-from cloud.demo.journals import Journal
-from cloud.demo.plan import devices
-from cloud.demo.scenario import Outcome
-from cloud.demo.view import BARS, LiveView, PlainView, bars, make_view, picture, sparkline
+from tests.demo import closing
+from tests.demo.accounting import Account, total
+from tests.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
+from tests.demo.errors import DemoError
+from tests.demo.facts import Fact
+from tests.demo.journals import Journal
+from tests.demo.plan import devices
+from tests.demo.scenario import Outcome
+from tests.demo.view import BARS, LiveView, PlainView, bars, make_view, picture, sparkline
 
 
 def board_in_trouble() -> Board:

@@ -18,13 +18,13 @@ from amqtt.errors import AMQTTError
 from amqtt.mqtt.constants import QOS_1
 
 import cloud
-from cloud.demo.board import Board, DeviceBoard, GatewayBoard
-from cloud.demo.errors import DemoError
-from cloud.demo.journals import Journal
-from cloud.demo.plan import FIRMWARE, FORWARD, DevicePlan
-from cloud.demo.ports import free_ports
-from cloud.demo.processes import Child, Children, last_lines, waypost
-from cloud.demo.relay import Relay
+from tests.demo.board import Board, DeviceBoard, GatewayBoard
+from tests.demo.errors import DemoError
+from tests.demo.journals import Journal
+from tests.demo.plan import FIRMWARE, FORWARD, DevicePlan
+from tests.demo.ports import free_ports
+from tests.demo.processes import Child, Children, last_lines, waypost
+from tests.demo.relay import Relay
 
 READY_S = 40.0
 """A gateway or hub is ready within this, also on a busy machine with a cold disk."""

@@ -18,8 +18,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cloud.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
-from cloud.demo.watching import INTERVAL_S
+from tests.demo.board import PHASES, Board, DeviceBoard, GatewayBoard
+from tests.demo.watching import INTERVAL_S
 
 REFRESH_S = 0.25
 HEADER_HIGH = 5

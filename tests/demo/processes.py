@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from cloud.demo.errors import DemoError
+from tests.demo.errors import DemoError
 
 LOG_LINES_SHOWN = 15
 TERMINATE_S = 10.0
@@ -18,9 +18,7 @@ TERMINATE_S = 10.0
 
 
 def waypost(*arguments: str) -> list[str]:
-    """The command line of this very program."""
-    if getattr(sys, "frozen", False):
-        return [sys.executable, *arguments]
+    """The product's command line."""
     return [sys.executable, "-m", "edge.appliance.main", *arguments]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from cloud.demo.accounting import Account
+from tests.demo.accounting import Account
 
 TITLE = "Waypost demo: acknowledged is in the lake, once"
 

@@ -11,7 +11,7 @@ FROM, TO = 20_000, 32_000
 
 def free_ports(count: int, *, seed: int | None = None) -> list[int]:
     """So many different ports of the loopback that nobody listens on now. Raises OSError when there are too few."""
-    candidates = random.Random(seed).sample(range(FROM, TO), min(TO - FROM, count * 50))  # noqa: S311 - not a secret
+    candidates = random.Random(seed).sample(range(FROM, TO), min(TO - FROM, count * 50))
     found: list[int] = []
     for port in candidates:
         if len(found) == count:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from cloud.demo.accounting import Given, Reading, Row
+from tests.demo.accounting import Given, Reading, Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloud.demo.facts import Event
-from cloud.demo.journals import Journal
-from cloud.demo.lake import Landed
+from tests.demo.facts import Event
+from tests.demo.journals import Journal
+from tests.demo.lake import Landed
 
 HISTORY = 100_000
 """Samples kept for the sparklines, two a second: all of a play, bounded for one of hours."""

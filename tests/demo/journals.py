@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cloud.demo.accounting import Deliveries
+from tests.demo.accounting import Deliveries
 
 
 @dataclass(slots=True)

@@ -12,16 +12,16 @@ from typing import Any
 
 import psutil
 
-from cloud.demo import facts as verdict
-from cloud.demo.accounting import Account, account, total
-from cloud.demo.board import Board
-from cloud.demo.errors import DemoError
-from cloud.demo.facts import Event, Fact, Trial
-from cloud.demo.lake import Lake
-from cloud.demo.plan import CUT_GATEWAY, GATEWAYS, KILLED_GATEWAY, Timeline, devices
-from cloud.demo.processes import Child, Children
-from cloud.demo.stage import Stage
-from cloud.demo.watching import INTERVAL_S, Watcher
+from tests.demo import facts as verdict
+from tests.demo.accounting import Account, account, total
+from tests.demo.board import Board
+from tests.demo.errors import DemoError
+from tests.demo.facts import Event, Fact, Trial
+from tests.demo.lake import Lake
+from tests.demo.plan import CUT_GATEWAY, GATEWAYS, KILLED_GATEWAY, Timeline, devices
+from tests.demo.processes import Child, Children
+from tests.demo.stage import Stage
+from tests.demo.watching import INTERVAL_S, Watcher
 
 DRAINED_S_MAX = 60.0
 UPLINKS_UP_S_MAX = 45.0

@@ -14,13 +14,13 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from cloud.demo import closing
-from cloud.demo.board import Board
-from cloud.demo.errors import DemoError
-from cloud.demo.plan import Timeline
-from cloud.demo.processes import Children
-from cloud.demo.scenario import Outcome, Scenario, summary
-from cloud.demo.view import make_view
+from tests.demo import closing
+from tests.demo.board import Board
+from tests.demo.errors import DemoError
+from tests.demo.plan import Timeline
+from tests.demo.processes import Children
+from tests.demo.scenario import Outcome, Scenario, summary
+from tests.demo.view import make_view
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2

@@ -7,10 +7,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cloud.demo.accounting import Account
-from cloud.demo.board import Board
-from cloud.demo.errors import DemoError
-from cloud.demo.scenario import Outcome
+from tests.demo.accounting import Account
+from tests.demo.board import Board
+from tests.demo.errors import DemoError
+from tests.demo.scenario import Outcome
 
 
 def mark(ok: bool) -> Text:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from cloud.demo.board import Board, GatewayBoard
-from cloud.demo.lake import Lake, Landed
+from tests.demo.board import Board, GatewayBoard
+from tests.demo.lake import Lake, Landed
 
 INTERVAL_S = 0.5
 ASK_TIMEOUT_S = 1.0

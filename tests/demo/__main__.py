@@ -1,0 +1,7 @@
+"""`./waypost demo`: started by the launcher, from whatever folder its user is in."""
+
+from __future__ import annotations
+
+from tests.demo.cli import demo
+
+demo(prog_name="waypost demo")
