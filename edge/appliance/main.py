@@ -39,7 +39,7 @@ COMMANDS: dict[str, Command] = {
     "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
     "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
     "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
-    "device": Command("edge.appliance.simulator.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
+    "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
     "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
     "doctor": Command("edge.appliance.doctor.cli:doctor", "What is wrong with this gateway, and what to do.", "edge"),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),

@@ -20,6 +20,7 @@ from click.decorators import FC
 from edge.appliance.configuration import values
 from edge.appliance.configuration.validate import filter_fault
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.simulator.cli import simulate
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security.credentials import (
     BY_RESOURCE,
@@ -175,7 +176,13 @@ def rotate(
     _report(f"{name}: new secret; the old ones end {_moment(ends)}", {"name": name, "old_end": ends}, made, as_json)
 
 
-COMMANDS: Final[Sequence[click.Command]] = (add, list_devices, allow, credentials, remove)
+@click.group()
+def device() -> None:
+    """Devices: who may connect to a gateway, and a simulated device to try it with."""
+
+
+for command in (add, list_devices, allow, credentials, remove, simulate):
+    device.add_command(command)
 
 
 # --- inside ----------------------------------------------------------------------------------------------------------

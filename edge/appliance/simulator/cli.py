@@ -1,4 +1,4 @@
-"""`waypost device`: devices of this gateway and devices made of this machine."""
+"""`waypost device simulate`: a device that measures this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from edge.appliance.accounts.cli import COMMANDS
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.simulator.device import Device, Settings
 from edge.appliance.simulator.journal import Journal
@@ -21,16 +20,7 @@ from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
 log = logging.getLogger(__name__)
 
 
-@click.group()
-def device() -> None:
-    """Devices: who may connect to a gateway, and devices made of this machine for tests and demonstrations."""
-
-
-for command in COMMANDS:
-    device.add_command(command)
-
-
-@device.command()
+@click.command()
 @click.option("--protocol", type=click.Choice(["mqtt", "amqp"]), required=True, help="What the device speaks.")
 @click.option("--kind", type=click.Choice(KINDS), required=True, help="What it measures on this machine.")
 @click.option(
