@@ -121,7 +121,8 @@ def _idle(_: str = "") -> None:
 
 
 class Uplink:
-    """A consumer of the router that several subscriptions may share. One object for the life of the connector.
+    """A consumer of the router (`edge.broker.model.interfaces.Consumer`) that several subscriptions may share. One
+    object for the life of the connector.
 
     While there is no connection `credit` is 0: the store holds the backlog, not this machine's memory.
     """
@@ -187,6 +188,21 @@ class Uplink:
         mean = piece.size / len(stored.run)
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
         self.wake()
+
+    selection: Any = None
+    """It takes everything."""
+    overlaps: bool = False
+
+    def exhausted(self) -> None:
+        """Nobody waits for the end of what is stored."""
+
+    def stolen(self) -> bool:
+        """A forwarder's subscription stays its own."""
+        return False
+
+    def abort(self) -> None:
+        """A call of the router raised: begin anew with another connection."""
+        self.cut("internal error")
 
     def add(self, subscription: Subscription) -> None:
         """A forwarder begins: from now on it is told when there is credit."""

@@ -40,6 +40,16 @@ RUNTIME_ONLY = {
     "uvicorn": "its standard loop",
 }
 """Declared without an import of ours: distribution, and who needs it."""
+OPTIONAL_ATTRIBUTES = {
+    "bridge/engine/carrier.py:_alive": "freed when its construction failed half way, too",
+    "bridge/websocket.py:event_hint": "of an error of wsproto",
+    "edge/broker/http/api.py:identity": "the state of a request takes what a middleware puts there",
+    "edge/broker/http/messages.py:status": "of an error",
+    "edge/broker/security/issuer.py:reason": "of an error",
+    "edge/broker/store/faults.py:sqlite_errorcode": "of an error",
+    "edge/broker/store/faults.py:sqlite_errorname": "of an error",
+}
+"""``path:name`` of what objects of others may have or lack; objects of ours have what their interface says."""
 
 
 def command(*arguments: str, seconds: int = 300) -> None:
@@ -131,6 +141,16 @@ class TestCode:
             path for path, text in modules(*PACKAGES) if text.strip() and ast.get_docstring(ast.parse(text)) is None
         ]
         assert not silent
+
+    def test_optional_behaviour_has_a_default(self) -> None:
+        found = set()
+        for path, text in modules("bridge", "edge", "cloud"):
+            if path.startswith(("bridge/", "edge/broker/", "cloud/hub/")):
+                for node in ast.walk(ast.parse(text)):
+                    match node:
+                        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=name), *_]):
+                            found.add(f"{path}:{name}")
+        assert found == set(OPTIONAL_ATTRIBUTES), "give the interface a member with a default"
 
     def test_nothing_is_left_for_later(self) -> None:
         marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)")

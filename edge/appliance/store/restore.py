@@ -21,7 +21,7 @@ from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.records import Record, parse
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressTable
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
 from edge.broker.store.contract import StoreError, StoreFull
 
@@ -47,7 +47,7 @@ class Imported(msgspec.Struct):
     """Lines an earlier run has done."""
 
 
-class _Origin:
+class _Origin(Origin):
     """Where the router believes the messages come from."""
 
     name = "import"

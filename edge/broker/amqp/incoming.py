@@ -23,7 +23,7 @@ from edge.broker.message.translation import (
 )
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
 
 _DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
@@ -50,6 +50,10 @@ class Flusher(Protocol):
 
     def flush_soon(self) -> None:
         """Something is to be written at the end of this turn."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection at once."""
         ...
 
 
@@ -98,7 +102,7 @@ class _Gathering:
         return same and self.flags == flags and self.device == device
 
 
-class IncomingLink:
+class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
     def __init__(
@@ -184,6 +188,9 @@ class IncomingLink:
     def credit_changed(self, address: str) -> None:
         """Consumers of a direct address came, went, or took something."""
         self.top_up()
+
+    def abort(self) -> None:
+        self._driver.abort()
 
     # --- inside -----------------------------------------------------------------------------------------------
 

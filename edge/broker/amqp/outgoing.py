@@ -17,7 +17,7 @@ from edge.broker.delivery.group import SETTLED
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.translation import amqp_messages
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import Consumer, Outcome, Subscription
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
@@ -36,7 +36,7 @@ _OUTCOMES = {
 }
 
 
-class OutgoingLink:
+class OutgoingLink(Consumer):
     """Consumer behind one link."""
 
     def __init__(
@@ -100,7 +100,7 @@ class OutgoingLink:
         if self._link.draining:
             self._drain()
 
-    def stolen(self) -> None:
+    def stolen(self) -> bool:
         """The same device attached again to what this link has (link stealing, section 2.6.1)."""
         link, subscription = self._link, self.subscription
         link.context = None
@@ -111,6 +111,10 @@ class OutgoingLink:
         self._outstanding.clear()
         if subscription is not None:
             self._router.unsubscribe(self, subscription, forget=False)
+        return True
+
+    def abort(self) -> None:
+        self._driver.abort()
 
     # --- from the session -------------------------------------------------------------------------------------
 

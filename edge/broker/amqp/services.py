@@ -21,7 +21,7 @@ from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
 from edge.broker.message.translation import outline
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, Grant
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
 
 ADDRESS_TYPE: Final = "io.waypost.address"
@@ -66,7 +66,7 @@ class Administration(Protocol):
 _MANAGEMENT_NAMES: Final = "statusCode statusDescription"
 
 
-class ServiceLink:
+class ServiceLink(Origin):
     """A link on which requests to one service come in. Origin of the answers."""
 
     def __init__(

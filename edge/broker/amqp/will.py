@@ -21,13 +21,13 @@ from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.limits import WILL_BYTES_MAX
 from edge.broker.message.translation import QOS_ANNOTATION, RETAIN_ANNOTATION
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 
 ADDRESS_PROPERTY: Final = "x-opt-will-address"
 BODY_PROPERTY: Final = "x-opt-will-body"
 
 
-class WillOrigin:
+class WillOrigin(Origin):
     """The origin of a will: nobody waits for an answer."""
 
     def __init__(self, name: str) -> None:

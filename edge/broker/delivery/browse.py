@@ -82,6 +82,5 @@ class BrowsingSubscription:
         if not runs:
             self._next = self._store.bounds(self._queue.log)[1]
         self.pump()
-        exhausted = getattr(self._consumer, "exhausted", None)
-        if exhausted is not None and self.idle_now:
-            exhausted()
+        if self._consumer is not None and self.idle_now:
+            self._consumer.exhausted()

@@ -23,7 +23,7 @@ from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import without_ttl
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.clock import Clock
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.store.contract import Loss, Store
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class _UnderWay(NamedTuple):
     """What the ledger is to say when it has arrived; None: that is in the commit it arrives with."""
 
 
-class DeadLetters:
+class DeadLetters(Origin):
     """Gives messages up for every subscription of a router. It is the origin of the dead letters it publishes."""
 
     name = "deadletters"

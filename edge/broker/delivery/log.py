@@ -406,6 +406,4 @@ class LogSubscription(Burying):
         """Those who wait for the end of what there is hear that it has come."""
         if self.idle_now:
             for consumer in list(self.group.consumers):
-                exhausted = getattr(consumer, "exhausted", None)
-                if exhausted is not None:
-                    exhausted()
+                consumer.exhausted()

@@ -39,10 +39,7 @@ class Paced(Protocol):
 
 
 class Pressure:
-    """Subscriptions that are behind, and the origins held back for them.
-
-    An origin takes part when it has the methods ``hold_back()`` and ``go_on()``; one that has not is never held.
-    """
+    """Subscriptions that are behind, and the origins held back for them."""
 
     __slots__ = ("_behind", "_held", "pressing", "unfinished", "wake")
 
@@ -71,10 +68,9 @@ class Pressure:
     def hold(self, origin: Origin) -> None:
         """The origin of the run that met `pressing` waits until everybody has caught up or stalled."""
         self.pressing = False
-        hold_back = getattr(origin, "hold_back", None)
-        if hold_back is not None and origin not in self._held and self._behind:
+        if origin not in self._held and self._behind:
             self._held[origin] = None
-            hold_back()
+            origin.hold_back()
 
     def forget(self, origin: Origin) -> None:
         """The origin is gone."""
@@ -104,4 +100,4 @@ class Pressure:
         if not self._behind and self._held:
             held, self._held = self._held, {}
             for origin in held:
-                origin.go_on()  # type: ignore[attr-defined]  # `hold` has looked
+                origin.go_on()

@@ -142,9 +142,7 @@ class QueueSubscription(LogSubscription):
         return count
 
     def told_idle(self, consumer: Consumer) -> None:
-        exhausted = getattr(consumer, "exhausted", None)
-        if exhausted is not None:
-            exhausted()
+        consumer.exhausted()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class QueueSubscription(LogSubscription):
     def _needs_views(self) -> bool:
         if self._grouped or self._priorities:
             return True
-        return any(getattr(consumer, "selection", None) is not None for consumer in self.group.consumers)
+        return any(consumer.selection is not None for consumer in self.group.consumers)
 
     def _arrived_specially(self, stored: Stored) -> None:
         run, priority = stored.run, priority_of(stored.run)
@@ -186,7 +184,7 @@ class QueueSubscription(LogSubscription):
         self._views.extend(self._view(consumer) for consumer in self.group.consumers)
 
     def _view(self, consumer: Consumer) -> View:
-        selection = getattr(consumer, "selection", None)
+        selection = consumer.selection
         position = self.lowest if selection is None else self._looked.get(selection.text, self.lowest)
         return View(self, self._store, consumer, max(position, self.lowest))
 

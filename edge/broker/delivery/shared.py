@@ -64,7 +64,7 @@ class SharedSubscription(TransientSubscription):
     def join(self, consumer: Consumer) -> None:
         super().join(consumer)
         self._held.setdefault(consumer, {})
-        if getattr(consumer, "selection", None) is not None:
+        if consumer.selection is not None:
             self._looked[consumer] = -1
 
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
@@ -153,13 +153,13 @@ class SharedSubscription(TransientSubscription):
         return False
 
     def _wanted(self, consumer: Consumer, stored: Stored) -> bool:
-        looked = self._looked.get(consumer)
-        if looked is None:
+        looked, selection = self._looked.get(consumer), consumer.selection
+        if looked is None or selection is None:
             return True
         if stored.position <= looked:
             return False
         self._looked[consumer] = stored.position
-        return consumer.selection.wanted(stored.run)[0]  # type: ignore[attr-defined,no-any-return]
+        return selection.wanted(stored.run)[0]
 
 
 def _position(stored: Stored) -> int:

@@ -18,7 +18,7 @@ from edge.broker.delivery.group import part_of
 from edge.broker.delivery.groups import bucket_of
 from edge.broker.delivery.priorities import NORMAL, priority_of
 from edge.broker.limits import VIEW_READ_BYTES_MAX
-from edge.broker.model.interfaces import Consumer, Selection
+from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Store
 
@@ -85,7 +85,7 @@ class View:
     def __init__(self, shelf: Shelf, store: Store, consumer: Consumer, position: int) -> None:
         """`position`: where the walk begins; everything below is known not to be for this consumer."""
         self.consumer = consumer
-        self.selection: Selection | None = getattr(consumer, "selection", None)
+        self.selection = consumer.selection
         self._shelf = shelf
         self._store = store
         self._round = 0

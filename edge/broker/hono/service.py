@@ -18,6 +18,7 @@ from edge.broker.hono.mqtt import DeviceConnection, Session
 from edge.broker.hono.requests import KEY_BYTES, Request, Requests
 from edge.broker.hono.tenant import Principal, Tenant
 from edge.broker.hono.topics import Endpoint
+from edge.broker.model.interfaces import Origin
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.client import Client
 from edge.broker.router.router import Router
@@ -105,7 +106,7 @@ class DeviceService:
         return Run(address, device, flags, messages.header(durable=durable), [message])
 
 
-class Notifier:
+class Notifier(Origin):
     """Origin of what the gateway itself says of a device: nobody waits for an answer."""
 
     def __init__(self, name: str) -> None:

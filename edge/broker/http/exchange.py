@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from bridge.message import Stored
 from edge.broker.http.messages import Message, runs_of
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, Subscription
 from edge.broker.router.router import Router
 
 
-class Publishing:
+class Publishing(Origin):
     """Origin of one request's messages; `answered` is done when every one of them has been answered."""
 
     def __init__(self, name: str, count: int) -> None:
@@ -47,7 +47,7 @@ class Taken(NamedTuple):
     stored: Stored
 
 
-class Taking:
+class Taking(Consumer):
     """Consumer of one message, which is outstanding to it until `settle`."""
 
     def __init__(self, name: str) -> None:

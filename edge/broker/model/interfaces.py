@@ -76,12 +76,17 @@ class Outcome(enum.Enum):
 class Origin(Protocol):
     """Where runs come from. `tokens` are the numbers the origin itself gave to `Router.publish`, one a message.
 
-    One that has to hear its answers in the order of what it sent, also over what consumers answer, has a true attribute
-    ``in_order``; others hear of anycast messages when their consumers settle them.
+    What has a default here is for origins to have or to leave, by naming this class as their base.
     """
+
+    __slots__ = ()
 
     name: str
     """Identity of the device, as it goes into `Run.device`."""
+
+    in_order: bool = False
+    """It hears its answers in the order of what it sent, also over what consumers answer; others hear of anycast
+    messages when their consumers settle them."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         """These messages are on disk, or delivered where the address type does not store. Acknowledge them."""
@@ -90,6 +95,22 @@ class Origin(Protocol):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         """These messages were not taken."""
         ...
+
+    def credit_changed(self, address: str) -> None:
+        """What `Router.sender_credit` says of an address may differ from what it said to this origin."""
+        return
+
+    def hold_back(self) -> None:
+        """A live subscriber of what it sends is behind: send nothing more before `go_on`."""
+        return
+
+    def go_on(self) -> None:
+        """Those it was held back for have caught up, or are not waited for any more."""
+        return
+
+    def abort(self) -> None:
+        """One of the calls above raised: its connection is to end, as nobody knows what the peer has been told."""
+        return
 
 
 class Selection(Protocol):
@@ -104,12 +125,17 @@ class Selection(Protocol):
 
 
 class Consumer(Protocol):
-    """Who deliveries go to.
+    """Who deliveries go to. What has a default here is for consumers to have or to leave, as with `Origin`."""
 
-    A consumer of queues that is choosy has an attribute ``selection``, a `Selection` (or None).
-    """
+    __slots__ = ()
 
     name: str
+
+    selection: Selection | None = None
+    """What a consumer of queues wants of them; None: everything."""
+    overlaps: bool = False
+    """Another subscription of the same client matches some of the same topics: `Router.merge_live` may give the two
+    one copy."""
 
     @property
     def credit(self) -> int:
@@ -123,6 +149,19 @@ class Consumer(Protocol):
         ``stored.position + i``; a negative position means: settled already, nothing to answer (QoS 0, pre-settled).
         """
         ...
+
+    def exhausted(self) -> None:
+        """The store has been read to its end (`Subscription.idle_now`): a drain need not wait any longer."""
+        return
+
+    def stolen(self) -> bool:
+        """The same device joins, over another connection, what this consumer has alone: leave it. False when this
+        consumer does not leave."""
+        return False
+
+    def abort(self) -> None:
+        """One of the calls above raised: its connection is to end, and what is outstanding to it comes back."""
+        return
 
 
 class Subscription(Protocol):
@@ -142,8 +181,8 @@ class Subscription(Protocol):
     @property
     def idle_now(self) -> bool:
         """Nothing more comes, whatever the credit, before somebody sends or gives something back: what a drain waits
-        for (AMQP 1.0 section 2.6.7). False while the store is being read; `Consumer.exhausted`, where it has that
-        method, is called when the reading has come to the end."""
+        for (AMQP 1.0 section 2.6.7). False while the store is being read; `Consumer.exhausted` is called when the
+        reading has come to the end."""
         ...
 
 

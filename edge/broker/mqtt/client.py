@@ -15,7 +15,7 @@ from bridge.message import AMQP, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.interfaces import Consumer, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
@@ -51,6 +51,10 @@ class Attachment(Protocol):
         """Another connection has the session now."""
         ...
 
+    def abort(self) -> None:
+        """End the connection at once."""
+        ...
+
 
 class Token(NamedTuple):
     """How a delivery finds back to where it is settled."""
@@ -60,7 +64,7 @@ class Token(NamedTuple):
     subscriber: Subscriber
 
 
-class Subscriber:
+class Subscriber(Consumer):
     """One subscription of a client: the router's consumer for it."""
 
     __slots__ = ("client", "competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request")
@@ -119,6 +123,10 @@ class Subscriber:
                 subscription.settle(self, part.position, last, Outcome.ACCEPTED)
             else:
                 self.send(subscription, part, qos_max=combined.qos, identifiers=combined.identifiers, retain=retain)
+
+    def abort(self) -> None:
+        if self.client.attachment is not None:
+            self.client.attachment.abort()
 
     def stand_in(self, combined: Combined) -> Subscriber:
         """A live subscriber with the options of several."""

@@ -178,4 +178,4 @@ def _overlapping(subscription: TransientSubscription) -> Subscriber | None:
     if subscription.share_name is not None or not subscription.group:
         return None
     consumer = subscription.group.consumers[0]
-    return consumer if getattr(consumer, "overlaps", False) else None  # type: ignore[return-value]
+    return consumer if consumer.overlaps else None  # type: ignore[return-value]

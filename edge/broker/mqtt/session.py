@@ -21,7 +21,7 @@ from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.topics import is_wide, widened
 from edge.broker.mqtt.authenticator import Authenticator
 from edge.broker.mqtt.client import Client
@@ -77,7 +77,7 @@ REASONS = {
 }
 
 
-class MqttSession:
+class MqttSession(Origin):
     """Owner of one driver over one MQTT connection."""
 
     in_order = True
@@ -236,6 +236,9 @@ class MqttSession:
     def go_on(self) -> None:
         """It has caught up, or is not waited for any more."""
         self._driver.resume_reading(SUBSCRIBER_BEHIND)
+
+    def abort(self) -> None:
+        self._driver.abort()
 
     # --- control packets --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.limits import WILLS_AFTER_START_S
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.events import Will
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _KIND: Final = "will"
 
 
-class WillOrigin:
+class WillOrigin(Origin):
     """The origin of a Will Message: nobody waits for an answer."""
 
     def __init__(self, name: str) -> None:

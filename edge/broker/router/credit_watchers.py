@@ -23,10 +23,8 @@ class CreditWatchers:
                 del self._origins[address]
 
     def changed(self, pattern: str) -> None:
-        """Tell the senders to every address the pattern matches, where they have a method ``credit_changed``."""
+        """Tell the senders to every address the pattern matches."""
         for address, origins in list(self._origins.items()):
             if address == pattern or matches(pattern, address):
                 for origin in list(origins):
-                    changed = getattr(origin, "credit_changed", None)
-                    if changed is not None:
-                        changed(address)
+                    origin.credit_changed(address)

@@ -25,7 +25,7 @@ Withdraw = Callable[[Origin], None]
 """Nobody waits for an answer to the messages of this origin any more."""
 
 
-class Turn:
+class Turn(Origin):
     """The answers to one run: an origin whose tokens are the places of its messages in the run."""
 
     __slots__ = ("_answers", "_given", "_origin", "_queues", "deadline_s", "name", "tokens", "withdraw")

@@ -338,11 +338,10 @@ class Registry:
         for other in subscription.consumers:
             if other is consumer:
                 continue
-            stolen = getattr(other, "stolen", None)
-            if stolen is None or other.name != consumer.name:
+            # the same device again: its old connection is dead, and does not know it yet
+            if other.name != consumer.name or not other.stolen():
                 name = subscription.declaration.name
                 raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {other.name!r}")
-            stolen()  # the same device again: its old connection is dead, and does not know it yet
 
     def _check_consumers(self, address: str, options: SubscribeOptions) -> None:
         """No more consumers than the address, or the subscription ``topic::name``, is configured to have."""

@@ -275,8 +275,8 @@ class Router(Registry):
         """Messages a sender to `address` may have under way; a direct address gives what its consumers can take.
 
         For direct addresses, and for stored ones that are full (or while the store cannot commit: what comes all the
-        same is refused by the commit that fails), `origin.credit_changed(address)`, where it has that
-        method, is called when it may differ.
+        same is refused by the commit that fails), `origin.credit_changed(address)` is
+        called when it may differ.
         """
         kind = self.address_type(address)
         if kind is AddressType.ANYCAST:

@@ -161,7 +161,7 @@ class AnycastRoute:
         self.group = group
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        if tokens and getattr(origin, "in_order", False):
+        if tokens and origin.in_order:
             origin, tokens = keeper.in_turn(origin, tokens, self.group.withdraw)
         why = self.group.offer(origin, run, tokens)
         if why is not None:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery.pattern import Joinable
+from edge.broker.model import interfaces
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.router.router import SubscribeOptions
 from tests.unit.broker.test_promises import Origin, Site
@@ -20,8 +21,10 @@ LETTERS = "abc"
 GROUPS = (None, None, "g", "h")
 
 
-class Receiver:
+class Receiver(interfaces.Consumer):
     """Holds what it got until told what to answer."""
+
+    credit = 0
 
     def __init__(self, machine: QueueMachine, letters: str) -> None:
         self.name = "receiver"

@@ -21,6 +21,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.dead_letters import DEAD_LETTERED
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
@@ -46,7 +47,7 @@ STORED = ["q/1", "t/1", "t/2"]
 ADDRESSES = [*STORED, "any/1", "any/1", "multi/1", "unheard/1"]
 
 
-class Sender:
+class Sender(interfaces.Origin):
     """An origin that checks the order of its answers."""
 
     def __init__(self, name: str, *, in_order: bool) -> None:
@@ -78,8 +79,10 @@ class Sender:
         return address, body
 
 
-class Receiver:
+class Receiver(interfaces.Consumer):
     """A consumer with a credit that tests give, holding what it has not settled."""
+
+    credit = 0
 
     def __init__(self, name: str) -> None:
         self.name = name

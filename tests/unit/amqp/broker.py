@@ -10,6 +10,7 @@ from bridge.engine import Attached, Condition, Dispositions, Engine, Event, Link
 from bridge.message import Run
 from bridge.sasl import SaslClient
 from edge.broker.amqp.session import AmqpSession
+from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
 from edge.broker.router.router import Router
@@ -133,14 +134,15 @@ class Client:
         return any(event.link is link for event in of_kind(self.events, Attached))
 
 
-class MqttDevice:
+class MqttDevice(interfaces.Origin, interfaces.Consumer):
     """Origin of MQTT runs, and a consumer that keeps what it gets."""
+
+    credit = 100
 
     def __init__(self, name: str = "mqtt-device") -> None:
         self.name = name
         self.answers: list[tuple[str, int]] = []
         self.runs: list[Run] = []
-        self.credit = 100
 
     def accepted(self, tokens: Any) -> None:
         self.answers += [("accepted", token) for token in tokens]

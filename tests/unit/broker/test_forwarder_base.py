@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.durable import Declaration
+from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
 
-class Device:
+class Device(interfaces.Origin):
     name = "device"
 
     def accepted(self, tokens: Sequence[int]) -> None: ...
@@ -22,7 +23,7 @@ class Device:
         raise AssertionError(why)
 
 
-class Uplink:
+class Uplink(interfaces.Consumer):
     name = "uplink"
     credit = 100
 

@@ -11,7 +11,7 @@ from bridge.message import RETAIN, Run, Stored
 from edge.broker import limits
 from edge.broker.delivery import log as log_subscription
 from edge.broker.delivery import transient
-from edge.broker.model import addresses
+from edge.broker.model import addresses, interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router import registry, retained
@@ -19,7 +19,7 @@ from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
 
-class Device:
+class Device(interfaces.Origin):
     """An origin that notes its answers."""
 
     def __init__(self, name: str = "device") -> None:
@@ -33,8 +33,10 @@ class Device:
         self.answers += [why] * len(tokens)
 
 
-class Reader:
+class Reader(interfaces.Consumer):
     """A consumer with the credit it is given."""
+
+    credit = 0
 
     def __init__(self, credit: int = 0) -> None:
         self.name = "reader"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run, Stored
+from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
 from edge.broker.router.router import Router
@@ -20,7 +21,7 @@ MEMORY = AddressPolicy(durability=Durability(DurabilityMode.MEMORY))
 DURABLE = SubscribeOptions(durable_name="d", all_qos=True)
 
 
-class Sender:
+class Sender(interfaces.Origin):
     """Remembers what it was answered."""
 
     name = "sender"

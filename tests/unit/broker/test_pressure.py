@@ -9,13 +9,14 @@ from bridge.message import Run
 from edge.broker.delivery.pressure import Pace
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import LIVE_BEHIND_BYTES_MAX, LIVE_HOLD_S_MAX, LIVE_PUMP_BYTES_MAX, TICK_S
+from edge.broker.model import interfaces
 from edge.broker.model.interfaces import Refusal
 
 BODY = bytes(64 * 1024)
 RUNS = LIVE_BEHIND_BYTES_MAX // len(BODY)
 
 
-class Publisher:
+class Publisher(interfaces.Origin):
     """An origin that notes what it is told."""
 
     name = "publisher"
@@ -36,10 +37,11 @@ class Publisher:
         self.held = False
 
 
-class Reader:
+class Reader(interfaces.Consumer):
     """A consumer whose credit the test sets."""
 
     name = "reader"
+    credit = 0
 
     def __init__(self) -> None:
         self.credit = 0

@@ -17,6 +17,7 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.message.translation import outline, read_header
+from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
@@ -27,7 +28,7 @@ from tests.support.memory_store import MemoryStore
 S = 1_000_000_000
 
 
-class Origin:
+class Origin(interfaces.Origin):
     name = "device"
 
     def accepted(self, tokens: Sequence[int]) -> None:
@@ -37,7 +38,9 @@ class Origin:
         """Not looked at here."""
 
 
-class Consumer:
+class Consumer(interfaces.Consumer):
+    credit = 0
+
     def __init__(self, name: str = "c", credit: int = 1000) -> None:
         self.name = name
         self.credit = credit

@@ -16,6 +16,7 @@ from edge.broker.limits import (
     FLOOR_HYSTERESIS_BYTES,
     YIELDING_LOGS_MAX,
 )
+from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions
@@ -24,7 +25,7 @@ from edge.broker.store.contract import LedgerEntry
 from tests.support.memory_store import MemoryStore
 
 
-class Sender:
+class Sender(interfaces.Origin):
     """Numbers its messages and remembers what it was told, in order."""
 
     name = "sender"
@@ -48,7 +49,7 @@ class Sender:
         return sum(why is None for _, why in self.told)
 
 
-class Reader:
+class Reader(interfaces.Consumer):
     name = "reader"
     credit = 0
 

@@ -10,6 +10,7 @@ import pytest
 from bridge.message import Run, Stored
 from edge.broker.delivery import AnycastGroup
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
+from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
@@ -23,7 +24,7 @@ RULES = [
 ]
 
 
-class Sender:
+class Sender(interfaces.Origin):
     """An origin that notes the answers in the order they come in."""
 
     def __init__(self, *, in_order: bool = True) -> None:
@@ -42,8 +43,10 @@ class Sender:
         return [token for token, _ in self.answers]
 
 
-class Consumer:
+class Consumer(interfaces.Consumer):
     """Takes what its credit allows, and answers when it is told to."""
+
+    credit = 0
 
     def __init__(self, credit: int) -> None:
         self.name = "consumer"
