@@ -19,6 +19,7 @@ from bridge.connection import Connection
 from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
+from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
 from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi, Endpoint
@@ -37,6 +38,7 @@ from edge.broker.listeners.turned_away import AmqpTurnedAway, MqttTurnedAway
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressTable
+from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.session import MqttSession
@@ -92,6 +94,7 @@ class Broker:
         api = configuration.device_api
         self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
+        self._mqtt_interception, self._amqp_interception = _interceptions(self.devices)
         self.clients = Clients(
             self.router,
             store,
@@ -286,7 +289,7 @@ class Broker:
         return Driver(
             self._in_frames(connection, "mqtt") if in_frames else connection,
             lambda driver: MqttSession(
-                driver, connection, self.router, self.clients, self._clock, self.gate, self.devices
+                driver, connection, self.router, self.clients, self._clock, self.gate, self._mqtt_interception
             ),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,
@@ -320,14 +323,13 @@ class Broker:
         )
 
     def _amqp_session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
-        devices = self.devices.links if self.devices is not None else None
         session = AmqpSession(
             driver,
             engine,
             self.router,
             gate=self.gate,
             credentials=credentials,
-            devices=devices,
+            interception=self._amqp_interception,
             administration=self.administration,
             containers=self._containers,
         )
@@ -351,3 +353,15 @@ def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceServi
     from edge.broker.hono.service import DeviceService  # noqa: PLC0415
 
     return DeviceService(api, router, store)
+
+
+def _interceptions(
+    devices: DeviceService | None,
+) -> tuple[mqtt_interception.Interception, amqp_interception.LinkInterception]:
+    """Who steps in between clients and the router: the device API, loaded where a space has it."""
+    if devices is None:
+        return mqtt_interception.NO_INTERCEPTION, amqp_interception.NO_INTERCEPTION
+    from edge.broker.hono.amqp import DeviceLinkInterception  # noqa: PLC0415
+    from edge.broker.hono.mqtt import DeviceInterception  # noqa: PLC0415
+
+    return DeviceInterception(devices), DeviceLinkInterception(devices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bridge.driver import Driver
 from bridge.engine import (
@@ -34,6 +34,7 @@ from edge.broker.amqp.addressing import (
     sending_address,
 )
 from edge.broker.amqp.incoming import IncomingLink, Scheduler
+from edge.broker.amqp.interception import NO_INTERCEPTION, PASS_THROUGH, LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
@@ -43,9 +44,6 @@ from edge.broker.model.interfaces import Refusal
 from edge.broker.router.router import AddressError, Router
 from edge.broker.security.authenticator import Gate, SaslCredentials
 from edge.broker.security.proof import Proven, Verdict
-
-if TYPE_CHECKING:  # loaded where a space has the device API
-    from edge.broker.hono.amqp import DeviceLinks
 
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 """A peer that desires it wants its container id to be in use over no other connection (OASIS, Enforcing Connection
@@ -82,16 +80,16 @@ class AmqpSession:
         on_closed: Callable[[Condition | None], None] | None = None,
         gate: Gate | None = None,
         credentials: SaslCredentials | None = None,
-        devices: Callable[[str | None], DeviceLinks] | None = None,
+        interception: LinkInterception = NO_INTERCEPTION,
         administration: Administration | None = None,
         containers: set[tuple[str, str]] | None = None,
     ) -> None:
         """`clock_ns` is UTC, for time to live; `on_closed` hears why the connection ended, once.
 
         Without a gate everybody may do everything. `credentials` knows who was proven by SASL, beside who TLS has
-        proven. `devices` gives the device API for a user (None: nobody is asked), where the space has it; it may raise
-        `Unacceptable`. `administration`: who changes addresses for `$management`. `containers`: users (empty: anybody)
-        and container ids that are over one connection only, of all sessions.
+        proven. `interception`: who steps in before an attach is taken as it is. `administration`: who changes addresses
+        for `$management`. `containers`: users (empty: anybody) and container ids that are over one connection only, of
+        all sessions.
         """
         self.name = "-"
         """Identity of the device: what it authenticated as, or its container id."""
@@ -109,8 +107,8 @@ class AmqpSession:
         self._credentials = credentials
         self._grant: Grant | None = None
         """What the user may do; None where everybody may do everything."""
-        self._make_devices = devices
-        self._devices: DeviceLinks | None = None
+        self._interception = interception
+        self._interceptor: LinkInterceptor = PASS_THROUGH
         self._cut = False
         """The user is gone or has other rights now; what still comes before our close has been answered is dropped."""
         self._will: Run | None = None
@@ -186,7 +184,7 @@ class AmqpSession:
                 self._grant = gate.grant_nothing(event.container_id, self._revoked)
             if self._grant is None:
                 self._revoked(Ended.CHANGED)
-        self._find_devices()
+        self._find_interceptor()
         self._take_will(event)
 
     def _is_sole(self, user: str) -> bool:
@@ -198,12 +196,12 @@ class AmqpSession:
         self._sole = wanted
         return True
 
-    def _find_devices(self) -> None:
-        """What the device API is to the user, where the space has it."""
-        if self._make_devices is None or self._cut:
+    def _find_interceptor(self) -> None:
+        """Who steps in for the user that is known now."""
+        if self._cut:
             return
         try:
-            self._devices = self._make_devices(self._grant.user if self._grant is not None else None)
+            self._interceptor = self._interception.links(self._grant.user if self._grant is not None else None)
         except Unacceptable as error:
             self._cut = True
             self._engine.close(error.condition)
@@ -264,7 +262,7 @@ class AmqpSession:
                 self._allowed[link] = partial(_may_send, address)
         if address is not None and self._router.address_type(address) is AddressType.SUBSCRIPTION:
             raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
-        relay = self._devices.relay(address) if self._devices is not None else None
+        relay = self._interceptor.relay(address)
         incoming = IncomingLink(self._engine, link, self._router, self._driver, self.name, address, grant, relay)
         link.context = incoming
         self._incoming.add(incoming)
@@ -314,7 +312,7 @@ class AmqpSession:
                 decided(f"this connection is {grant.user}'s")
             else:
                 self.name = proven.user
-                self._find_devices()
+                self._find_interceptor()
                 decided("")
                 self._end_forbidden(grant)
             self._driver.flush_soon()
@@ -340,18 +338,9 @@ class AmqpSession:
                 self._detached(link, closed=False)
                 self._driver.flush_soon()
 
-    def _attach_commands(self, devices: DeviceLinks, link: Link) -> None:
-        """The peer is a device that receives its commands."""
-        outgoing = devices.receiver(self._engine, link, self._driver, self.name, self._clock_ns)
-        link.context = outgoing
-        self._outgoing.add(outgoing)
-        self._engine.accept(link)
-        outgoing.flow()
-
     def _attach_receiver(self, link: Link) -> None:
         """The peer receives: we are its source."""
-        if self._devices is not None and not self._cut and self._devices.takes_source(link.source.address):
-            self._attach_commands(self._devices, link)
+        if not self._cut and self._intercept_receiver(link):
             return
         wanted = reception(link, self._subscriber, self._router.address_type, self._router.durable_subscriptions)
         grant = self._grant
@@ -384,6 +373,17 @@ class AmqpSession:
         elif not (resumed or options.shared or options.share_name is not None):
             self._feed_retained(outgoing, wanted.address)
         outgoing.flow()
+
+    def _intercept_receiver(self, link: Link) -> bool:
+        """False leaves the link to this session."""
+        outgoing = self._interceptor.receiver(self._engine, link, self._driver, self.name, self._clock_ns)
+        if outgoing is None:
+            return False
+        link.context = outgoing
+        self._outgoing.add(outgoing)
+        self._engine.accept(link)
+        outgoing.flow()
+        return True
 
     def _competes(self, wanted: Reception) -> bool:
         """Others get what this receiver does not select."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Engine, Link
@@ -16,19 +16,18 @@ from bridge.message import Stored
 from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
 from edge.broker.amqp.incoming import Scheduler, Translated
+from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import COMMAND, RESPONSE
+from edge.broker.hono.command_router import CommandSubscription
 from edge.broker.hono.commands import addressed, amqp_message, read_command
-from edge.broker.hono.desk import Attendance
 from edge.broker.hono.errors import DeviceError, bad_request
+from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, Upload, read_upload
 from edge.broker.message.translation import address_of, amqp_messages, outline, properties_of, read_header, with_ttl
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
-
-if TYPE_CHECKING:
-    from edge.broker.hono.service import DeviceService
 
 log = logging.getLogger(__name__)
 
@@ -129,25 +128,45 @@ class DeviceRelay:
 class CommandLink(OutgoingLink):
     """Consumer of commands behind the link of a device or gateway."""
 
-    attendance: Attendance | None = None
-    source = messages.Source("", messages.AMQP_ADAPTER, COMMAND)
-    service: DeviceService
-    tells_device = False
-    """It acts for others, and hears which device each command is for."""
+    def __init__(
+        self,
+        engine: Engine,
+        link: Link,
+        driver: Scheduler,
+        name: str,
+        clock_ns: Callable[[], int],
+        *,
+        service: DeviceService,
+        device: str,
+        gateway: Principal | None,
+        everything: bool,
+    ) -> None:
+        """`device`: whom the link is for; `gateway`: the peer acts for others, and hears which device each command is
+        for; `everything`: the link is for all of them. Raises AddressError."""
+        super().__init__(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
+        self._service = service
+        self._source = messages.Source(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
+        self._tells_device = gateway is not None
+        self._commands: CommandSubscription | None
+        if everything and gateway is not None:
+            self._commands = service.commands.subscribe_gateway(self, gateway)
+        else:
+            self._commands = service.commands.subscribe(self, device)
+        service.notify(self._source, messages.UNTIL_FURTHER_NOTICE)
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
-        whole = amqp_messages(run, now_ns=self.service.router.clock.now_for(run), attempts=subscription.attempts)
+        whole = amqp_messages(run, now_ns=self._service.router.clock.now_for(run), attempts=subscription.attempts)
         for i, message in enumerate(whole):
             position = stored.position + i
             try:
-                command = read_command(run, i, self.service.addresses)
+                command = read_command(run, i, self._service.addresses)
                 end, start = bare_message(message)
                 reply_to, identifier = None, ""
                 if command.request is not None:
-                    identifier = self.service.requests.identifier(command.device, command.request)
-                    reply_to = f"{RESPONSE}/{self.service.tenant.name}/{command.device}/{identifier}"
-                body = amqp_message(command, message[start:], reply_to, identifier, told=self.tells_device)
+                    identifier = self._service.requests.identifier(command.device, command.request)
+                    reply_to = f"{RESPONSE}/{self._service.tenant.name}/{command.device}/{identifier}"
+                body = amqp_message(command, message[start:], reply_to, identifier, told=self._tells_device)
             except (DeviceError, DecodeError) as error:
                 log.warning("%s: a command cannot be delivered: %s", run.address, error)
                 subscription.settle(self, position, position, Outcome.REJECTED)
@@ -157,87 +176,93 @@ class CommandLink(OutgoingLink):
         self._driver.flush_soon()
 
     def flow(self) -> None:
-        if self.attendance is None or self._link.closed:
+        if self._commands is None or self._link.closed:
             return
         if self._link.credit > 0:
-            self.attendance.pump()
+            self._commands.pump()
         if self._link.draining:
             self._drain()
 
     def ended(self, *, closed: bool) -> None:
         """The link is over: what was not settled waits in its queue again."""
         self._outstanding.clear()
-        attendance, self.attendance = self.attendance, None
-        if attendance is not None:
-            attendance.leave()
-            self.service.notify(self.source, messages.GONE)
+        commands, self._commands = self._commands, None
+        if commands is not None:
+            commands.end()
+            self._service.notify(self._source, messages.GONE)
 
     def _drain(self) -> None:
         link = self._link
-        if link.closed or not link.draining or self.attendance is None:
+        if link.closed or not link.draining or self._commands is None:
             return
-        if link.credit <= 0 or self.attendance.idle_now:
+        if link.credit <= 0 or self._commands.idle_now:
             self._engine.drained(link)
             self._driver.flush_soon()
 
 
-class DeviceLinks:
+class DeviceLinks(LinkInterceptor):
     """What the links of one connection are to the device API."""
 
     def __init__(self, service: DeviceService, principal: Principal | None, *, device: bool, application: bool) -> None:
         """`device`, `application`: what the peer may be; both where nobody has to say who he is."""
-        self.service = service
+        self._service = service
         self._principal = principal
         self._device = device
         self._application = application
 
     def relay(self, address: str | None) -> CommandRelay | DeviceRelay | None:
-        """How messages of a link a peer sends on are read; None for as they are."""
         if address is None and self._device:
-            return DeviceRelay(self.service, self._principal)
-        if address == self.service.addresses.command and self._application:
-            return CommandRelay(self.service)
+            return DeviceRelay(self._service, self._principal)
+        if address == self._service.addresses.command and self._application:
+            return CommandRelay(self._service)
         return None
 
-    def takes_source(self, address: str | None) -> bool:
-        """A receiver there gets commands as a device does."""
+    def receiver(
+        self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
+    ) -> CommandLink | None:
+        """The consumer behind a link on which a device gets its commands; None for any other link."""
+        if not self._has_commands(link.source.address):
+            return None
+        service, principal = self._service, self._principal
+        levels = [*(link.source.address or "").split("/"), "", ""]
+        gateway = principal if principal is not None and principal.is_gateway else None
+        try:
+            device = service.tenant.device(principal, levels[1], levels[2])
+        except DeviceError as error:
+            raise unacceptable(error) from None
+        return CommandLink(
+            engine,
+            link,
+            driver,
+            name,
+            clock_ns,
+            service=service,
+            device=device,
+            gateway=gateway,
+            everything=gateway is not None and not levels[2],
+        )
+
+    def _has_commands(self, address: str | None) -> bool:
         if address is None or not self._device:
             return False
         levels = address.split("/")
         if levels[0] != COMMAND or len(levels) not in (1, 3):
             return False
-        return self._principal is not None or levels[1:2] == [self.service.tenant.name]
+        return self._principal is not None or levels[1:2] == [self._service.tenant.name]
 
-    def receiver(
-        self, engine: Engine, link: Link, driver: Scheduler, name: str, clock_ns: Callable[[], int]
-    ) -> CommandLink:
-        """The consumer behind a link that gets commands, attending to them. Raises Unacceptable or AddressError."""
-        service, principal = self.service, self._principal
-        consumer = CommandLink(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
-        levels = [*(link.source.address or "").split("/"), "", ""]
-        everything = principal is not None and principal.is_gateway and not levels[2]
+
+class DeviceLinkInterception(LinkInterception):
+    """The device API over AMQP."""
+
+    def __init__(self, service: DeviceService) -> None:
+        self._service = service
+
+    def links(self, user: str | None) -> DeviceLinks:
         try:
-            device = service.tenant.device(principal, levels[1], levels[2])
+            principal = self._service.tenant.principal(user)
         except DeviceError as error:
             raise unacceptable(error) from None
-        consumer.service = service
-        consumer.source = messages.Source(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
-        consumer.tells_device = principal is not None and principal.is_gateway
-        if everything and principal is not None:
-            consumer.attendance = service.desk.attend_all(consumer, principal)
-        else:
-            consumer.attendance = service.desk.attend(consumer, device)
-        service.notify(consumer.source, messages.UNTIL_FURTHER_NOTICE)
-        return consumer
-
-
-def device_links(service: DeviceService, identity: str | None) -> DeviceLinks:
-    """For a connection that authenticated as `identity`; None: nobody was asked. Raises Unacceptable."""
-    try:
-        principal = service.tenant.principal(identity)
-    except DeviceError as error:
-        raise unacceptable(error) from None
-    anybody = identity is None
-    return DeviceLinks(
-        service, principal, device=anybody or principal is not None, application=anybody or principal is None
-    )
+        anybody = user is None
+        return DeviceLinks(
+            self._service, principal, device=anybody or principal is not None, application=anybody or principal is None
+        )

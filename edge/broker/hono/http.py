@@ -24,8 +24,8 @@ from starlette.routing import Route
 
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono import messages
+from edge.broker.hono.command_router import CommandSubscription
 from edge.broker.hono.commands import Command, read_command
-from edge.broker.hono.desk import Attendance
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.errors import refused as in_hono
 from edge.broker.hono.limits import TTD_S_MAX
@@ -132,9 +132,9 @@ class HonoApi(DeviceApi):
             raise Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting")
         self.polling += 1
         try:
-            async with self._attending(sender) as (taking, attendance):
+            async with self._subscribed(sender) as (taking, commands):
                 await self._publish_run(run, qos)
-                found = await self._next_command(request, sender, taking, attendance, ttd)
+                found = await self._next_command(request, sender, taking, commands, ttd)
             return found or Response(status_code=_PUBLISHED)
         finally:
             self.polling -= 1
@@ -184,39 +184,39 @@ class HonoApi(DeviceApi):
     # --- commands ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _attending(self, sender: Sender) -> AsyncIterator[tuple[Taking, Attendance]]:
-        """Attend to the commands of the device, or of all a gateway acts for when it sends for itself."""
-        desk, taking = self._service.desk, Taking(sender.device)
+    async def _subscribed(self, sender: Sender) -> AsyncIterator[tuple[Taking, CommandSubscription]]:
+        """Subscribe to the commands of the device, or of all a gateway acts for when it sends for itself."""
+        router, taking = self._service.commands, Taking(sender.device)
         principal = sender.principal
         try:
             if principal is not None and principal.is_gateway and not sender.named:
-                attendance = desk.attend_all(taking, principal)
+                commands = router.subscribe_gateway(taking, principal)
             else:
-                attendance = desk.attend(taking, sender.device)
+                commands = router.subscribe(taking, sender.device)
         except AddressError as error:
             raise DeviceError(503, str(error)) from None
         try:
-            yield taking, attendance
+            yield taking, commands
         except BaseException:
             taking.settle(Outcome.RELEASED)
-            attendance.leave()
+            commands.end()
             raise
         if not taking.taken.done():
             taking.settle(Outcome.RELEASED)
-            attendance.leave()
+            commands.end()
 
     async def _next_command(
-        self, request: Request, sender: Sender, taking: Taking, attendance: Attendance, wait_s: int
+        self, request: Request, sender: Sender, taking: Taking, commands: CommandSubscription, wait_s: int
     ) -> Response | None:
         """The answer that carries a command; None when none came in the time, or what came was none."""
 
         def settle(outcome: Outcome) -> None:
             taking.settle(outcome)
-            attendance.leave()
+            commands.end()
 
         gone = asyncio.ensure_future(until_gone(request))
         try:
-            attendance.pump()
+            commands.pump()
             await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()

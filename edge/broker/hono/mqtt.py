@@ -10,20 +10,20 @@ import datetime
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 import msgspec
 
-from bridge.message import AMQP, RETAIN, Run, Stored
+from bridge.message import AMQP, RETAIN, Run
 from edge.broker.hono import messages
-from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
-from edge.broker.hono.desk import Attendance
 from edge.broker.hono.errors import DeviceError, bad_request, refused
 from edge.broker.hono.limits import (
     COMMAND_SUBSCRIPTIONS_MAX,
     PLAN_PROPERTIES_BYTES_MAX,
     PLANS_CACHED_MAX,
 )
+from edge.broker.hono.mqtt_commands import CommandSubscriber
+from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import (
     ANY_DEVICE,
@@ -40,13 +40,10 @@ from edge.broker.hono.topics import (
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
-from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
-from edge.broker.mqtt.client import Client, Subscriber
-from edge.broker.mqtt.connection import Connection
+from edge.broker.model.interfaces import AddressError, Refusal
+from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
-
-if TYPE_CHECKING:
-    from edge.broker.hono.service import DeviceService
+from edge.broker.mqtt.interception import UNCHANGED, Admission, Interception, Interceptor, NotAdmitted, Publisher
 
 log = logging.getLogger(__name__)
 
@@ -64,25 +61,6 @@ _CODES: Final = {
 _DISABLED: Final = 404
 
 
-class Session(Protocol):
-    """What the device API asks of the session it serves."""
-
-    name: str
-    connection: Connection
-
-    def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
-        """Publish as the client's; answered to it under these packet identifiers."""
-        ...
-
-    def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
-        """Answer messages that are not published."""
-        ...
-
-    def flush_soon(self) -> None:
-        """Something is to be sent."""
-        ...
-
-
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of messages on one topic."""
 
@@ -97,12 +75,14 @@ class Plan(msgspec.Struct, frozen=True):
     """None of them is taken."""
 
 
-class DeviceConnection:
+class DeviceConnection(Interceptor):
     """One connection, of an authenticated device or gateway, or (without a principal) of somebody nobody asked."""
 
-    def __init__(self, service: DeviceService, session: Session, client: Client, principal: Principal | None) -> None:
+    def __init__(
+        self, service: DeviceService, publisher: Publisher, client: Client, principal: Principal | None
+    ) -> None:
         self._service = service
-        self._session = session
+        self._publisher = publisher
         self._client = client
         self._principal = principal
         self._plans: dict[tuple[str, bytes, int], Plan | None] = {}
@@ -118,8 +98,8 @@ class DeviceConnection:
 
     # --- publishing -------------------------------------------------------------------------------------------
 
-    def takes(self, event: Published) -> bool:
-        """Deal with messages on a topic of the device API; False leaves them to the session."""
+    def published(self, event: Published) -> bool:
+        """Deal with messages on a topic of the device API."""
         run = event.run
         plan = self._plan_of(run)
         if plan is None:
@@ -150,11 +130,10 @@ class DeviceConnection:
             return Will(Run(address, plan.device, run.flags & ~RETAIN, plan.properties, run.bodies), will.delay_s)
         if plan is None and (grant is None or grant.may_send(run.address)):
             return will
-        log.warning("%s: its will for %s is ignored", self._session.name, run.address[:100])
+        log.warning("%s: its will for %s is ignored", self._publisher.name, run.address[:100])
         return None
 
-    def answered(self, packet_ids: Sequence[int]) -> None:
-        """The session acknowledges these."""
+    def accepted(self, packet_ids: Sequence[int]) -> None:
         under_way = self._under_way
         if under_way:
             for packet_id in packet_ids:
@@ -226,7 +205,7 @@ class DeviceConnection:
             found = self._annotated(address, plan, run)
         else:
             found = Run(address, plan.device, run.flags, plan.properties, run.bodies)
-        self._session.publish(found, event.packet_ids)
+        self._publisher.publish(found, event.packet_ids)
 
     def _publish_responses(self, plan: Plan, event: Published) -> None:
         run, upload = event.run, plan.upload
@@ -235,7 +214,7 @@ class DeviceConnection:
             found = self._service.response(
                 plan.device, upload.request, status=upload.status, content_type=content_type, body=body, qos=run.qos
             )
-            self._session.publish(found, event.packet_ids[i : i + 1])
+            self._publisher.publish(found, event.packet_ids[i : i + 1])
 
     def _annotated(self, address: str, plan: Plan, run: Run) -> Run:
         """Nothing is retained here; applications hear by an annotation that the device wished it."""
@@ -261,7 +240,7 @@ class DeviceConnection:
     def _fail(self, plan: Plan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
         """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
         wish = self._error_wish(plan)
-        log.info("%s: %s refused: %d %s", self._session.name, plan.upload.endpoint.value, error.status, error)
+        log.info("%s: %s refused: %d %s", self._publisher.name, plan.upload.endpoint.value, error.status, error)
         self._service.router.figures.refused += max(1, len(packet_ids))
         if wish is not None:
             for packet_id in packet_ids or (None,):
@@ -271,10 +250,10 @@ class DeviceConnection:
             action = OnError.DISCONNECT if wish is None else OnError.IGNORE
         reason = _CODES.get(error.status, ReasonCode.UNSPECIFIED_ERROR)
         if action is OnError.IGNORE and qos:
-            self._session.acknowledge(packet_ids, qos, reason)
+            self._publisher.acknowledge(packet_ids, qos, reason)
         if action is OnError.DISCONNECT or error.status == _DISABLED:
-            self._session.connection.disconnect(reason)
-        self._session.flush_soon()
+            self._publisher.connection.disconnect(reason)
+        self._publisher.flush_soon()
 
     def _error_wish(self, plan: Plan) -> Wish | None:
         """The subscription that hears of errors with messages of the plan's device."""
@@ -297,7 +276,7 @@ class DeviceConnection:
         }
         properties = messages.plain_properties("application/json", None)
         run = Run(topic, "", 0, properties, [json.dumps(document).encode()])
-        self._session.connection.deliver(Delivery(run, 0, False, None))
+        self._publisher.connection.deliver(Delivery(run, 0, False, None))
 
     # --- subscribing ------------------------------------------------------------------------------------------
 
@@ -315,10 +294,10 @@ class DeviceConnection:
                 return ReasonCode.GRANTED_QOS_0
             self._subscribe_commands(request, wish, device)
         except DeviceError as error:
-            log.warning("%s: subscription to %s refused: %s", self._session.name, request.filter[:100], error)
+            log.warning("%s: subscription to %s refused: %s", self._publisher.name, request.filter[:100], error)
             return ReasonCode.NOT_AUTHORIZED if error.status in (401, 403) else ReasonCode.UNSPECIFIED_ERROR
         except AddressError as error:
-            log.warning("%s: subscription to %s refused: %s", self._session.name, request.filter[:100], error)
+            log.warning("%s: subscription to %s refused: %s", self._publisher.name, request.filter[:100], error)
             return ReasonCode.QUOTA_EXCEEDED
         return ReasonCode(min(request.qos, 1))
 
@@ -333,17 +312,13 @@ class DeviceConnection:
         return None
 
     def _subscribe_commands(self, request: SubscriptionRequest, wish: Wish, device: str | None) -> None:
+        """`device` None: all the gateway acts for. Raises AddressError."""
         self._unsubscribe_commands(request.filter)
         request = msgspec.structs.replace(request, qos=min(request.qos, 1))
-        made = CommandSubscriber(self._client, request, self._service, wish, self.own)
-        desk = self._service.desk
-        if device is None and self._principal is not None:
-            made.attendance = desk.attend_all(made, self._principal)
-        else:
-            made.attendance = desk.attend(made, device or self.own)
-        made.source = messages.Source(device or self.own, messages.MQTT_ADAPTER, request.filter)
-        self._commands[request.filter] = made
-        self._service.notify(made.source, messages.UNTIL_FURTHER_NOTICE)
+        gateway = self._principal if device is None else None
+        self._commands[request.filter] = CommandSubscriber(
+            self._client, request, self._service, wish, own=self.own, device=device or self.own, gateway=gateway
+        )
 
     def unsubscribe(self, pattern: str) -> bool:
         """True when there was such a subscription to commands or errors."""
@@ -355,8 +330,7 @@ class DeviceConnection:
         found = self._commands.pop(pattern, None)
         if found is None:
             return False
-        found.leave()
-        self._service.notify(found.source, messages.GONE)
+        found.end()
         return True
 
     def pump(self) -> None:
@@ -370,49 +344,44 @@ class DeviceConnection:
             self._unsubscribe_commands(pattern)
 
 
-class CommandSubscriber(Subscriber):
-    """Consumer of commands behind one filter of one connection."""
-
-    __slots__ = ("_own", "_service", "_wish", "attendance", "source")
-
-    def __init__(
-        self, client: Client, request: SubscriptionRequest, service: DeviceService, wish: Wish, own: str
-    ) -> None:
-        super().__init__(client, request, 0, kept=False)
-        self.competes = True
-        self.attendance: Attendance | None = None
-        self.source = messages.Source("", messages.MQTT_ADAPTER, request.filter)
-        self._service = service
-        self._wish = wish
-        self._own = own
-
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        for i in range(len(stored.run.bodies)):
-            position = stored.position + i
-            try:
-                command = read_command(stored.run, i, self._service.addresses)
-            except DeviceError as error:
-                log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
-                subscription.settle(self, position, position, Outcome.REJECTED)
-                continue
-            topic = self._wish.topic(command.device, self._own, topic_rest(command, self._service.requests))
-            run = mqtt_run(command, topic, stored.run.received_at, stored.run.flags)
-            one = Stored(position, 0, run)
-            self.send(subscription, one, qos_max=self.request.qos, identifiers=(), retain=False)
-
-    def pump(self) -> None:
-        if self.attendance is not None:
-            self.attendance.pump()
-
-    def leave(self) -> None:
-        """What is not acknowledged waits in its queue again."""
-        if self.attendance is not None:
-            self.attendance.leave()
-            self.attendance = None
-
-
 def _unreadable(name: str) -> Upload:
     """Enough of a malformed topic to report it."""
     first = name.split("/", 1)[0]
     endpoints = {"t": Endpoint.TELEMETRY, "e": Endpoint.EVENT, "c": Endpoint.RESPONSE}
     return Upload(endpoints.get(first[:1], Endpoint.TELEMETRY), len(first) == 1)
+
+
+class DeviceAdmission(Admission):
+    """Of a device, or (without a principal) of somebody nobody asked."""
+
+    def __init__(self, service: DeviceService, principal: Principal | None) -> None:
+        self._service = service
+        self._principal = principal
+
+    @property
+    def keeps_session(self) -> bool:
+        """As in Hono a device subscribes anew whenever it connects."""
+        return self._principal is None
+
+    @property
+    def takes_will(self) -> bool:
+        return self._principal is not None
+
+    def interceptor(self, publisher: Publisher, client: Client) -> DeviceConnection:
+        return DeviceConnection(self._service, publisher, client, self._principal)
+
+
+class DeviceInterception(Interception):
+    """The device API over MQTT."""
+
+    def __init__(self, service: DeviceService) -> None:
+        self._service = service
+
+    def admit(self, user: str | None, *, authenticated: bool) -> Admission:
+        try:
+            principal = self._service.tenant.principal(user)
+        except DeviceError as error:
+            raise NotAdmitted(str(error)) from None
+        if principal is None and authenticated:
+            return UNCHANGED  # an application
+        return DeviceAdmission(self._service, principal)

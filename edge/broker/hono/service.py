@@ -1,4 +1,4 @@
-"""The device API of one broker: what its connections share, whatever protocol they speak."""
+"""The device API of one broker: what its connections share. It knows no protocol; `mqtt`, `amqp` and `http` know it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,14 @@ from edge.broker.configuration import DeviceApi
 from edge.broker.delivery.dead_letters import Reason
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import Addresses
-from edge.broker.hono.amqp import DeviceLinks, device_links
+from edge.broker.hono.command_router import CommandRouter
 from edge.broker.hono.commands import read_command
-from edge.broker.hono.desk import Desk
 from edge.broker.hono.errors import DeviceError
-from edge.broker.hono.mqtt import DeviceConnection, Session
 from edge.broker.hono.requests import KEY_BYTES, Request, Requests
-from edge.broker.hono.tenant import Principal, Tenant
+from edge.broker.hono.tenant import Tenant
 from edge.broker.hono.topics import Endpoint
 from edge.broker.model.interfaces import Origin
 from edge.broker.model.topics import matches
-from edge.broker.mqtt.client import Client
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
 
@@ -37,21 +34,13 @@ class DeviceService:
         self.tenant = Tenant(configuration)
         self.addresses = Addresses(configuration.tenant)
         self.router = router
-        self.desk = Desk(router, self.addresses)
+        self.commands = CommandRouter(router, self.addresses)
         key = dict(store.items(_KIND)).get(_NAME)
         if key is None:
             key = secrets.token_bytes(KEY_BYTES)
             store.put(_KIND, _NAME, key)
         self.requests = Requests(key)
         router.deadletters.watch = self._given_up
-
-    def connection(self, session: Session, client: Client, principal: Principal | None) -> DeviceConnection:
-        """The device API over one MQTT connection."""
-        return DeviceConnection(self, session, client, principal)
-
-    def links(self, identity: str | None) -> DeviceLinks:
-        """The device API over one AMQP connection, for a user or (None) where nobody is asked. Raises Unacceptable."""
-        return device_links(self, identity)
 
     def address(self, endpoint: Endpoint) -> str:
         """Where telemetry or events of the tenant go."""

@@ -10,13 +10,12 @@ import logging
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from bridge.driver import Driver
 from bridge.message import Run
-from edge.broker.hono.errors import DeviceError
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
@@ -41,14 +40,19 @@ from edge.broker.mqtt.events import (
     Unsubscribe,
 )
 from edge.broker.mqtt.figures import PREFIX
+from edge.broker.mqtt.interception import (
+    NO_INTERCEPTION,
+    PASS_THROUGH,
+    UNCHANGED,
+    Admission,
+    Interception,
+    Interceptor,
+    NotAdmitted,
+)
 from edge.broker.mqtt.opening import agree
 from edge.broker.router.router import AddressError, Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven
-
-if TYPE_CHECKING:  # loaded where a space has the device API
-    from edge.broker.hono.mqtt import DeviceConnection
-    from edge.broker.hono.service import DeviceService
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +88,8 @@ class MqttSession(Origin):
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
 
     __slots__ = (
-        "_authenticator", "_client", "_clients", "_clock", "_connect", "_devices", "_driver", "_gate", "_grant",
-        "_is_device", "_left", "_router", "_service", "connection", "name",
+        "_admission", "_authenticator", "_client", "_clients", "_clock", "_connect", "_driver", "_gate", "_grant",
+        "_interception", "_interceptor", "_left", "_router", "connection", "name",
     )  # fmt: skip
 
     def __init__(
@@ -96,9 +100,9 @@ class MqttSession(Origin):
         clients: Clients,
         clock: Callable[[], float],
         gate: Gate | None = None,
-        devices: DeviceService | None = None,
+        interception: Interception = NO_INTERCEPTION,
     ) -> None:
-        """Without a gate everybody may do everything; `devices` is the device API where the space has it."""
+        """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
         self.name = ""
         self.connection = connection
         self._driver = driver
@@ -114,11 +118,9 @@ class MqttSession(Origin):
         """Of a client that named a method, and may come back to it."""
         self._grant: Grant | None = None
         """What the client may do; None where everybody may do everything."""
-        self._service = devices
-        self._devices: DeviceConnection | None = None
-        """The device API over this connection; None for all that do without it."""
-        self._is_device = False
-        """A device of the device API, which keeps no session and leaves no will it may not."""
+        self._interception = interception
+        self._admission: Admission = UNCHANGED
+        self._interceptor: Interceptor = PASS_THROUGH
 
     # --- driver's owner ---------------------------------------------------------------------------------------
 
@@ -127,8 +129,7 @@ class MqttSession(Origin):
         for event in events:
             kind = type(event)
             if kind is Published:
-                devices = self._devices
-                if devices is not None and devices.takes(event):
+                if self._interceptor.published(event):
                     continue
                 grant = self._grant
                 if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
@@ -145,10 +146,9 @@ class MqttSession(Origin):
     def writable(self) -> None:
         if self._client is not None and not self._left:
             self._client.pump()
-            if self._devices is not None:
-                self._devices.pump()
+            self._interceptor.pump()
 
-    # --- for the device API -----------------------------------------------------------------------------------
+    # --- for the interceptor -----------------------------------------------------------------------------------
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
@@ -196,8 +196,7 @@ class MqttSession(Origin):
         if tokens[0] >= QOS2_TOKEN:
             qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
             self._attached.state.answered(tokens)
-        if self._devices is not None:
-            self._devices.answered(tokens)
+        self._interceptor.accepted(tokens)
         self.connection.acknowledge(qos, tokens)
         self._flush_answers()
 
@@ -208,7 +207,7 @@ class MqttSession(Origin):
             self._attached.attachment.flush_soon()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if self._devices is not None and self._devices.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
+        if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
             return
         older = self._connect is not None and self._connect.version < 5
         if older and why is Refusal.NO_CONSUMER_CONNECTED:
@@ -284,16 +283,15 @@ class MqttSession(Origin):
             return
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
-        principal, told_expiry_s = None, None
-        if self._service is not None:
-            try:
-                principal = self._service.tenant.principal(connect.username if proven is None else proven.user)
-            except DeviceError as error:
-                log.warning("%s: not let in as a device: %s", self.name, error)
-                self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
-                return
-        if principal is not None:
-            self._is_device = True
+        user = connect.username if proven is None else proven.user
+        try:
+            self._admission = self._interception.admit(user, authenticated=proven is not None)
+        except NotAdmitted as error:
+            log.warning("%s: not admitted: %s", self.name, error)
+            self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
+            return
+        told_expiry_s = None
+        if not self._admission.keeps_session:
             told_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
             connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
         if proven is not None:
@@ -310,9 +308,9 @@ class MqttSession(Origin):
             expiry_s=agreed.session_expiry_s,
             user=proven.user if proven is not None else "",
         )
-        if self._service is not None and (principal is not None or proven is None):
-            self._devices = self._service.connection(self, self._client, principal)
-            will = self._devices.will(connect.will, self._grant)
+        self._interceptor = self._admission.interceptor(self, self._client)
+        will = self._interceptor.will(connect.will, self._grant)
+        if will is not connect.will:
             self._connect = msgspec.structs.replace(connect, will=will)
         self._clients.wills.keep(self.name, self._connect.will, agreed.session_expiry_s)
         self._drop_subscriptions()
@@ -361,7 +359,7 @@ class MqttSession(Origin):
             return ReasonCode.NOT_AUTHORIZED
         self._grant = grant
         will = connect.will
-        if will is not None and not self._is_device and not grant.may_send(will.run.address):
+        if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
             log.warning("%s: its will must not go to %s", self.name, will.run.address)
             self._release()
             return ReasonCode.NOT_AUTHORIZED
@@ -406,7 +404,7 @@ class MqttSession(Origin):
                 codes.append(ReasonCode.QUOTA_EXCEEDED)
                 words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
                 continue
-            code = self._devices.subscribe(request) if self._devices is not None else None
+            code = self._interceptor.subscribe(request)
             if code is not None:
                 codes.append(code)
                 continue
@@ -432,8 +430,7 @@ class MqttSession(Origin):
             if subscription is not None:
                 client.feed_retained(subscriber, subscription, self._retained(subscriber.request.filter))
         client.pump()
-        if self._devices is not None:
-            self._devices.pump()
+        self._interceptor.pump()
 
     def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
         """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
@@ -451,7 +448,7 @@ class MqttSession(Origin):
         """False when there was no such subscription."""
         if widened(pattern) in self._attached.subscribers:
             pattern = widened(pattern)
-        if self._devices is not None and self._devices.unsubscribe(pattern):
+        if self._interceptor.unsubscribe(pattern):
             return True
         return self._clients.unsubscribe(self._attached, pattern)
 
@@ -470,9 +467,8 @@ class MqttSession(Origin):
             return
         self._left = True
         log.debug("%s: %s", self.name, event.reason)
-        if self._devices is not None:
-            self._devices.leave()
-        if event.session_expiry_s is not None and not self._is_device:
+        self._interceptor.leave()
+        if event.session_expiry_s is not None and self._admission.keeps_session:
             client.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None

@@ -1,0 +1,132 @@
+"""Who gets the commands of which device: the queues of commands, and the devices and gateways subscribed to them.
+
+A subscription for one device goes before one for all a gateway acts for, and of several for one device the last one
+made has the commands, as in Hono. Commands nobody is subscribed to wait in their queue for as long as they live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.hono.addresses import Addresses
+from edge.broker.hono.tenant import Principal
+from edge.broker.model.interfaces import Consumer, SubscribeOptions
+from edge.broker.router.router import Router
+
+_OPTIONS = SubscribeOptions()
+
+
+class CommandSubscription:
+    """One consumer's subscription to the commands of one device, or of all a gateway acts for; until `end`."""
+
+    def __init__(
+        self, router: CommandRouter, consumer: Consumer, device: str | None, gateway: Principal | None
+    ) -> None:
+        self.consumer = consumer
+        self.device = device
+        self.gateway = gateway
+        self.joined: dict[str, Joinable] = {}
+        """What it consumes from, by address or filter."""
+        self._router = router
+
+    def covers(self, device: str) -> bool:
+        """It is for all of a gateway, and this device is one of those."""
+        return self.device is None and self.gateway is not None and self.gateway.may_act_for(device)
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        for joined in list(self.joined.values()):
+            joined.pump()
+
+    @property
+    def idle_now(self) -> bool:
+        """Nothing more comes before somebody sends or gives something back."""
+        return all(joined.idle_now for joined in self.joined.values())
+
+    def end(self) -> None:
+        """What was not settled goes to whoever is next. Idempotent."""
+        self._router.unsubscribe(self)
+
+
+class CommandRouter:
+    """All subscriptions to commands of one tenant."""
+
+    def __init__(self, router: Router, addresses: Addresses) -> None:
+        self._router = router
+        self._addresses = addresses
+        self._by_device: dict[str, list[CommandSubscription]] = {}
+        """The one that gets a device's commands is the last."""
+        self._of_gateways: dict[CommandSubscription, None] = {}
+
+    def subscribe(self, consumer: Consumer, device: str) -> CommandSubscription:
+        """Give `consumer` the commands of one device. Raises AddressError."""
+        subscription = CommandSubscription(self, consumer, device, None)
+        others = self._by_device.get(device, [])
+        if others:
+            self._leave(others[-1])
+        try:
+            self._join(subscription, self._addresses.queue(device))
+        except BaseException:
+            if others:
+                self._join(others[-1], self._addresses.queue(device))
+            raise
+        self._by_device.setdefault(device, []).append(subscription)
+        queue = self._router.queues.get(self._addresses.queue(device))
+        for general in self._of_gateways:
+            if queue is not None and general.covers(device):
+                queue.leave(general.consumer, keep=False)
+        return subscription
+
+    def subscribe_gateway(self, consumer: Consumer, gateway: Principal) -> CommandSubscription:
+        """Give a gateway the commands of all devices it acts for that have no subscription of their own. Raises
+        AddressError."""
+        subscription = CommandSubscription(self, consumer, None, gateway)
+        if gateway.everybody:
+            self._join(subscription, self._addresses.commands)
+        else:
+            for device in sorted((gateway.device, *gateway.acts_for)):
+                self._join(subscription, self._addresses.queue(device))
+        for device in self._by_device:
+            queue = self._router.queues.get(self._addresses.queue(device))
+            if queue is not None and subscription.covers(device):
+                queue.leave(consumer, keep=False)
+        self._of_gateways[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: CommandSubscription) -> None:
+        """See `CommandSubscription.end`."""
+        device = subscription.device
+        if device is None:
+            self._of_gateways.pop(subscription, None)
+            self._leave(subscription)
+            return
+        others = self._by_device.get(device, [])
+        if subscription not in others:
+            return
+        was_last = others[-1] is subscription
+        others.remove(subscription)
+        self._leave(subscription)
+        if not others:
+            del self._by_device[device]
+            self._return(device, [general for general in self._of_gateways if general.covers(device)])
+        elif was_last:
+            self._join(others[-1], self._addresses.queue(device))
+            others[-1].pump()
+
+    def _return(self, device: str, gateways: Iterable[CommandSubscription]) -> None:
+        """The device has no subscription of its own any more: its gateways get its commands again."""
+        queue = self._router.queues.get(self._addresses.queue(device))
+        if queue is None:
+            return
+        for general in gateways:
+            queue.join(general.consumer)
+        queue.pump()
+
+    def _join(self, subscription: CommandSubscription, address: str) -> None:
+        subscription.joined[address] = self._router.subscribe(subscription.consumer, address, _OPTIONS)
+
+    def _leave(self, subscription: CommandSubscription) -> None:
+        joined, subscription.joined = subscription.joined, {}
+        for each in joined.values():
+            self._router.unsubscribe(subscription.consumer, each, forget=False)

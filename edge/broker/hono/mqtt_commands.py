@@ -1,0 +1,69 @@
+"""A device's subscription to commands over MQTT: the consumer behind one filter of one connection."""
+
+from __future__ import annotations
+
+import logging
+
+from bridge.message import Stored
+from edge.broker.hono import messages
+from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
+from edge.broker.hono.errors import DeviceError
+from edge.broker.hono.service import DeviceService
+from edge.broker.hono.tenant import Principal
+from edge.broker.hono.topics import Wish
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.mqtt.client import Client, Subscriber
+from edge.broker.mqtt.events import SubscriptionRequest
+
+log = logging.getLogger(__name__)
+
+
+class CommandSubscriber(Subscriber):
+    """Consumer of commands. It tells applications when it comes and goes."""
+
+    __slots__ = ("_commands", "_own", "_service", "_source", "_wish")
+
+    def __init__(
+        self,
+        client: Client,
+        request: SubscriptionRequest,
+        service: DeviceService,
+        wish: Wish,
+        *,
+        own: str,
+        device: str,
+        gateway: Principal | None,
+    ) -> None:
+        """`own`: the device at the other end; `device`: whose commands it wants; `gateway`: of all this one acts for.
+        Raises AddressError."""
+        super().__init__(client, request, 0, kept=False)
+        self.competes = True
+        self._service = service
+        self._wish = wish
+        self._own = own
+        self._source = messages.Source(device, messages.MQTT_ADAPTER, request.filter)
+        router = service.commands
+        self._commands = router.subscribe(self, device) if gateway is None else router.subscribe_gateway(self, gateway)
+        service.notify(self._source, messages.UNTIL_FURTHER_NOTICE)
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        for i in range(len(stored.run.bodies)):
+            position = stored.position + i
+            try:
+                command = read_command(stored.run, i, self._service.addresses)
+            except DeviceError as error:
+                log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
+                subscription.settle(self, position, position, Outcome.REJECTED)
+                continue
+            topic = self._wish.topic(command.device, self._own, topic_rest(command, self._service.requests))
+            run = mqtt_run(command, topic, stored.run.received_at, stored.run.flags)
+            one = Stored(position, 0, run)
+            self.send(subscription, one, qos_max=self.request.qos, identifiers=(), retain=False)
+
+    def pump(self) -> None:
+        self._commands.pump()
+
+    def end(self) -> None:
+        """What is not acknowledged waits in its queue again."""
+        self._commands.end()
+        self._service.notify(self._source, messages.GONE)
