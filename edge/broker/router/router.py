@@ -120,13 +120,13 @@ class Router(Registry):
 
     def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         """Append to a log; `tokens` are answered when that is on disk, or at once where the address wants no more."""
-        stored = self._store.append(log, run)
-        if stored is None:
-            self.done_on_disk(origin, tokens)
-        else:
-            self._fresh.append(stored)
+        joined = self._store.append(log, run)
+        if isinstance(joined, Stored):
+            self._fresh.append(joined)
             self.done(origin, tokens)
             self._flush_soon()
+        else:
+            self.done_on_disk(origin, tokens)
 
     def retain(self, run: Run) -> bool:
         """Make it the retained message of its address; True when that has to reach the disk before the answer."""

@@ -48,6 +48,27 @@ class StoreInaccessible(StoreError):
     """The data directory or a file in it cannot be read and written by this process."""
 
 
+class Ticket:
+    """The commit that something joined: shared by all that joined the same group, decided once, by its end.
+
+    Decided before `on_commit` is told. A ticket that no commit will decide any more is decided with an error when the
+    store closes.
+    """
+
+    __slots__ = ("decided", "error")
+
+    def __init__(self) -> None:
+        self.decided = False
+        self.error: StoreError | None = None
+        """Why the commit failed; None once it is decided means: on disk."""
+
+    def decide(self, error: StoreError | None) -> None:
+        """The store's alone. Raises RuntimeError when it was decided before."""
+        if self.decided:
+            raise RuntimeError("the commit is over already")
+        self.decided, self.error = True, error
+
+
 class CursorRecord(NamedTuple):
     """A cursor as it stands in the store: ``position`` is the first position not acknowledged for good."""
 
@@ -245,11 +266,11 @@ class Store(Protocol):
         """(address, next sequence) of every address that ever had a message; for rare questions: it reads them all."""
         ...
 
-    def append(self, log: int, run: Run) -> Stored | None:
+    def append(self, log: int, run: Run) -> Ticket | Stored:
         """Add a run to the open group. It gets position and sequence when the group is sealed.
 
-        Returns the run with both when it was taken in memory: it is in no group and in no `Committed`, can be read and
-        acknowledged from now on, and comes after everything told or returned before.
+        Returns the ticket of the group; or the run with both numbers when it was taken in memory: it is in no group and
+        in no `Committed`, can be read and acknowledged from now on, and comes after everything told or returned before.
 
         Raises StoreError when its address or device is over 65 535 bytes of UTF-8 or not valid Unicode, or when the
         store is closed.
@@ -280,12 +301,13 @@ class Store(Protocol):
         """
         ...
 
-    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
+    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         """Positions ``first <= p <= last`` are done with for this cursor, and the ledger says why: one commit for both.
 
         `if_kept`: only if what was appended to the open group is committed with it (a dead letter takes the place of
         the message); nothing happens when that commit fails. Without it the two wait for the next commit that succeeds.
-        Idempotent like `acknowledge`, but for the losses. Raises ValueError when `last` is not committed yet.
+        Idempotent like `acknowledge`, but for the losses. Nothing waits when the cursor was dropped: its ticket is
+        decided then. Raises ValueError when `last` is not committed yet.
         """
         ...
 
@@ -352,15 +374,18 @@ class Store(Protocol):
         """
         ...
 
-    def put(self, kind: str, key: str, value: bytes) -> None:
+    def put(self, kind: str, key: str, value: bytes) -> Ticket:
         """Set small durable state (sessions, subscriptions, retained messages); joins the open group.
+
+        When that group fails its ticket says so, and the value joins the next one all the same. On a closed store
+        nothing joins, and the ticket says that.
 
         Raises StoreError when the value is over 512 MiB or a name is not valid Unicode.
         """
         ...
 
-    def delete(self, kind: str, key: str) -> None:
-        """Remove small durable state; nothing happens when there is none."""
+    def delete(self, kind: str, key: str) -> Ticket:
+        """Remove small durable state; otherwise as `put`. Nothing happens when there is none."""
         ...
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
@@ -378,6 +403,7 @@ class Store(Protocol):
     def close(self) -> None:
         """Commit what is gathered, stop the threads, close the file. Blocks; idempotent.
 
-        `on_commit` is called from within; reads under way are not answered.
+        `on_commit` is called from within; reads under way are not answered. What joins from within the last `on_commit`
+        is not committed: its ticket says so.
         """
         ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import CursorRecord, Loss, StoreError
+from edge.broker.store.contract import CursorRecord, Loss, StoreError, Ticket
 from edge.broker.store.ledger import Entries
 from edge.broker.store.progress import Progress
 from edge.broker.store.tail import Settlement
@@ -187,6 +187,8 @@ class Group:
     opened: set[int]
     dropped: set[int]
     state: dict[tuple[str, str], bytes | None]
+    ticket: Ticket
+    """Of everybody who joined it."""
     moved: set[int] = field(default_factory=set)
     appended: list[tuple[int, Stored]] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from edge.broker.store.contract import (
     StoreError,
     StoreInfo,
     Summary,
+    Ticket,
 )
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.group import (
@@ -134,7 +135,7 @@ class GroupingStore(Tails, ABC):
 
     # --- messages and state -----------------------------------------------------------------------------------
 
-    def append(self, log: int, run: Run) -> Stored | None:
+    def append(self, log: int, run: Run) -> Ticket | Stored:
         if self._closed:
             raise StoreError("the store is closed")
         if not (run.address.isascii() and run.device.isascii() and len(run.address) + len(run.device) < TEXT_BYTES_MAX):
@@ -156,19 +157,21 @@ class GroupingStore(Tails, ABC):
                 self._urgent = True
         else:
             self._urgent = True
-        return None
+        return self._ticket
 
-    def put(self, kind: str, key: str, value: bytes) -> None:
+    def put(self, kind: str, key: str, value: bytes) -> Ticket:
         check_text("kind", kind)
         check_text("key", key)
         if len(value) > VALUE_BYTES_MAX:
             raise StoreError(f"value of {kind} {key!r} has {len(value)} bytes, {VALUE_BYTES_MAX} are allowed")
         self._state[kind, key] = value
         self._urgent = True
+        return self._ticket
 
-    def delete(self, kind: str, key: str) -> None:
+    def delete(self, kind: str, key: str) -> Ticket:
         self._state[kind, key] = None
         self._urgent = True
+        return self._ticket
 
     def read(self, log: int, position: int, bytes_max: int, done: Reading) -> None:
         state = self._logs[log]
@@ -285,6 +288,8 @@ class GroupingStore(Tails, ABC):
             self._start(self._clock(), due=True, last=True)
             self._wait()
         self._closed = True
+        if not self._ticket.decided:
+            self._ticket.decide(StoreError("the store is closed"))
         self._stop()
 
     # --- sealing ----------------------------------------------------------------------------------------------
@@ -311,7 +316,10 @@ class GroupingStore(Tails, ABC):
 
     def _start(self, now: float, *, due: bool, last: bool) -> None:
         """Seal the open group and hand it to the medium. `due`: with cursor moves; `last`: before closing."""
-        group = Group(self._runs, self._size, self._sizes, self._new_logs, self._opened, self._dropped, self._state)
+        group = Group(
+            self._runs, self._size, self._sizes, self._new_logs, self._opened, self._dropped, self._state, self._ticket
+        )
+        self._ticket = Ticket()
         self._runs, self._size, self._sizes, self._new_logs = [], 0, {}, []
         self._opened, self._dropped, self._state, self._urgent = set(), set(), {}, False
         self._batch_due = None
@@ -415,12 +423,13 @@ class GroupingStore(Tails, ABC):
             return
         self._sealed = None
         error = group.outcome.error
+        group.ticket.decide(error)
         if error is None:
             if self._refused is not None:
                 logger.warning("commits succeed again; %d messages were refused", self._refused)
                 self._refused = None
             self._succeeded(group, group.outcome)
-            appended = [*group.appended, *self._absorb(self._clock())] if group.settled else group.appended
+            appended = [*group.appended, *self._taken_after_all()] if group.settled else group.appended
             self.on_commit(Committed(appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
@@ -428,6 +437,15 @@ class GroupingStore(Tails, ABC):
             self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
             self._failed(group)
             self.on_commit(Committed((), error))
+
+    def _taken_after_all(self) -> list[tuple[int, Stored]]:
+        """What waited in the open group and is in memory now. When it was all that waits, its ticket is decided, as no
+        commit may follow."""
+        taken = self._absorb(self._clock())
+        if taken and not (self._runs or self._state or self._given_up):
+            self._ticket.decide(None)
+            self._ticket = Ticket()
+        return taken
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         for log, end in group.ends.items():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from bridge.message import Run
-from edge.broker.store.contract import CursorRecord, Loss, StoreError
+from edge.broker.store.contract import CursorRecord, Loss, StoreError, Ticket
 from edge.broker.store.group import (
     CursorRow,
     CursorState,
@@ -45,6 +45,7 @@ class Places:
         self._tails: dict[int, Tail] = {}
         """Of logs that are kept in memory."""
         # the open group
+        self._ticket = Ticket()
         self._new_logs: list[int] = []
         self._opened: set[int] = set()
         self._dropped: set[int] = set()
@@ -117,10 +118,12 @@ class Places:
     def narrow(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         self._cursors[cursor].wants = wants
 
-    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
+    def give_up(self, cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> Ticket:
         state = self._cursors.get(cursor)
         if state is None:
-            return
+            nothing_waits = Ticket()
+            nothing_waits.decide(None)
+            return nothing_waits
         if last >= self._logs[state.log].next:
             raise ValueError(f"position {last} given up, {self._logs[state.log].next} is not committed yet")
         self._given_up.append(GivenUp(cursor, first, last, losses, if_kept))
@@ -128,6 +131,7 @@ class Places:
             self._pass(state, first, last)
             self._ledger.note(losses)
         self._urgent = True
+        return self._ticket
 
     def evict(self, log: int, size: int, at_most: int | None = None) -> None:
         self._give_way(self._evicting, log, size, at_most)

@@ -34,7 +34,7 @@ class Kept:
 
     def take(self, *bodies: bytes, address: str | None = None) -> Stored:
         stored = self.rig.store.append(self.log, run_of(*bodies, address=address or self.address))
-        assert stored is not None
+        assert isinstance(stored, Stored)
         return stored
 
     def segments(self) -> int:

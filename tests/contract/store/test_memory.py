@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from edge.broker.store.contract import StoreFull
+from bridge.message import Stored
+from edge.broker.store.contract import StoreFull, Ticket
 from tests.contract.store.kept import LIMITS, Kept, flush, made_rig, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of
 
@@ -25,12 +26,12 @@ class TestTaking:
         log = rig.store.log("a")
         rig.store.open_cursor("c", log, 0)
         rig.store.keep_in_memory(log, keep=True)
-        assert rig.store.append(log, run_of(b"0")) is None
+        assert isinstance(rig.store.append(log, run_of(b"0")), Ticket)
         assert flush(rig)
         taken = rig.store.append(log, run_of(b"1", b"2"))
-        assert taken is not None
+        assert isinstance(taken, Stored)
         assert flat([taken]) == [(1, "plant/7/temp", 1, b"1"), (2, "plant/7/temp", 2, b"2")]
-        assert rig.store.append(log, run_of(b"3", address="other")) is None
+        assert isinstance(rig.store.append(log, run_of(b"3", address="other")), Ticket)
 
     def test_what_is_taken_is_there_at_once(self, rig: Rig) -> None:
         kept = Kept(rig)
@@ -47,21 +48,21 @@ class TestTaking:
         rig.store.keep_in_memory(log, keep=True)
         rig.store.append(log, run_of(b"0"))
         rig.store.flush()
-        assert rig.store.append(log, run_of(b"1")) is None
-        assert rig.store.append(log, run_of(b"2")) is None
+        assert isinstance(rig.store.append(log, run_of(b"1")), Ticket)
+        assert isinstance(rig.store.append(log, run_of(b"2")), Ticket)
         while rig.store.committing:
             rig.turn()
         (commit,) = rig.commits
         assert flat([stored for _, stored in commit.appended]) == [(n, "plant/7/temp", n, b"%d" % n) for n in range(3)]
         assert rig.store.gathered == 0
-        assert rig.store.append(log, run_of(b"3")) is not None
+        assert isinstance(rig.store.append(log, run_of(b"3")), Stored)
 
     def test_a_burst_reserves_more_and_more(self, rig: Rig) -> None:
         kept = Kept(rig)
         waited = 0
         for _ in range(4000):
             stored = rig.store.append(kept.log, run_of(b"x"))
-            if stored is None:
+            if isinstance(stored, Ticket):
                 waited += 1
                 flush(rig)
             end = rig.store.bounds(kept.log)[1]
@@ -87,10 +88,10 @@ class TestTaking:
     def test_more_addresses_than_may_be_reserved_go_by_the_medium(self, rig: Rig) -> None:
         kept = Kept(rig)
         for n in range(LIMITS.memory_addresses_max + 2):
-            assert rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")) is None
+            assert isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             flush(rig)
         again = [
-            rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")) is None
+            isinstance(rig.store.append(kept.log, run_of(b"x", address=f"a/{n}")), Ticket)
             for n in range(LIMITS.memory_addresses_max + 2)
         ]  # fmt: skip
         assert again == [False, False, True, True, True]
@@ -167,7 +168,7 @@ class TestSettling:
         kept = Kept(rig)
         rig.store.flush()
         size, taken = 500, 0
-        while rig.store.append(kept.log, run_of(b"x" * size)) is not None:
+        while isinstance(rig.store.append(kept.log, run_of(b"x" * size)), Stored):
             taken += 1
             assert taken < 100
         assert 2 * LIMITS.memory_bytes_max <= taken * (size + 64) < 2 * LIMITS.memory_bytes_max + 2 * size
@@ -181,7 +182,8 @@ class TestSettling:
         taken = 0
         full: set[int] = set()
         while len(full) < len(logs):
-            full = {k.log for k in logs if rig.store.append(k.log, run_of(b"x" * 400, address=k.address)) is None}
+            joined = {k.log: rig.store.append(k.log, run_of(b"x" * 400, address=k.address)) for k in logs}
+            full = {log for log, each in joined.items() if isinstance(each, Ticket)}
             taken += 1
             assert taken < 100
         assert rig.store._held <= LIMITS.memory_total_bytes_max + 3 * 464
@@ -202,7 +204,7 @@ class TestSettling:
         assert kept.address in rig.store._blocks
         wait(rig, 4000)
         assert kept.address not in rig.store._blocks
-        assert rig.store.append(kept.log, run_of(b"y")) is None
+        assert isinstance(rig.store.append(kept.log, run_of(b"y")), Ticket)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
 
@@ -210,7 +212,7 @@ class TestSettling:
         kept = Kept(rig)
         rig.now += 4000
         assert rig.store.flush()
-        assert rig.store.append(kept.log, run_of(b"late")) is None
+        assert isinstance(rig.store.append(kept.log, run_of(b"late")), Ticket)
         while rig.store.committing:
             rig.turn()
         assert kept.address not in rig.store._blocks
@@ -242,9 +244,9 @@ class TestSettling:
         kept = Kept(rig)
         kept.take(b"1")
         rig.store.keep_in_memory(kept.log, keep=False)
-        assert rig.store.append(kept.log, run_of(b"2")) is None
+        assert isinstance(rig.store.append(kept.log, run_of(b"2")), Ticket)
         flush(rig)
-        assert rig.store.append(kept.log, run_of(b"3")) is None
+        assert isinstance(rig.store.append(kept.log, run_of(b"3")), Ticket)
         flush(rig)
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
         assert not rig.store._tails
@@ -258,7 +260,7 @@ class TestFailing:
         bodies = []
         for n in range(40):
             body = Random(n).randbytes(500)  # no room is left, however it is packed
-            if rig.store.append(kept.log, run_of(body)) is not None:
+            if isinstance(rig.store.append(kept.log, run_of(body)), Stored):
                 bodies.append(body)
             rig.now += 0.5
             flush(rig)
@@ -271,7 +273,7 @@ class TestFailing:
         assert rig.commits[-1].error is None
         assert kept.segments() >= 1
         assert [body for *_, body in rig.read_all(kept.log)] == bodies
-        assert rig.store.append(kept.log, run_of(b"on")) is not None
+        assert isinstance(rig.store.append(kept.log, run_of(b"on")), Stored)
 
     @pytest.mark.parametrize("name", ["topic plant/#", "queue jobs"])
     def test_numbers_of_a_commit_that_failed_are_given_to_nobody_in_memory(self, rig: Rig, name: str) -> None:
@@ -283,7 +285,7 @@ class TestFailing:
         rig.store.append(other, run_of(b"refused", address="another" if other == kept.log else kept.address))
         flush(rig)
         assert rig.commits[-1].error is not None
-        assert rig.store.append(kept.log, run_of(b"next")) is None
+        assert isinstance(rig.store.append(kept.log, run_of(b"next")), Ticket)
         heal(rig)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"next")]

@@ -168,10 +168,10 @@ class Workload:
             bodies.append(b"%d." % self.number + filler * size)
         self.make_room(log, sum(map(len, bodies)))
         stored = self.rig.store.append(log, Run(address, "device", 1, b"", bodies, self.received_at()))
-        if stored is None:
-            self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
-        else:
+        if isinstance(stored, Stored):
             self.tell(Line("took", taken=[self.told(log, stored)], at_s=self.rig.now))
+        else:
+            self.group.appends.append(Append(self.names[log], address, list(map(shorten, bodies))))
 
     def received_at(self) -> int:
         return self.number % NUMBERS * READING_NS

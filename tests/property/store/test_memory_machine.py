@@ -90,7 +90,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(log=LOGS, address=ADDRESSES, bodies=BODIES)
     def append(self, log: str, address: str, bodies: list[bytes]) -> None:
         stored = self.rig.store.append(self.rig.store.log(log), run_of(*bodies, address=address))
-        if stored is not None:
+        if isinstance(stored, Stored):
             self.promise(log, stored)
 
     @rule(seconds=st.sampled_from([0.0, 0.1, 6.0, 70.0, 700.0]))

@@ -1,0 +1,201 @@
+"""A ticket says how the commit ended that something joined, and nothing else says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.store.contract import Committed, StoreError, StoreFull, Ticket
+from tests.contract.store.kept import Kept, flush, made_rig
+from tests.contract.store.rig import Rig, fail_commits, heal, run_of
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    made = made_rig(request.param, tmp_path)
+    yield made
+    made.store.close()
+
+
+def append(rig: Rig, body: bytes = b"x", log: str = "a") -> Ticket:
+    joined = rig.store.append(rig.store.log(log), run_of(body))
+    assert isinstance(joined, Ticket)
+    return joined
+
+
+def too_much() -> bytes:
+    """More than `fail_commits` leaves room for."""
+    return Random(1).randbytes(100_000)
+
+
+class TestOneGroup:
+    def test_everybody_in_a_group_has_the_same_ticket(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        append(rig)
+        rig.commit()
+        joined = [
+            append(rig),
+            append(rig, log="b"),
+            rig.store.put("kind", "key", b"value"),
+            rig.store.delete("kind", "key"),
+            rig.store.give_up(cursor, 0, 0, []),
+        ]
+        assert len({id(ticket) for ticket in joined}) == 1
+        assert not joined[0].decided
+
+    def test_it_is_decided_by_the_end_of_its_own_commit(self, rig: Rig) -> None:
+        first = append(rig)
+        assert rig.store.flush()
+        second = append(rig)
+        assert second is not first
+        while rig.store.committing:
+            rig.turn()
+        assert (first.decided, first.error, second.decided) == (True, None, False)
+        rig.commit()
+        assert (second.decided, second.error) == (True, None)
+
+    def test_it_is_decided_before_anybody_is_told(self, rig: Rig) -> None:
+        seen: list[bool] = []
+        ticket = append(rig)
+        rig.store.on_commit = lambda _: seen.append(ticket.decided)
+        flush(rig)
+        assert seen == [True]
+
+    def test_whoever_flushes_decides_it(self, rig: Rig) -> None:
+        """A tool or a tick may seal a group that somebody else's answers wait for."""
+        fail_commits(rig)
+        ticket = append(rig, too_much())
+        assert rig.store.flush()
+        heal_soon = append(rig)
+        assert not rig.store.flush()
+        while rig.store.committing:
+            rig.turn()
+        assert isinstance(ticket.error, StoreFull)
+        heal(rig)
+        rig.commit()
+        assert heal_soon.error is None
+
+    def test_what_nobody_holds_waits_for_nothing(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        cursor = rig.store.open_cursor("c", log, 0)
+        rig.store.drop_cursor(cursor)
+        ticket = rig.store.give_up(cursor, 0, 0, [])
+        assert (ticket.decided, ticket.error) == (True, None)
+
+    def test_it_is_never_decided_twice(self) -> None:
+        ticket = Ticket()
+        ticket.decide(None)
+        with pytest.raises(RuntimeError, match="over"):
+            ticket.decide(StoreError("late"))
+        assert ticket.error is None
+
+
+class TestFailures:
+    def test_a_failed_commit_is_in_its_ticket(self, rig: Rig) -> None:
+        fail_commits(rig)
+        ticket = append(rig, too_much())
+        flush(rig)
+        assert ticket.decided
+        assert isinstance(ticket.error, StoreFull)
+        assert ticket.error is rig.commits[-1].error
+
+    def test_state_that_is_kept_for_the_next_group_has_failed_for_this_one(self, rig: Rig) -> None:
+        fail_commits(rig)
+        ticket = rig.store.put("kind", "key", too_much())
+        flush(rig)
+        assert isinstance(ticket.error, StoreFull)
+        heal(rig)
+        rig.commit()
+        assert isinstance(ticket.error, StoreFull)
+        assert dict(rig.store.items("kind")) == {"key": too_much()}
+
+    def test_a_group_that_cannot_be_sealed_is_decided_too(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unreadable(_: object) -> dict[str, int]:
+            raise StoreError("the medium cannot be read")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.store, "_load_sequences", unreadable)
+            ticket = append(rig)
+            flush(rig)
+        assert ticket.decided
+        assert "cannot be read" in str(ticket.error)
+        after = append(rig)
+        flush(rig)
+        assert (after.decided, after.error) == (True, None)
+
+
+class TestClosing:
+    def test_close_commits_and_decides(self, rig: Rig) -> None:
+        under_way = append(rig)
+        rig.store.flush()
+        gathered = append(rig)
+        rig.store.close()
+        assert (under_way.decided, under_way.error) == (True, None)
+        assert (gathered.decided, gathered.error) == (True, None)
+
+    def test_what_close_cannot_commit_says_so(self, rig: Rig) -> None:
+        append(rig)
+        rig.commit()
+        fail_commits(rig)
+        ticket = append(rig, too_much())
+        rig.store.close()
+        assert isinstance(ticket.error, StoreFull)
+
+    def test_what_joins_after_the_last_group_is_refused(self, rig: Rig) -> None:
+        late: list[Ticket] = []
+
+        def committed(commit: Committed) -> None:
+            late.append(append(rig))
+
+        append(rig)
+        rig.store.on_commit = committed
+        rig.store.close()
+        assert [(ticket.decided, "closed" in str(ticket.error)) for ticket in late] == [(True, True)]
+
+    def test_a_closed_store_takes_nothing(self, rig: Rig) -> None:
+        log = rig.store.log("a")
+        rig.commit()
+        rig.store.close()
+        with pytest.raises(StoreError, match="closed"):
+            rig.store.append(log, run_of(b"x"))
+        for ticket in (rig.store.put("kind", "key", b""), rig.store.delete("kind", "key")):
+            assert ticket.decided
+            assert "closed" in str(ticket.error)
+
+
+class TestMemory:
+    def test_what_is_taken_after_all_is_decided_with_it(self, rig: Rig) -> None:
+        """It joined the group after the one that makes room for it in memory: no commit may follow."""
+        log = rig.store.log("a")
+        rig.store.open_cursor("c", log, 0)
+        rig.store.keep_in_memory(log, keep=True)
+        first = append(rig)
+        rig.store.flush()
+        second = append(rig)
+        told: list[bool] = []
+        rig.store.on_commit = lambda _: told.append(second.decided)
+        while rig.store.committing:
+            rig.turn()
+        assert first.decided
+        assert (told, second.error) == ([True], None)
+        assert rig.store.bounds(log)[1] == 2
+
+    def test_what_waits_beside_it_keeps_its_ticket(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        other = rig.store.log("b")
+        rig.store.append(kept.log, Run("new", "device", 1, b"", [b"reserves"], 1))
+        rig.store.flush()
+        joined = rig.store.append(kept.log, Run("new", "device", 1, b"", [b"is taken after all"], 1))
+        beside = rig.store.append(other, run_of(b"goes by the disk", address="b"))
+        assert joined is beside
+        while rig.store.committing:
+            rig.turn()
+        assert isinstance(beside, Ticket)
+        assert not beside.decided
+        rig.commit()
+        assert (beside.decided, beside.error) == (True, None)
