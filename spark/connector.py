@@ -1,6 +1,6 @@
 """The Delta connector's jars: pinned here, brought once at set-up, local files ever after.
 
-`python -m spark.connector install` resolves the pins with Ivy, the resolver that comes with Spark, into
+`python -m spark.setup install` resolves the pins with Ivy, the resolver that comes with Spark, into
 `<environment>/share/waypost/jars/<pins>`; the folder appears by one rename after every SHA-256 was checked, so a
 folder that exists is whole. Nothing at run time asks a network: `jars()` only looks.
 
@@ -12,7 +12,6 @@ is asked with the settings it has. `--from DIR` takes the jars from a folder, fo
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
 import os
@@ -62,7 +61,7 @@ JARS: tuple[Jar, ...] = tuple(
         ("delta-kernel-unitycatalog", "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa"),
     )
 )
-INSTALL_COMMAND = "python -m spark.connector install"
+INSTALL_COMMAND = "python -m spark.setup install"
 
 
 def pins() -> str:
@@ -239,29 +238,3 @@ def _run(command: Sequence[str], cwd: Path | None = None) -> str | None:
         return None
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip(" \t.:")]
     return f"{name}: {' | '.join(lines[-4:])[:600] or f'exit code {done.returncode}'}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """`install [--from DIR]` and `archive`; exit codes 0 done, 1 failed."""
-    parser = argparse.ArgumentParser(prog="python -m spark.connector", description=__doc__.splitlines()[0])
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    bring = verbs.add_parser("install", help="bring the connector's jars into this environment")
-    bring.add_argument("--from", dest="source", type=Path, help="a folder that holds the jars (no network needed)")
-    verbs.add_parser("archive", help="make the class archive that shortens every later start (optional)")
-    options = parser.parse_args(arguments)
-    try:
-        if options.verb == "install":
-            said = "installed" if install(options.source) else "already there"
-            print(f"{said}: {folder()}", file=sys.stderr)  # noqa: T201 - this is the command's output
-        else:
-            from spark import archive  # noqa: PLC0415 - pulls in Spark, which `install` must not need
-
-            print(archive.make(), file=sys.stderr)  # noqa: T201
-    except (ConnectorMissing, java.JavaMissing) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -16,8 +16,9 @@ from bridge.version import VERSION
 from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.validate import LISTENERS
-from edge.appliance.console.door import Door, Opening
+from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
+from edge.appliance.console.lazy_server import LazyWebServer
 from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
@@ -71,7 +72,7 @@ class Gateway:
         """Devices over HTTP, from the first request on."""
         self._history = History(self.status)
         self._sampling: asyncio.Task[None] | None = None
-        self._door: Door | None = None
+        self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._info: StoreInfo | None = None
         self._info_at = float("-inf")
@@ -102,8 +103,8 @@ class Gateway:
         await self._follow_issuer(None)
         if self._sampling is not None:
             self._sampling.cancel()
-        if self._door is not None:
-            await self._door.stop()
+        if self._web_server is not None:
+            await self._web_server.stop()
         self.store.close()
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -254,22 +255,22 @@ class Gateway:
 
     def _start_console(self) -> dict[str, tuple[str, int]]:
         """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""
-        openings: dict[str, Opening] = {}
+        sockets: dict[str, BoundSocket] = {}
         try:
             for name in ("http", "https"):
                 endpoint: Endpoint | None = getattr(self.configuration, name)
                 if endpoint is not None:
                     certificates = self.broker.read_certificates(name) if name == "https" else None
-                    openings[name] = Opening(_bound_socket(name, endpoint), certificates)
+                    sockets[name] = BoundSocket(_bound_socket(name, endpoint), certificates)
         except ListenError:
-            for opening in openings.values():
-                opening.sock.close()
+            for bound in sockets.values():
+                bound.sock.close()
             raise
-        if openings:
+        if sockets:
             modules = ("edge.appliance.console.app", "edge.broker.http.api")
-            self._door = Door(list(openings.values()), self._make_app, modules)
+            self._web_server = LazyWebServer(list(sockets.values()), self._make_app, modules)
             self._sampling = asyncio.create_task(self._history.run())
-        return {name: opening.sock.getsockname()[:2] for name, opening in openings.items()}
+        return {name: bound.sock.getsockname()[:2] for name, bound in sockets.items()}
 
     def _make_app(self) -> ASGIApp:
         """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""

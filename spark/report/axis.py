@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from spark.report import words
+from spark.report import formatting
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _DAY_S = 86_400
@@ -54,7 +54,7 @@ def count_axis(highest: float, ticks_max: int = 4) -> Axis:
     """From zero to a round number at or above `highest`."""
     step = nice_step(highest, ticks_max)
     ticks = max(1, math.ceil(highest / step - 1e-9))
-    marks = tuple((step * tick, words.number(step * tick)) for tick in range(ticks + 1))
+    marks = tuple((step * tick, formatting.number(step * tick)) for tick in range(ticks + 1))
     return Axis(0.0, step * ticks, marks)
 
 
@@ -62,9 +62,9 @@ def value_axis(lowest: float, highest: float) -> Axis:
     """Around the values themselves, with a little air; ticks at the lowest and the highest only."""
     if highest <= lowest:
         pad = abs(lowest) * 0.1 or 1.0
-        return Axis(lowest - pad, lowest + pad, ((lowest, words.number(lowest)),))
+        return Axis(lowest - pad, lowest + pad, ((lowest, formatting.number(lowest)),))
     air = (highest - lowest) * 0.08
-    marks = ((lowest, words.number(lowest)), (highest, words.number(highest)))
+    marks = ((lowest, formatting.number(lowest)), (highest, formatting.number(highest)))
     return Axis(lowest - air, highest + air, marks)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from spark.report import words
+from spark.report import formatting
 from spark.report.axis import Axis, count_axis, value_axis
-from spark.report.gold import Flow, Gateway, Track
 from spark.report.plot import Band, Plot, Series
+from spark.report.queries import Flow, Gateway, Track
 
 RATE_POINTS_MAX = 60
 """Buckets of a rate plot. The hub lands in commits of a second or two; narrower buckets would draw its commits."""
@@ -74,8 +74,8 @@ def _rates(flow: Flow, x: Axis, bands: Sequence[Band]) -> Plot:
     ]
     total = sum(flow.received)
     landed = sum(flow.landed_live) + sum(flow.landed_backlog)
-    summary = f"{words.count(round(total))} messages received, {words.count(round(landed))} landed"
-    note = f"{words.count(round(total))} received"
+    summary = f"{formatting.count(round(total))} messages received, {formatting.count(round(landed))} landed"
+    note = f"{formatting.count(round(total))} received"
     return Plot(name_of(flow.gateway), series, x, count_axis(1), "/s", note=note, summary=summary, bands=bands)
 
 
@@ -110,8 +110,10 @@ def backlog(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]
             times, values = zip(*flow.reported, strict=True)
             series.append(Series("reported by the gateway", "dots", "reported", times, values))
         peak = max(held, default=0.0)
-        summary = f"at most {words.count(round(peak))} messages held, {words.count(round(held[-1]))} at the end"
-        note = f"peak {words.count(round(peak))}, now {words.count(round(held[-1]))}"
+        summary = (
+            f"at most {formatting.count(round(peak))} messages held, {formatting.count(round(held[-1]))} at the end"
+        )
+        note = f"peak {formatting.count(round(peak))}, now {formatting.count(round(held[-1]))}"
         plots.append(Plot(name_of(flow.gateway), series, x, count_axis(1), note=note, summary=summary, bands=bands))
     y = count_axis(max((_top(plot.series) for plot in plots), default=0.0))
     return [replace(plot, y=y) for plot in plots]
@@ -123,7 +125,7 @@ def lag(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
     for flow in flows:
         series = [Series("longest way to the lake", "area", "lag", flow.times, flow.lag_max, width=flow.width)]
         worst = max((value for value in flow.lag_max if value is not None), default=0.0)
-        summary = f"at most {words.duration(worst)}"
+        summary = f"at most {formatting.duration(worst)}"
         plots.append(
             Plot(
                 name_of(flow.gateway),
@@ -131,13 +133,13 @@ def lag(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
                 x,
                 count_axis(1),
                 "s",
-                note=f"worst {words.duration(worst)}",
+                note=f"worst {formatting.duration(worst)}",
                 summary=summary,
                 bands=bands,
             )
         )
     y = count_axis(max((_top(plot.series) for plot in plots), default=0.0))
-    ticks = tuple((value, f"{label}{words.THIN_SPACE}s") for value, label in y.ticks)
+    ticks = tuple((value, f"{label}{formatting.THIN_SPACE}s") for value, label in y.ticks)
     return [replace(plot, y=replace(y, ticks=ticks)) for plot in plots]
 
 
@@ -156,6 +158,8 @@ def _track(track: Track, x: Axis, bands: Sequence[Band]) -> Plot:
     mean = "mean of the minute" if track.width == 60 else "mean of the hour"
     series.append(Series(mean, "steps", "strong reading", starts, means, width=track.width))
     y = value_axis(min(lows), max(highs))
-    summary = f"from {words.number(min(lows))} to {words.number(max(highs))}, last {words.number(track.last)}"
-    note = words.number(track.last)
+    summary = (
+        f"from {formatting.number(min(lows))} to {formatting.number(max(highs))}, last {formatting.number(track.last)}"
+    )
+    note = formatting.number(track.last)
     return Plot(track.metric, series, x, y, place=track.device, note=note, summary=summary, bands=bands, small=True)

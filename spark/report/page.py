@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from spark.report import charts, gold, sections, words
+from spark.report import charts, formatting, queries, sections
 from spark.report.axis import time_axis
 from spark.report.facts import Fact, Facts
-from spark.report.gold import Gold
 from spark.report.html import Child, append, h, page
 from spark.report.plot import Band
+from spark.report.queries import LakeFigures
 from spark.report.table import table
 
 _HERE = Path(__file__).parent
@@ -23,7 +23,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 
 def write(root: Path, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
     """Draw the lake at `root` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
-    content = render(gold.read(root), facts or Facts(), now or datetime.now(UTC))
+    content = render(queries.read(root), facts or Facts(), now or datetime.now(UTC))
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f".{out.name}.fresh")
     fresh.write_bytes(content)
@@ -31,7 +31,7 @@ def write(root: Path, out: Path, facts: Facts | None = None, now: datetime | Non
     return len(content)
 
 
-def render(known: Gold, facts: Facts, now: datetime) -> bytes:
+def render(known: LakeFigures, facts: Facts, now: datetime) -> bytes:
     """The page as bytes."""
     title = facts.title or _DEFAULT_TITLE
     main = h("main", *_head(title, known, now))
@@ -52,29 +52,29 @@ def render(known: Gold, facts: Facts, now: datetime) -> bytes:
     return page(h("html", head, h("body", main, h("script", (_HERE / "page.js").read_text())), lang="en"))
 
 
-def _head(title: str, known: Gold, now: datetime) -> Iterable[Element]:
+def _head(title: str, known: LakeFigures, now: datetime) -> Iterable[Element]:
     yield h("h1", title)
-    made = f"Waypost, made {words.moment(now)} UTC."
+    made = f"Waypost, made {formatting.moment(now)} UTC."
     if known.span is None:
         yield h("p", made, class_="soft")
         return
     first, last = (datetime.fromtimestamp(second, UTC) for second in known.span)
-    until = words.clock(last) if first.date() == last.date() else words.moment(last)
-    length = words.duration((last - first).total_seconds())
-    yield h("p", f"{words.moment(first)} to {until} UTC ({length}). {made} All times are UTC.", class_="soft")
+    until = formatting.clock(last) if first.date() == last.date() else formatting.moment(last)
+    length = formatting.duration((last - first).total_seconds())
+    yield h("p", f"{formatting.moment(first)} to {until} UTC ({length}). {made} All times are UTC.", class_="soft")
 
 
-def _verdict(known: Gold, facts: Facts) -> Element:
-    duplicates = gold.total(known.completeness, "duplicates")
-    unexplained = gold.total(known.completeness, "unexplained")
+def _verdict(known: LakeFigures, facts: Facts) -> Element:
+    duplicates = queries.total(known.completeness, "duplicates")
+    unexplained = queries.total(known.completeness, "unexplained")
     if not known.landed:
         state, text = "idle", "Nothing has landed in this lake yet"
     elif not known.completeness:
-        state, text = "idle", f"{words.count(known.landed)} messages landed; the jobs have not run yet"
+        state, text = "idle", f"{formatting.count(known.landed)} messages landed; the jobs have not run yet"
     else:
         state = "failed" if duplicates or unexplained else "ok"
-        text = f"{words.count(known.landed)} messages in the lake, {words.count(duplicates)} duplicates, "
-        text += f"{words.count(unexplained)} unexplained gaps"
+        text = f"{formatting.count(known.landed)} messages in the lake, {formatting.count(duplicates)} duplicates, "
+        text += f"{formatting.count(unexplained)} unexplained gaps"
     if facts.verdict is not None and not (facts.verdict == "ok" and state == "failed"):
         state = facts.verdict
     sign = {"ok": "\u2713", "failed": "\u2717", "idle": "\u2022"}[state]
@@ -95,31 +95,31 @@ def _fact(fact: Fact) -> list[Child]:
         if value is None:
             return ""
         if isinstance(value, int):
-            return words.count(value)
-        return value if isinstance(value, str) else words.number(value)
+            return formatting.count(value)
+        return value if isinstance(value, str) else formatting.number(value)
 
     sign = {True: "\u2713", False: "\u2717 differs", None: ""}[fact.ok]
     cell = h("td", sign, class_={True: "good", False: "bad", None: None}[fact.ok])
     return [fact.name, shown(fact.value), shown(fact.expected), cell]
 
 
-def _tiles(known: Gold) -> Element:
+def _tiles(known: LakeFigures) -> Element:
     gateways = [row for row in known.freshness if row["device"] is None]
     devices = [row for row in known.freshness if row["device"] is not None]
-    duplicates = gold.total(known.completeness, "duplicates")
-    unexplained = gold.total(known.completeness, "unexplained")
+    duplicates = queries.total(known.completeness, "duplicates")
+    unexplained = queries.total(known.completeness, "unexplained")
     rejected = sum(number for _, number in known.rejects)
     tiles = [
-        ("messages landed", words.count(known.landed), ""),
-        ("gateways", words.count(len(gateways)), ""),
-        ("devices", words.count(len(devices)), ""),
-        ("readings", words.count(known.readings), ""),
-        ("rejected values", words.count(rejected), ""),
-        ("duplicates", words.count(duplicates), "bad" if duplicates else "good"),
-        ("unexplained gaps", words.count(unexplained), "bad" if unexplained else "good"),
+        ("messages landed", formatting.count(known.landed), ""),
+        ("gateways", formatting.count(len(gateways)), ""),
+        ("devices", formatting.count(len(devices)), ""),
+        ("readings", formatting.count(known.readings), ""),
+        ("rejected values", formatting.count(rejected), ""),
+        ("duplicates", formatting.count(duplicates), "bad" if duplicates else "good"),
+        ("unexplained gaps", formatting.count(unexplained), "bad" if unexplained else "good"),
     ]
     worst = max((row["lag_p95_s"] for row in gateways if row["lag_p95_s"] is not None), default=None)
-    tiles.append(("slowest gateway\u2019s p95 lag", words.duration(worst), ""))
+    tiles.append(("slowest gateway\u2019s p95 lag", formatting.duration(worst), ""))
     if not known.completeness:
         tiles = tiles[:1]
     return h(
@@ -129,7 +129,7 @@ def _tiles(known: Gold) -> Element:
     )
 
 
-def _nothing(known: Gold) -> Element:
+def _nothing(known: LakeFigures) -> Element:
     if known.landed:
         text = "Messages have landed, but nothing has been made of them. Run "
         return h("p", text, h("code", "waypost analytics run --lake DIR"), " and draw the report again.")
@@ -141,7 +141,7 @@ def _nothing(known: Gold) -> Element:
     )
 
 
-def _sections(main: Element, known: Gold, facts: Facts, span: tuple[float, float]) -> None:
+def _sections(main: Element, known: LakeFigures, facts: Facts, span: tuple[float, float]) -> None:
     x = time_axis(*span)
     bands = _bands(facts)
     if bands:
@@ -174,11 +174,11 @@ def _bands(facts: Facts) -> list[Band]:
 
 def _event(band: Band) -> Element:
     start, end = (datetime.fromtimestamp(second, UTC) for second in (band.start, band.end))
-    when = words.clock(start) if start == end else f"{words.clock(start)}\u2013{words.clock(end)}"
+    when = formatting.clock(start) if start == end else f"{formatting.clock(start)}\u2013{formatting.clock(end)}"
     return h("li", h("i", str(band.number), class_="badge"), f" {when} ", h("span", band.label))
 
 
-def _foot(known: Gold) -> Element:
+def _foot(known: LakeFigures) -> Element:
     versions = ", ".join(f"{name} {version}" for name, version in known.versions.items())
     return h(
         "footer",

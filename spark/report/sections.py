@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from spark.report import charts, words
+from spark.report import charts, formatting
 from spark.report.axis import Axis
-from spark.report.gold import Gold
 from spark.report.html import append, h
 from spark.report.plot import Band, Plot, figure
+from spark.report.queries import LakeFigures
 from spark.report.table import table
 
 ROWS_MAX = 200
@@ -72,7 +72,7 @@ def backlog(main: Element, plots: Sequence[Plot], reported: bool) -> None:
     )
 
 
-def freshness(main: Element, known: Gold, plots: Sequence[Plot]) -> None:
+def freshness(main: Element, known: LakeFigures, plots: Sequence[Plot]) -> None:
     gateways = [row for row in known.freshness if row["device"] is None]
     devices = [row for row in known.freshness if row["device"] is not None]
     append(
@@ -88,7 +88,7 @@ def freshness(main: Element, known: Gold, plots: Sequence[Plot]) -> None:
         _lag_table(gateways, "gateway"),
     )
     if devices:
-        text = f"Per device ({words.count(len(devices))})"
+        text = f"Per device ({formatting.count(len(devices))})"
         append(main, h("details", h("summary", text), _lag_table(devices, "device")))
 
 
@@ -104,13 +104,13 @@ def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
             [
                 name if level == "gateway" else row["device"],
                 *([] if level == "gateway" else [name]),
-                words.count(row["rows"]),
-                words.moment(row["last_event_time"]),
-                words.duration(row["lag_p50_s"]),
-                h("td", bar, words.duration(p95), class_="track"),
-                words.duration(row["lag_max_s"]),
-                words.percent(row["late_share"]),
-                words.count(row["suspect_rows"]),
+                formatting.count(row["rows"]),
+                formatting.moment(row["last_event_time"]),
+                formatting.duration(row["lag_p50_s"]),
+                h("td", bar, formatting.duration(p95), class_="track"),
+                formatting.duration(row["lag_max_s"]),
+                formatting.percent(row["late_share"]),
+                formatting.count(row["suspect_rows"]),
             ]
         )
     heads = [
@@ -128,7 +128,7 @@ def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
     return table(heads, body, numeric=[column + shift for column in (1, 2, 3, 5, 6, 7)])
 
 
-def completeness(main: Element, known: Gold) -> None:
+def completeness(main: Element, known: LakeFigures) -> None:
     append(
         main,
         h("h2", "Completeness"),
@@ -147,9 +147,9 @@ def completeness(main: Element, known: Gold) -> None:
             charts.name_of((row["tenant"], row["gateway"])),
             row["address"],
             _numbers(row),
-            words.count(row["rows"]),
-            words.count(row["missing"]),
-            words.count(row["explained"]),
+            formatting.count(row["rows"]),
+            formatting.count(row["missing"]),
+            formatting.count(row["explained"]),
             _zero(row["unexplained"]),
             _zero(row["duplicates"]),
         ]
@@ -158,7 +158,9 @@ def completeness(main: Element, known: Gold) -> None:
     heads = ("gateway", "address", "sequences", "rows", "missing", "explained", "unexplained", "duplicates")
     append(main, table(heads, body, numeric=(2, 3, 4, 5, 6, 7)))
     if len(rows) > ROWS_MAX:
-        append(main, h("p", f"{words.count(len(rows) - ROWS_MAX)} more addresses, none of them worse.", class_="soft"))
+        append(
+            main, h("p", f"{formatting.count(len(rows) - ROWS_MAX)} more addresses, none of them worse.", class_="soft")
+        )
     if known.gaps:
         ranges = sorted(known.gaps, key=lambda row: (row["explained"], -row["missing"]))[:ROWS_MAX]
         body = [
@@ -166,7 +168,7 @@ def completeness(main: Element, known: Gold) -> None:
                 charts.name_of((row["tenant"], row["gateway"])),
                 row["address"],
                 _numbers(row),
-                words.count(row["missing"]),
+                formatting.count(row["missing"]),
                 h("td", f"explained: {row['reason']}") if row["explained"] else h("td", "unexplained", class_="bad"),
             ]
             for row in ranges
@@ -179,14 +181,14 @@ def completeness(main: Element, known: Gold) -> None:
 
 
 def _numbers(row: dict[str, Any]) -> str:
-    return f"{words.count(row['first_sequence'])}\u2013{words.count(row['last_sequence'])}"
+    return f"{formatting.count(row['first_sequence'])}\u2013{formatting.count(row['last_sequence'])}"
 
 
 def _zero(number: int) -> Element:
-    return h("td", words.count(number), class_="n bad" if number else "n good")
+    return h("td", formatting.count(number), class_="n bad" if number else "n good")
 
 
-def devices(main: Element, known: Gold, x: Axis, bands: Sequence[Band]) -> None:
+def devices(main: Element, known: LakeFigures, x: Axis, bands: Sequence[Band]) -> None:
     if not known.tracks:
         return
     raw = any(track.readings for track in known.tracks)
@@ -206,11 +208,12 @@ def devices(main: Element, known: Gold, x: Axis, bands: Sequence[Band]) -> None:
     left = len(known.tracks) - len(shown)
     if left:
         append(
-            main, h("p", f"{words.count(left)} more metrics are in the tables rollup_1m and rollup_1h.", class_="soft")
+            main,
+            h("p", f"{formatting.count(left)} more metrics are in the tables rollup_1m and rollup_1h.", class_="soft"),
         )
 
 
-def rejects(main: Element, known: Gold) -> None:
+def rejects(main: Element, known: LakeFigures) -> None:
     if not known.rejects:
         return
     append(
@@ -220,5 +223,7 @@ def rejects(main: Element, known: Gold) -> None:
     )
     append(
         main,
-        table(("reason", "values"), [[reason, words.count(number)] for reason, number in known.rejects], numeric=(1,)),
+        table(
+            ("reason", "values"), [[reason, formatting.count(number)] for reason, number in known.rejects], numeric=(1,)
+        ),
     )

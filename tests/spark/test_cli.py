@@ -57,7 +57,7 @@ class TestUsage:
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
         code, output = invoke("run", "--lake", tmp_path)
         assert code == 2
-        assert "python -m spark.connector install" in output
+        assert "python -m spark.setup install" in output
 
     @pytest.mark.parametrize("command", [[], ["run"], ["report"]])
     def test_help(self, command: list[str]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark import schemas
-from spark.report import axis, facts, gold, page, words
+from spark.report import axis, facts, formatting, page, queries
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
@@ -111,7 +111,7 @@ class Reader(HTMLParser):
 def read(content: bytes) -> tuple[Reader, str]:
     reader = Reader()
     reader.feed(content.decode())
-    return reader, " ".join(" ".join(reader.text).split()).replace(words.THIN_SPACE, " ")
+    return reader, " ".join(" ".join(reader.text).split()).replace(formatting.THIN_SPACE, " ")
 
 
 class TestPage:
@@ -130,7 +130,7 @@ class TestPage:
         assert not {"link", "iframe", "img"} & set(reader.tags)
 
     def test_losses_and_duplicates_fail_it(self, lake: Path) -> None:
-        known = gold.read(lake)
+        known = queries.read(lake)
         known.completeness = [address(unexplained=2, missing=3, explained=1, duplicates=5)]
         known.gaps = [
             address(missing=2, explained=False, reason=None),
@@ -141,7 +141,7 @@ class TestPage:
         assert "explained: expired" in text
 
     def test_names_from_devices_stay_text(self, lake: Path) -> None:
-        known = gold.read(lake)
+        known = queries.read(lake)
         evil = "</script><script>alert(1)</script><b onclick=x>&amp;"
         known.flows[0].gateway = ("default", evil)
         known.completeness[0]["address"] = evil
@@ -155,7 +155,7 @@ class TestPage:
         assert evil in text
 
     def test_the_numbers_under_the_crosshair_are_those_of_the_lake(self, lake: Path) -> None:
-        content = page.render(gold.read(lake), facts.Facts(), NOW).decode()
+        content = page.render(queries.read(lake), facts.Facts(), NOW).decode()
         blocks = [json.loads(block) for block in re.findall(r'class="numbers">(.*?)</script>', content)]
         rates = {series["name"]: series["values"] for series in blocks[0]["series"]}
         assert rates["received"] == [0.2, 0.1, 0, 0.1, 0]
@@ -167,7 +167,7 @@ class TestPage:
     def test_events_are_marked(self, lake: Path) -> None:
         cut = facts.Event(at=START + timedelta(seconds=10), until=START + timedelta(seconds=30), label="uplink cut")
         kill = facts.Event(at=START + timedelta(seconds=5), label="killed")
-        content = page.render(gold.read(lake), facts.Facts(events=(cut, kill)), NOW)
+        content = page.render(queries.read(lake), facts.Facts(events=(cut, kill)), NOW)
         _, text = read(content)
         assert "1 09:26:05 killed" in text
         assert "2 09:26:10\u201309:26:30 uplink cut" in text
@@ -185,10 +185,10 @@ class TestPage:
         assert "1 messages landed; the jobs have not run yet" in text
 
     def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
-        known = gold.read(lake)
+        known = queries.read(lake)
         first = known.flows[0]
         known.flows = [
-            gold.Flow(("t", f"gw{n}"), first.start, first.width, [n, 0, 0], [0, 0, n], [0, 0, 0], [None, None, 2.0])
+            queries.Flow(("t", f"gw{n}"), first.start, first.width, [n, 0, 0], [0, 0, n], [0, 0, 0], [None, None, 2.0])
             for n in range(40)
         ]
         _, text = read(page.render(known, facts.Facts(), NOW))
@@ -231,13 +231,13 @@ class TestFacts:
             facts.load(tmp_path / "none.json")
 
 
-class TestGold:
+class TestQueries:
     def test_a_window_only_a_wrong_clock_filled_is_not_drawn(self, lake: Path) -> None:
         put(lake, "rollup_1h")
         rows = [window(0, 1.0, 2.0, suspect=2, device="dev9"), window(0, 1.0, 2.0, suspect=1, device="dev8")]
         table = pa.Table.from_pylist(rows, schema=deltalake.DeltaTable(lake / "rollup_1m").to_pyarrow_table().schema)
         deltalake.write_deltalake(lake / "rollup_1m", table, mode="append")
-        assert [track.device for track in gold.read(lake).tracks] == ["dev1", "dev8"]
+        assert [track.device for track in queries.read(lake).tracks] == ["dev1", "dev8"]
 
     def test_a_synthetic_outage_is_seen(self, tmp_path: Path) -> None:
         plan = lakes.Plan(gateways=1, devices=2, seconds=40, outages={"gw1": (10.0, 20.0)})
@@ -262,23 +262,23 @@ class TestWords:
         ],
     )
     def test_number(self, value: float, text: str) -> None:
-        assert words.number(value).replace(words.THIN_SPACE, " ") == text
+        assert formatting.number(value).replace(formatting.THIN_SPACE, " ") == text
 
     @pytest.mark.parametrize(
         ("seconds", "text"),
         [(None, "-"), (0.034, "34 ms"), (27.33, "27.3 s"), (152.0, "2 min 32 s"), (7200, "2 h"), (90_061, "1 d 1 h")],
     )
     def test_duration(self, seconds: float | None, text: str) -> None:
-        assert words.duration(seconds).replace(words.THIN_SPACE, " ") == text
+        assert formatting.duration(seconds).replace(formatting.THIN_SPACE, " ") == text
 
     def test_a_share_that_is_not_zero_never_reads_as_zero(self) -> None:
-        assert words.percent(0.0) == f"0{words.THIN_SPACE}%"
-        assert "0.1" in words.percent(0.00001)
+        assert formatting.percent(0.0) == f"0{formatting.THIN_SPACE}%"
+        assert "0.1" in formatting.percent(0.00001)
 
     @given(st.floats(allow_nan=True, allow_infinity=True))
     @settings(max_examples=200, deadline=None)
     def test_every_number_has_words(self, value: float) -> None:
-        assert 1 <= len(words.number(value)) <= 10
+        assert 1 <= len(formatting.number(value)) <= 10
 
 
 class TestAxis:

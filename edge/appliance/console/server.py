@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import uvicorn
 from starlette.types import ASGIApp
 
+from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.connection import HttpConnection
-from edge.appliance.console.door import Opening
 from edge.broker.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.secure import SecureAcceptor
 from edge.broker.listeners.tcp import HANDSHAKE_S
@@ -35,7 +35,7 @@ class _Server(uvicorn.Server):
 class WebServer:
     """One application on some sockets: ``await start()``, later ``await stop()``."""
 
-    def __init__(self, app: ASGIApp, openings: Sequence[Opening]) -> None:
+    def __init__(self, app: ASGIApp, sockets: Sequence[BoundSocket]) -> None:
         """Takes ownership of the sockets, which are bound; listening is started here."""
         self._config = uvicorn.Config(
             app,
@@ -50,7 +50,7 @@ class WebServer:
             timeout_graceful_shutdown=SHUTDOWN_S_MAX,
         )
         self._server = _Server(self._config)
-        self._openings = openings
+        self._sockets = sockets
         self._acceptors: list[SecureAcceptor] = []
         self._serving: asyncio.Task[None] | None = None
 
@@ -67,11 +67,9 @@ class WebServer:
         if not self._server.started:
             await self.stop()
             raise ServeError("the console's application did not start")
-        for opening in self._openings:
-            if opening.certificates is not None:
-                acceptor = SecureAcceptor(
-                    "https", opening.sock, opening.certificates, self._admit, handshake_s=HANDSHAKE_S
-                )
+        for bound in self._sockets:
+            if bound.certificates is not None:
+                acceptor = SecureAcceptor("https", bound.sock, bound.certificates, self._admit, handshake_s=HANDSHAKE_S)
                 self._acceptors.append(acceptor)
 
     def _admit(self, identity: str | None) -> asyncio.Protocol:
@@ -81,7 +79,7 @@ class WebServer:
 
     async def _serve(self) -> None:
         try:
-            await self._server.serve(sockets=[sock for sock, certificates in self._openings if certificates is None])
+            await self._server.serve(sockets=[sock for sock, certificates in self._sockets if certificates is None])
         except SystemExit as failed:  # uvicorn's way of saying that the application's start failed; not ours to die of
             raise ServeError("the console's application did not start") from failed
 
@@ -94,5 +92,5 @@ class WebServer:
         if serving is not None:
             self._server.should_exit = True
             await asyncio.gather(serving, return_exceptions=True)
-        for opening in self._openings:
-            opening.sock.close()
+        for bound in self._sockets:
+            bound.sock.close()

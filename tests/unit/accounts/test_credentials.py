@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from edge.appliance.accounts.cli import device
 from edge.appliance.accounts.users import LiveUsers, apply_resources
-from edge.appliance.simulator.cli import device
 from edge.broker.configuration import ConfiguredUser
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edge.appliance.console import connection as module
-from edge.appliance.console.door import Opening
+from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.server import WebServer
 from edge.broker.configuration import TlsListener
 from edge.broker.limits import HTTP_HEAD_BYTES_MAX
@@ -47,7 +47,7 @@ APP = Starlette(routes=[Route("/", hello, methods=["GET", "POST"]), Route("/larg
 def serving(play: Callable[[int], Awaitable[None]], certificates: Certificates | None = None) -> None:
     async def main() -> None:
         sock = bound()
-        server = WebServer(APP, [Opening(sock, certificates)])
+        server = WebServer(APP, [BoundSocket(sock, certificates)])
         if certificates is not None:
             sock.setblocking(False)
             sock.listen()

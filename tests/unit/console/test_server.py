@@ -12,7 +12,7 @@ import pytest
 from starlette.applications import Starlette
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.door import Opening
+from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.server import ServeError, WebServer
 
@@ -37,7 +37,7 @@ def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
         sock = bound()
         port = sock.getsockname()[1]
         before = signal.getsignal(signal.SIGINT)
-        server = WebServer(make_app(History(lambda: {"gateway": "gw1"})), [Opening(sock)])
+        server = WebServer(make_app(History(lambda: {"gateway": "gw1"})), [BoundSocket(sock)])
         await server.start()
         assert signal.getsignal(signal.SIGINT) is before
         assert b'"gateway":"gw1"' in await get(port, "/api/v1/status")
@@ -57,6 +57,6 @@ def test_an_application_that_does_not_start_is_an_error_of_ours() -> None:
 
     async def main() -> None:
         with pytest.raises(ServeError, match="did not start"):
-            await WebServer(Starlette(lifespan=broken), [Opening(bound())]).start()
+            await WebServer(Starlette(lifespan=broken), [BoundSocket(bound())]).start()
 
     asyncio.run(main())

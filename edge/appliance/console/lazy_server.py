@@ -1,4 +1,4 @@
-"""The console's door: listens from the start, and loads what serves the pages when somebody comes.
+"""The console's server: listens from the start, and loads what serves the pages when somebody comes.
 
 What HTTP takes (an ASGI server, a framework, metrics) is 5 MiB of code: a tenth of an idle gateway, which many never
 use. So the first to come waits while it is imported, beside the event loop, and devices are served meanwhile.
@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from edge.broker.listeners.tls import Certificates
+from edge.appliance.console.bound_socket import BoundSocket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -28,51 +27,44 @@ BACKLOG: Final = 128
 SERVER: Final = "edge.appliance.console.server"
 
 
-class Opening(NamedTuple):
-    """A bound socket, and what it presents where it is for TLS."""
-
-    sock: socket.socket
-    certificates: Certificates | None = None
-
-
-class Door:
+class LazyWebServer:
     """Listening sockets that become a `WebServer` with the first connection."""
 
-    def __init__(self, openings: Sequence[Opening], make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
+    def __init__(self, sockets: Sequence[BoundSocket], make_app: Callable[[], ASGIApp], modules: Sequence[str]) -> None:
         """Takes ownership of the sockets, which are bound, and listens. `make_app` is called in the loop when somebody
         comes, after `modules`, which it needs, have been imported. Made inside a running loop."""
-        self._openings = openings
+        self._sockets = sockets
         self._make_app = make_app
         self._modules = modules
         self._web: WebServer | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
-        for sock, _ in openings:
+        for sock, _ in sockets:
             sock.setblocking(False)
             sock.listen(BACKLOG)
             self._loop.add_reader(sock, self._knocked)
 
     async def stop(self) -> None:
         """Let open requests end, then close the socket. Idempotent."""
-        if self._opening is None:
+        if self._loading is None:
             self._deaf()
         else:
-            await asyncio.gather(self._opening, return_exceptions=True)
+            await asyncio.gather(self._loading, return_exceptions=True)
         if self._web is not None:
             await self._web.stop()
         self._close()
 
     def _deaf(self) -> None:
-        for sock, _ in self._openings:
+        for sock, _ in self._sockets:
             self._loop.remove_reader(sock)
 
     def _close(self) -> None:
-        for sock, _ in self._openings:
+        for sock, _ in self._sockets:
             sock.close()
 
     def _knocked(self) -> None:
         self._deaf()
-        self._opening = self._loop.create_task(self._open(), name="console opens")
+        self._loading = self._loop.create_task(self._open(), name="console opens")
 
     async def _open(self) -> None:
         try:
@@ -80,7 +72,7 @@ class Door:
                 await asyncio.to_thread(importlib.import_module, name)
             from edge.appliance.console.server import WebServer  # noqa: PLC0415 - see above
 
-            self._web = WebServer(self._make_app(), self._openings)
+            self._web = WebServer(self._make_app(), self._sockets)
             await self._web.start()
         except Exception:  # the task ends here: the gateway goes on without its console
             log.exception("the console cannot be served")

@@ -70,7 +70,7 @@ class Track:
 
 
 @dataclass(slots=True)
-class Gold:
+class LakeFigures:
     """Everything on the page."""
 
     landed: int
@@ -92,11 +92,11 @@ class Gold:
         return min(flow.start for flow in self.flows), max(ends)
 
 
-def read(root: Path) -> Gold:
+def read(root: Path) -> LakeFigures:
     """Read the tables under `root`."""
     tables = _Tables(root)
     flows = _flows(tables)
-    gold = Gold(
+    figures = LakeFigures(
         landed=tables.count("telemetry"),
         readings=tables.count("readings"),
         flows=flows,
@@ -107,8 +107,8 @@ def read(root: Path) -> Gold:
         tracks=[],
         versions=tables.versions(),
     )
-    gold.tracks = _tracks(tables, gold.span)
-    return gold
+    figures.tracks = _tracks(tables, figures.span)
+    return figures
 
 
 class _Tables:

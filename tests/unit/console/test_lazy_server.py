@@ -1,4 +1,4 @@
-"""The console's door: it listens at once, loads when somebody comes, and what does not load ends nothing else."""
+"""The console's server: it listens at once, loads when somebody comes, and what does not load ends nothing else."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.door import SERVER, Door, Opening
+from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
+from edge.appliance.console.lazy_server import SERVER, LazyWebServer
 from tests.unit.console.test_server import bound, get
 
 
@@ -46,11 +47,11 @@ def test_the_first_to_come_is_served_and_so_are_those_who_come_meanwhile() -> No
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door([Opening(sock)], app, ("edge.appliance.console.app",))
+        server = LazyWebServer([BoundSocket(sock)], app, ("edge.appliance.console.app",))
         answers = await asyncio.gather(*(get(port, "/api/v1/status") for _ in range(20)))
         assert all(b'"gateway":"gw1"' in answer for answer in answers)
-        await door.stop()
-        await door.stop()
+        await server.stop()
+        await server.stop()
         with pytest.raises(ConnectionRefusedError):
             await get(port, "/")
 
@@ -62,8 +63,8 @@ def test_nobody_came() -> None:
         sock = bound()
         port = sock.getsockname()[1]
         broken = Broken()
-        door = Door([Opening(sock)], broken, ())
-        await door.stop()
+        server = LazyWebServer([BoundSocket(sock)], broken, ())
+        await server.stop()
         with pytest.raises(ConnectionRefusedError):
             await get(port, "/")
         assert not broken.calls
@@ -75,10 +76,10 @@ def test_stopped_while_it_opens() -> None:
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door([Opening(sock)], app, ())
+        server = LazyWebServer([BoundSocket(sock)], app, ())
         with socket.create_connection(("127.0.0.1", port)):
-            await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the door begins to open
-            await door.stop()
+            await asyncio.sleep(0)  # the loop sees the connection in its next turn, and the server begins to open
+            await server.stop()
         with pytest.raises(ConnectionRefusedError):
             await get(port, "/")
 
@@ -92,10 +93,10 @@ def test_what_cannot_be_served_is_logged_and_ends_nothing(
     async def main() -> None:
         sock = bound()
         port = sock.getsockname()[1]
-        door = Door([Opening(sock)], Broken(), modules)
+        server = LazyWebServer([BoundSocket(sock)], Broken(), modules)
         async with asyncio.timeout(10):
             await refused(port)
-        await door.stop()
+        await server.stop()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
