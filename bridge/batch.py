@@ -105,8 +105,12 @@ class Messages(NamedTuple):
     properties: list[bytes]
     body: list[bytes]
 
+    def __repr__(self) -> str:
+        """Counts and sizes, no bodies."""
+        return f"<columns of {len(self.body)} messages, {sum(map(len, self.body))} bytes>"
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class Batch:
     """A decoded batch. `ranges` and what the methods return follow `trim`; the columns stay as they arrived."""
 
@@ -132,6 +136,10 @@ class Batch:
 
     def __len__(self) -> int:
         return sum(r.count for r in self.ranges)
+
+    def __repr__(self) -> str:
+        """Counts and sizes, no bodies."""
+        return f"<Batch of {self.space!r}, {len(self.ranges)} ranges, {len(self)} messages, {self.size} bytes>"
 
     def trim(self, index: int, below: int) -> int:
         """Drop the messages of ``ranges[index]`` whose sequence is below `below`; returns how many were dropped.

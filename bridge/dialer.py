@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bridge.backoff import Backoff
-from bridge.connection import Connection
-from bridge.driver import Driver
 from bridge.gateway_link import LinkDown, LinkUp
+from bridge.transport.connection import Connection
+from bridge.transport.driver import Driver
 
 log = logging.getLogger(__name__)
 

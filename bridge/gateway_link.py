@@ -1,13 +1,13 @@
 """One connection of a gateway to a hub: an engine with the uplink and the reports bound to it.
 
-It obeys `bridge.connection.Connection` itself, so that what the uplink gathered during a turn of the loop becomes
-batches exactly when the driver asks for bytes. A new one is made for each attempt; the uplink and the reports live on.
+It obeys `Connection` itself, so that what the uplink gathered during a turn of the loop becomes batches exactly when
+the driver asks for bytes. A new one is made for each attempt; the uplink and the reports live on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -24,12 +24,9 @@ from bridge.engine import (
     Opened,
     Transfers,
 )
+from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.reports import Reports
 from bridge.uplink import Uplink
-
-TELEMETRY: Final = "telemetry"
-STATUS: Final = "status"
-LEDGER: Final = "ledger"
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):

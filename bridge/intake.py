@@ -1,7 +1,7 @@
 """The hub's end of the crossing: takes what gateways send, hands it to the hub's service, settles at its word.
 
 `accepted` means durable at the hub, so nothing is settled here before the service says so, and the credit given to a
-gateway bounds what may wait for that. Sans-I/O: obeys `bridge.driver.Owner` over a server engine. One a connection.
+gateway bounds what may wait for that. Sans-I/O: obeys `driver.Owner` over a server engine. One a connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bridge.engine import (
     State,
     Transfers,
 )
-from bridge.gateway_link import LEDGER, STATUS, TELEMETRY
+from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
 

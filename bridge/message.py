@@ -61,6 +61,13 @@ class Run(msgspec.Struct, gc=False):
         """Bytes of all bodies and properties together."""
         return sum(map(len, self.bodies)) + len(self.properties) * len(self.bodies)
 
+    def __repr__(self) -> str:
+        """Counts and sizes: exceptions and logs must not show what customers send."""
+        return (
+            f"<Run of {len(self.bodies)} to {self.address!r} from {self.device!r}, {self.size} bytes, "
+            f"flags 0x{self.flags:02x}>"
+        )
+
     def part(self, start: int, stop: int) -> Run:
         """The messages ``start <= i < stop`` as a run of their own (the whole run is returned unchanged)."""
         if start <= 0 and stop >= len(self.bodies):

@@ -1,7 +1,7 @@
 """The connection under the links: bytes, SASL, time and the life of Proton's objects.
 
-`Carrier` obeys `bridge.connection.Connection`; what the events of the engine mean is its subclass' business. The C
-objects are made with it and freed once, when the connection is over (`receive_eof`) or the object is dropped.
+`Carrier` obeys `Connection`; what the events of the engine mean is its subclass' business. The C objects are
+made with it and freed once, when the connection is over (`receive_eof`) or the object is dropped.
 """
 
 from __future__ import annotations

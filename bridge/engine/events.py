@@ -195,6 +195,11 @@ class Transfers(msgspec.Struct, frozen=True, gc=False):
     messages: list[bytes]
     settled: bool
 
+    def __repr__(self) -> str:
+        """Counts and sizes, no bodies."""
+        size = sum(map(len, self.messages))
+        return f"<{len(self.messages)} transfers on {self.link!r}, {size} bytes, settled: {self.settled}>"
+
 
 class Dispositions(msgspec.Struct, frozen=True, gc=False):
     """What the peer did with messages of ours: (tag, state, settled by the peer, detail).

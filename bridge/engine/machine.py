@@ -18,7 +18,7 @@ from bridge.engine.proton import answer_drain
 
 
 class Engine(Links):
-    """One AMQP 1.0 connection, server or client; obeys `bridge.connection.Connection`. Not thread-safe.
+    """One AMQP 1.0 connection, server or client; obeys `bridge.transport.connection.Connection`. Not thread-safe.
 
     Commands on a link that is closed, or after the connection is over, do nothing: an owner may be late.
     Proton writes message-format 0 on every transfer and drops what came in: the format of what a link carries is agreed

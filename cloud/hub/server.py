@@ -20,10 +20,10 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 
-from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.intake import Intake
 from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import Fleet

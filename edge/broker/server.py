@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from bridge.connection import Connection
-from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.connection import Connection
+from bridge.transport.driver import Driver
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
@@ -120,7 +120,7 @@ class Broker:
             endpoint: Endpoint | None = getattr(self.configuration, listener.name.replace("-", "_"))
             if endpoint is not None:
                 if "-ws" in listener.name:
-                    importlib.import_module("bridge.websocket")  # now rather than while devices are served
+                    importlib.import_module("bridge.transport.websocket")  # now rather than while devices are served
                 certificates = self.read_certificates(listener.name) if listener.name in SECURE else None
                 bound[listener.name] = await listener.start(
                     endpoint.host, endpoint.port, certificates, handshake_s=self.configuration.limits.handshake_s
@@ -271,7 +271,7 @@ class Broker:
 
     def _in_frames(self, inner: Connection, protocol: str) -> Connection:
         """`inner` over WebSocket. Where nobody has to say who he is, pages of other sites may not connect."""
-        from bridge import websocket  # noqa: PLC0415 - 1 MiB for those that listen for it, who have it since `start`
+        from bridge.transport import websocket  # noqa: PLC0415 - 1 MiB for those that listen for it, who have it since `start`
 
         subprotocols = websocket.MQTT if protocol == "mqtt" else websocket.AMQP
         return websocket.WebSocketConnection(

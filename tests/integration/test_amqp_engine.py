@@ -15,9 +15,9 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
-from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
+from bridge.transport.driver import Driver
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.router.router import Router

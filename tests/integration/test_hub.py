@@ -25,11 +25,11 @@ import pytest
 from deltalake import DeltaTable
 
 from bridge.batch import CAPABILITY, encode
-from bridge.driver import Driver
 from bridge.engine import Attached, Closed, Condition, Dispositions, Engine, Link, Opened, State
 from bridge.message import CLOCK_GOOD, Run, Stored
 from bridge.plain import Hop, data_section, messages
 from bridge.sasl import SaslClient
+from bridge.transport.driver import Driver
 
 ROOT = Path(__file__).resolve().parents[2]
 EPOCH = "e" * 32

@@ -10,13 +10,13 @@ from typing import Any
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
 from bridge.dialer import Dialer, Endpoint, LinkState
-from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.gateway_link import GatewayLink, bind_wake
 from bridge.intake import Intake
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
+from bridge.transport.driver import Driver
 from bridge.uplink import Outcomes, Uplink
 
 DEADLINE_S = 20.0

@@ -16,10 +16,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection, LinkDetached, SyncRequestResponse
 
-from bridge import bearer
 from bridge.amqp_values import Symbol
 from bridge.engine import Closed, Engine, Opened
-from bridge.sasl import _INIT, _RESPONSE, SaslClient
+from bridge.sasl import SaslClient, bearer
+from bridge.sasl.layer import INIT, RESPONSE
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
@@ -141,12 +141,12 @@ class BearerClient(SaslClient):
     def _choose(self, offered: object) -> None:
         assert isinstance(offered, list)
         assert bearer.MECHANISM in [str(name) for name in offered]
-        self._send(_INIT, [Symbol(bearer.MECHANISM), bearer.message(self._token)])
+        self._send(INIT, [Symbol(bearer.MECHANISM), bearer.message(self._token)])
 
     def _on_frame(self, code: int, fields: Any) -> None:
         if code == 0x42:
             assert json.loads(fields[0])["status"] == "invalid_token"
-            self._send(_RESPONSE, [b"\x01"])
+            self._send(RESPONSE, [b"\x01"])
         else:
             super()._on_frame(code, fields)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from bridge.driver import Driver
 from bridge.engine import Engine
 from bridge.sasl import SaslServer
+from bridge.transport.driver import Driver
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tcp import Gone, TcpListener
 from edge.broker.listeners.tls import Certificates

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from bridge.scram import derive
+from bridge.sasl.scram import derive
 from edge.broker.configuration import ConfiguredUser
 from edge.broker.security.credentials import (
     BY_RESOURCE,

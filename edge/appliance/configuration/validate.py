@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import inspect
 
-from bridge.scram import ScramError, prepare
+from bridge.sasl.scram import ScramError, prepare
 from edge.appliance.configuration import schema, values
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from bridge.driver import Driver
 from bridge.engine import (
     Attached,
     Closed,
@@ -24,6 +23,7 @@ from bridge.engine import (
 )
 from bridge.message import Run
 from bridge.sasl import ANONYMOUS
+from bridge.transport.driver import Driver
 from edge.broker.amqp.addressing import (
     CONDITIONS,
     SERVICES,
@@ -68,7 +68,7 @@ def _may_receive(address: str, browse: bool, grant: Grant) -> bool:
 
 
 class AmqpSession:
-    """Owner (`bridge.driver.Owner`) of a driver over a server `Engine`."""
+    """Owner (`bridge.transport.driver.Owner`) of a driver over a server `Engine`."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from bridge.driver import Driver
+from bridge.transport.driver import Driver
 from edge.broker.listeners.secure import SecureAcceptor, listening_socket
 from edge.broker.listeners.tls import Certificates
 

@@ -78,6 +78,10 @@ class Outline(NamedTuple):
     is_text: bool
     """The body was a string."""
 
+    def __repr__(self) -> str:
+        """Sizes, no contents."""
+        return f"<Outline: {len(self.application)} application properties, body of {len(self.body)} bytes>"
+
 
 # --- reading an AMQP message ------------------------------------------------------------------------------------
 

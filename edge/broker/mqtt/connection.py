@@ -38,7 +38,7 @@ _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
 class Connection:
-    """One client's connection; obeys `bridge.connection.Connection`."""
+    """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     __slots__ = (
         "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_dialogue", "_end_reason",
@@ -65,7 +65,7 @@ class Connection:
         self._inbound: Inbound | None = None
         """Made for the first PUBLISH: many clients never send one."""
 
-    # --- bridge.connection.Connection -------------------------------------------------------------------------
+    # --- bridge.transport.connection.Connection ---------------------------------------------------------------
 
     @property
     def closed(self) -> bool:

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from bridge.driver import Driver
 from bridge.message import Run
+from bridge.transport.driver import Driver
 from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType

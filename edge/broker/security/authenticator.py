@@ -20,9 +20,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from bridge import bearer, scram
-from bridge.sasl import ANONYMOUS, PLAIN, Answer
-from bridge.scram import ITERATIONS, SALT_BYTES, Verifier
+from bridge.sasl import ANONYMOUS, PLAIN, Answer, bearer, scram
+from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import Authentication
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,

@@ -16,7 +16,7 @@ from typing import Final, Self
 import argon2
 import msgspec
 
-from bridge.scram import ITERATIONS, SALT_BYTES, Keys, derive
+from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Keys, derive
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,
     RULES_PER_USER_MAX,

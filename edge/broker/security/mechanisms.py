@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from bridge import bearer, scram
+from bridge.sasl import bearer, scram
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bridge.amqp_values import Described, Symbol, Ulong, encode
-from bridge.bearer import BearerError, read
-from bridge.sasl import EARLY_BYTES_MAX, FRAME_BYTES_MAX, SASL_HEADER, Answer, SaslServer
-from bridge.scram import Keys, Verifier, derive
+from bridge.sasl import Answer, SaslServer
+from bridge.sasl.bearer import BearerError, read
+from bridge.sasl.layer import EARLY_BYTES_MAX, FRAME_BYTES_MAX, SASL_HEADER
+from bridge.sasl.scram import Keys, Verifier, derive
 
 SALT = bytes(16)
 KEYS: Keys = derive("s3cret", SALT, 1)

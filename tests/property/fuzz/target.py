@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from bridge.driver import Driver
+from bridge.transport.driver import Driver
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bridge.websocket import MQTT, WebSocketConnection
+from bridge.transport.websocket import MQTT, WebSocketConnection
 from edge.broker.http.messages import BadRequest, batch, runs_of, single
 from edge.broker.limits import Limits
 from edge.broker.mqtt.connection import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from bridge.deadlines import COARSE_S, FINE_S, HORIZON_S, Deadlines, Slot, deadlines_of
+from bridge.transport.deadlines import COARSE_S, FINE_S, HORIZON_S, Deadlines, Slot, deadlines_of
 
 LOADED_S = 5.0
 """What a machine that runs other tests may add."""

@@ -1,4 +1,4 @@
-"""The driver over a real socket: what it does to a peer that does not read (`bridge.driver`)."""
+"""The driver over a real socket: what it does to a peer that does not read (`bridge.transport.driver`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bridge.driver import Driver
+from bridge.transport.driver import Driver
 
 ANSWER = bytes(100)
 """To every byte that comes in."""

@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from bridge.scram import ITERATIONS_MAX, ScramClient, ScramError, ScramServer, Verifier, derive, prepare
+from bridge.sasl.scram import ITERATIONS_MAX, ScramClient, ScramError, ScramServer, Verifier, derive, prepare
 
 # RFC 7677 section 3
 CLIENT_NONCE, SERVER_NONCE = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

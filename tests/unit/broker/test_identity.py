@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from bridge.sasl import SaslClient, SaslServer
-from bridge.scram import ScramClient, ScramError, ScramServer
+from bridge.sasl.scram import ScramClient, ScramError, ScramServer
 from edge.broker.configuration import Authentication
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,

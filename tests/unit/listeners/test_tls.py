@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.driver import Driver
+from bridge.transport.driver import Driver
 from edge.broker.configuration import TlsFiles, TlsListener
 from edge.broker.limits import TLS_HANDSHAKES_MAX
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener

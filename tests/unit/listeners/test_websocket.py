@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wsproto import ConnectionType, WSConnection, events
 
-from bridge.websocket import HANDSHAKE_BYTES_MAX, MQTT, SEND_BYTES_MAX, WebSocketConnection
+from bridge.transport.websocket import HANDSHAKE_BYTES_MAX, MQTT, SEND_BYTES_MAX, WebSocketConnection
 
 REQUEST = (
     b"GET /mqtt HTTP/1.1\r\nHost: gw:1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bridge import bearer, scram
+from bridge.sasl import bearer, scram
 from edge.broker.configuration import Authentication
 from edge.broker.limits import FAILURES_PER_ADDRESS_MAX, FAILURES_PER_USER_MAX, FAILURES_PERIOD_S, TOKEN_EXPIRY_CHECK_S
 from edge.broker.message.mqtt_properties import Properties

@@ -1,7 +1,7 @@
 """The one contract of every protocol machine: bytes in, events out, bytes to send, deadline.
 
 A machine is sans-I/O: no socket, clock, thread or store. `now` is an argument (seconds of a monotonic clock), and
-what must go out is asked for, never pushed. So one asyncio driver (`bridge.driver`) serves MQTT, AMQP and the link,
+what must go out is asked for, never pushed. So one asyncio driver (`transport.driver`) serves MQTT, AMQP and the link,
 and every machine can be tested byte by byte. Events are classes of the machine's own; the driver passes them on.
 """
 

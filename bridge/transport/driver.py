@@ -2,7 +2,7 @@
 
 It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
 of the owner; whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy: nothing is moved
-for every byte, a look at the deadline finds where it is by then (`bridge.deadlines`).
+for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
-from bridge.connection import Connection
-from bridge.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.connection import Connection
+from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Driver(asyncio.Protocol):
             self._slot = None
 
     def look(self) -> None:
-        """A deadline may have come (`bridge.deadlines`)."""
+        """A deadline may have come (`bridge.transport.deadlines`)."""
         self._leave_slot()
         if self.transport is None:
             return

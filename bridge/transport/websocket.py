@@ -17,7 +17,7 @@ from wsproto.connection import ConnectionState
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from bridge.connection import Connection
+from bridge.transport.connection import Connection
 
 MQTT: Final = ("mqtt", "mqttv3.1")
 """Subprotocols of MQTT [MQTT-6.0.0-3]; the second is what MQTT 3.1 clients in browsers ask for."""
@@ -41,7 +41,7 @@ class Phase(enum.Enum):
 
 
 class WebSocketConnection:
-    """The accepting end; obeys `bridge.connection.Connection`, as the one inside it does."""
+    """The accepting end; obeys `bridge.transport.connection.Connection`, as the one inside it does."""
 
     def __init__(
         self,

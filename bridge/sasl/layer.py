@@ -1,0 +1,94 @@
+"""What both roles of SASL over AMQP share: the header, the frames, and the state of the exchange (section 5.3)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from bridge.amqp_values import DecodeError, Described, Ulong, decode, encode
+
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+
+FRAME_BYTES_MAX = 8192
+"""Largest SASL frame taken. The standard's MIN-MAX-FRAME-SIZE is 512; bearer tokens in the field are larger."""
+
+EARLY_BYTES_MAX = 65_536
+"""Bytes taken from a client while its secret is looked at: an AMQP header and an open fit in many times over."""
+
+MECHANISMS, INIT, CHALLENGE, RESPONSE, OUTCOME = 0x40, 0x41, 0x42, 0x43, 0x44
+"""Descriptors of the performatives (section 5.3.3)."""
+OK, AUTH, TEMPORARY = 0, 1, 4
+"""Codes of the outcome (section 5.3.3.6)."""
+_SASL_FRAME = 1
+
+
+class Layer:
+    """What both roles share: header first, then frames, until `done` or `failure`."""
+
+    def __init__(self) -> None:
+        self.done = False
+        """The outcome is ok (or the layer was skipped); `rest` belongs to the AMQP layer."""
+        self.failure: str | None = None
+        """Why the layer failed: the connection closes once `take` has been written."""
+        self.identity: str | None = None
+        self.deciding = False
+        """Somebody is looking at a secret; what the peer sends meanwhile waits."""
+        self.rest = b""
+        self._input = b""
+        self._output = b""
+        self._header_seen = False
+
+    def take(self) -> bytes:
+        """Bytes to send now, once."""
+        output, self._output = self._output, b""
+        return output
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes of the peer. Raises nothing: look at `done` and `failure` afterwards."""
+        if self.failure is not None:
+            return
+        self._input += data
+        try:
+            if not self._header_seen:
+                self._header_seen = self._read_header()
+            while self._header_seen and not self.done and self.failure is None and not self.deciding:
+                if not self._read_frame():
+                    break
+        except DecodeError as error:
+            self._fail(f"bad SASL frame: {error}")
+        if self.deciding and len(self._input) > EARLY_BYTES_MAX:
+            self._fail(f"more than {EARLY_BYTES_MAX} bytes before the outcome")
+        if self.done:
+            self.rest, self._input = self._input, b""
+
+    def _read_header(self) -> bool:
+        raise NotImplementedError
+
+    def _on_frame(self, code: int, fields: Sequence[object]) -> None:
+        raise NotImplementedError
+
+    def _fail(self, why: str) -> None:
+        self.failure = why
+
+    def _read_frame(self) -> bool:
+        data = self._input
+        if len(data) < 8:
+            return False
+        size, offset, kind = struct.unpack_from(">IBB", data)
+        if not 8 <= size <= FRAME_BYTES_MAX or offset < 2 or offset * 4 > size or kind != _SASL_FRAME:
+            self._fail("not a SASL frame")
+            return False
+        if len(data) < size:
+            return False
+        self._input = data[size:]
+        body, _ = decode(data[:size], offset * 4)
+        if not isinstance(body, Described) or not isinstance(body.value, list) or not isinstance(body.descriptor, int):
+            self._fail("a SASL frame without a performative")
+            return False
+        self._on_frame(body.descriptor, body.value)
+        return True
+
+    def _send(self, code: int, fields: list[object]) -> None:
+        body = encode(Described(Ulong(code), fields))
+        self._output += struct.pack(">IBBH", len(body) + 8, 2, _SASL_FRAME, 0) + body

@@ -1,0 +1,219 @@
+"""The accepting side of SASL. Who is who is asked of a callable; this module keeps no secrets and logs none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bridge.amqp_values import Symbols, Ubyte
+from bridge.sasl.bearer import MECHANISM as BEARER
+from bridge.sasl.bearer import REFUSAL
+from bridge.sasl.layer import (
+    AMQP_HEADER,
+    AUTH,
+    CHALLENGE,
+    INIT,
+    MECHANISMS,
+    OK,
+    OUTCOME,
+    RESPONSE,
+    SASL_HEADER,
+    TEMPORARY,
+    Layer,
+)
+from bridge.sasl.scram import MECHANISM as SCRAM
+from bridge.sasl.scram import ScramError, ScramServer, Verifier
+
+PLAIN = "PLAIN"
+ANONYMOUS = "anonymous"
+"""Identity of those who gave none, where they are let in."""
+
+Authenticate = Callable[[str, str, bytes], str | None]
+"""(mechanism, claimed identity, secret) -> the identity, or None when the claim is not believed."""
+
+
+class Answer(Protocol):
+    """How a `Credentials` tells its verdict."""
+
+    def __call__(self, identity: str | None, *, temporary: bool = False) -> None:
+        """`identity` None: refused; `temporary`: not for what was claimed, it may be tried again."""
+        ...
+
+
+class Credentials(Protocol):
+    """Who a server asks about secrets, where looking at one takes time."""
+
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        """Those of OAUTHBEARER, SCRAM-SHA-256 and PLAIN that it can be asked about."""
+        ...
+
+    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        """Call `answer` once, now or later; then the connection has to be given a turn (`receive_data(b"")`)."""
+        ...
+
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        """The same for the message of OAUTHBEARER (`bridge.sasl.bearer`)."""
+        ...
+
+    def scram(self, username: str) -> Verifier | None:
+        """What is kept of the user; for a user that does not exist one that looks alike, and has no keys. None: nobody
+        may try for a while."""
+        ...
+
+    def failed(self, username: str) -> None:
+        """Somebody did not prove with SCRAM-SHA-256 to be this user."""
+        ...
+
+
+class SaslServer(Layer):
+    """The accepting side: ANONYMOUS, PLAIN, SCRAM-SHA-256 and OAUTHBEARER as far as there is somebody to ask, and
+    EXTERNAL.
+
+    `authenticate`  is asked about PLAIN, and answers at once.
+    `credentials`   is asked about what it names in its place, and may take its time.
+    `anonymous`     the identity of an ANONYMOUS client and of one that skips the layer; None: neither is let in.
+    `external`      the identity the transport layer has established (may be set until the peer's header has come);
+                    None: EXTERNAL is not offered.
+    """
+
+    def __init__(
+        self,
+        authenticate: Authenticate | None = None,
+        *,
+        credentials: Credentials | None = None,
+        anonymous: str | None = None,
+        external: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.external = external
+        self._authenticate = authenticate
+        self._credentials = credentials
+        self._anonymous = anonymous
+        self._mechanism = ""
+        self._scram: ScramServer | None = None
+        self._refusal_sent = False
+        """The client has to answer to the reason of our refusal (RFC 7628 section 3.2.3)."""
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """What is offered, the strongest first."""
+        asked = self._credentials.mechanisms if self._credentials is not None else frozenset()
+        offered = [
+            ("EXTERNAL", self.external is not None),
+            (SCRAM, SCRAM in asked),
+            (BEARER, BEARER in asked),
+            (PLAIN, self._authenticate is not None or PLAIN in asked),
+            ("ANONYMOUS", self._anonymous is not None),
+        ]
+        return tuple(name for name, possible in offered if possible)
+
+    def _read_header(self) -> bool:
+        head = self._input[:8]
+        if head == SASL_HEADER:
+            self._input = self._input[8:]
+            self._output += SASL_HEADER
+            self._send(MECHANISMS, [Symbols(self.mechanisms or ("",))])
+            return True
+        if head == AMQP_HEADER and self._anonymous is not None:
+            self.identity, self.done = self._anonymous, True
+        elif not (SASL_HEADER.startswith(head) or AMQP_HEADER.startswith(head)) or len(head) == 8:
+            self._output += SASL_HEADER  # section 2.2: answer with a header we do support, then close
+            self._fail("not an AMQP 1.0 client" if head != AMQP_HEADER else "SASL is required")
+        return False
+
+    def _on_frame(self, code: int, fields: Sequence[object]) -> None:
+        expected = INIT if self._scram is None and not self._refusal_sent else RESPONSE
+        if code != expected:
+            name = "sasl-init" if expected == INIT else "sasl-response"
+            self._fail(f"SASL performative 0x{code:02x} in place of {name}")
+        elif self._refusal_sent:
+            self._refuse(temporary=False)
+        elif self._scram is not None:
+            response = fields[0] if fields and isinstance(fields[0], bytes) else b""
+            self._finish_scram(self._scram, response)
+        else:
+            self._mechanism = str(fields[0]) if fields else ""
+            response = fields[1] if len(fields) > 1 and isinstance(fields[1], bytes) else b""
+            if self._mechanism in self.mechanisms:
+                self._begin(response)
+            else:
+                self._decided(None)
+
+    def _begin(self, response: bytes) -> None:
+        """sasl-init of a mechanism we offer."""
+        if self._mechanism == "EXTERNAL":  # RFC 4422 appendix A: with an authorization identity, or none
+            own = (self.external or "").encode()
+            self._decided(self.external if response in (b"", own) else None)
+        elif self._mechanism == "ANONYMOUS":
+            self._decided(self._anonymous)
+        elif self._mechanism == PLAIN:
+            self._plain(response)
+        elif self._credentials is not None and self._mechanism == BEARER:
+            self.deciding = True
+            self._credentials.bearer(response, self._borne)
+        elif self._credentials is not None:
+            self._begin_scram(self._credentials, response)
+
+    def _plain(self, response: bytes) -> None:
+        parts = response.split(b"\x00")  # RFC 4616: authorization identity, identity, password
+        try:
+            username = parts[1].decode("utf-8") if len(parts) == 3 else ""
+        except UnicodeDecodeError:
+            username = ""
+        if not username or parts[0] not in (b"", parts[1]):  # a user acts for itself only
+            self._decided(None)
+        elif self._credentials is not None:
+            self.deciding = True
+            self._credentials.plain(username, parts[2], self._decided)
+        elif self._authenticate is not None:
+            self._decided(self._authenticate("PLAIN", username, parts[2]))
+
+    def _begin_scram(self, credentials: Credentials, response: bytes) -> None:
+        scram = ScramServer()
+        try:
+            scram.first(response)
+        except ScramError:
+            self._decided(None)
+            return
+        verifier = credentials.scram(scram.username)
+        if verifier is None:
+            self._decided(None, temporary=True)
+            return
+        self._scram = scram
+        self._send(CHALLENGE, [scram.challenge(verifier)])
+
+    def _finish_scram(self, scram: ScramServer, response: bytes) -> None:
+        try:
+            final = scram.finish(response)
+        except ScramError:
+            if self._credentials is not None:
+                self._credentials.failed(scram.username)
+            self._decided(None)
+        else:
+            self._decided(scram.username, additional=final)
+
+    def _borne(self, identity: str | None, *, temporary: bool = False) -> None:
+        """A token was looked at: who is refused hears why first, and answers to it (RFC 7628 section 3.2.3)."""
+        if identity is not None or temporary or self.failure is not None:
+            self._decided(identity, temporary=temporary)
+            return
+        self.deciding = False
+        self._refusal_sent = True
+        self._send(CHALLENGE, [REFUSAL])
+
+    def _decided(self, identity: str | None, *, temporary: bool = False, additional: bytes | None = None) -> None:
+        """Send the outcome (section 5.3.3.6). Nothing happens when the layer has failed meanwhile."""
+        self.deciding = False
+        if self.failure is not None:
+            return
+        if identity is None:
+            self._refuse(temporary=temporary)
+            return
+        self._send(OUTCOME, [Ubyte(OK)] if additional is None else [Ubyte(OK), additional])
+        self.identity, self.done = identity, True
+
+    def _refuse(self, *, temporary: bool) -> None:
+        self._send(OUTCOME, [Ubyte(TEMPORARY if temporary else AUTH)])
+        why = "busy" if temporary else "authentication failed"
+        self._fail(f"{why} ({self._mechanism[:20]})")

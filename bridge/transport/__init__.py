@@ -1,0 +1,1 @@
+"""Under every protocol: the contract of a connection, the asyncio shell that drives it, WebSocket."""
