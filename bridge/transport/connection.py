@@ -31,7 +31,8 @@ class Connection(Protocol):
         ...
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
-        """Take bytes of the peer; return the events they complete, in order (often empty)."""
+        """Take bytes of the peer; return the events they complete, in order (often empty). Without bytes: a turn, for
+        what came from elsewhere."""
         ...
 
     def receive_eof(self, now: float) -> Sequence[Any]:

@@ -3,6 +3,9 @@
 It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
 of the owner; whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy: nothing is moved
 for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`).
+
+What a machine or its owner raises ends that connection alone: it is logged once, the socket is dropped, and neither is
+called again but to be told that the connection is over. Nobody knows what the peer has been told, so nothing more is.
 """
 
 from __future__ import annotations
@@ -34,7 +37,10 @@ class Owner(Protocol):
     """Who a driver belongs to: a protocol session."""
 
     def handle(self, events: Sequence[Any]) -> None:
-        """Take the events of one read. The driver flushes afterwards."""
+        """Take the events of one read. The driver flushes afterwards.
+
+        The last events of a connection come here whatever was raised before, so that what it held is given back.
+        """
         ...
 
     def writable(self) -> None:
@@ -46,8 +52,9 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_owner", "_paused_for",
-        "_slot", "_unread_bytes_max", "_write_bytes_max", "congested", "connection", "identity", "transport",
+        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_owner",
+        "_paused_for", "_slot", "_unread_bytes_max", "_write_bytes_max", "congested", "connection", "identity",
+        "transport",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +85,8 @@ class Driver(asyncio.Protocol):
         self._unread_bytes_max = unread_bytes_max
         self._loop = asyncio.get_running_loop()
         self._flush_scheduled = False
+        self._failed = False
+        """The machine or its owner has raised: the socket is being dropped."""
         self._linger_until: float | None = None
         """Set once our half is closed: until when the peer has time to close its own."""
         self._deadlines = deadlines_of(self._loop)
@@ -93,11 +102,21 @@ class Driver(asyncio.Protocol):
         make_owner, self._make_owner = self._make_owner, None
         if make_owner is None:
             raise RuntimeError("a driver serves one transport")
-        self._owner = make_owner(self)
-        self.flush_soon()
+        try:
+            self._owner = make_owner(self)
+        except Exception as error:
+            self._fail(error)
+        else:
+            self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        self._dispatch(self.connection.receive_data(data, self._loop.time()))
+        if self._failed:
+            return
+        try:
+            self._dispatch(self.connection.receive_data(data, self._loop.time()))
+        except Exception as error:
+            self._fail(error)
+            return
         if len(data) >= LARGE_READ_BYTES:
             self._flush()
             self.pause_reading(OTHERS_FIRST)
@@ -107,12 +126,19 @@ class Driver(asyncio.Protocol):
         return False  # close the transport: connection_lost tells the machine
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.transport = None
         self._leave_slot()
-        self._dispatch(self.connection.receive_eof(self._loop.time()))
-        if self._gone is not None:
-            self._gone(self)
-        self._owner = None  # it holds us too: without this both would wait for the garbage collector
+        peer = self.peername
+        self.transport = None
+        try:
+            events = self.connection.receive_eof(self._loop.time())
+            if events and self._owner is not None:
+                self._owner.handle(events)
+        except Exception as error:
+            self._log(peer, error)
+        finally:
+            self._owner = None  # it holds us too: without this both would wait for the garbage collector
+            if self._gone is not None:
+                self._gone(self)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -121,7 +147,7 @@ class Driver(asyncio.Protocol):
         self.congested = False
         self.resume_reading(ANSWERS_UNREAD)
         if self._owner is not None:
-            self._owner.writable()
+            self._run(self._owner.writable)
             self.flush_soon()
 
     # --- for the owner ----------------------------------------------------------------------------------------
@@ -151,7 +177,12 @@ class Driver(asyncio.Protocol):
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call this in the next turn of the loop: work too long for one is done in parts."""
-        self._loop.call_soon(callback)
+        self._loop.call_soon(self._run, callback)
+
+    def wake(self) -> None:
+        """Give the connection a turn without bytes of the peer: what it waited for has come from elsewhere."""
+        if self.transport is not None:
+            self._run(self._receive_nothing)
 
     def pause_reading(self, reason: str) -> None:
         """Stop reading until every reason given has been taken back (a pause carries its reason)."""
@@ -174,6 +205,29 @@ class Driver(asyncio.Protocol):
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _run(self, step: Callable[[], None]) -> None:
+        """A step of the machine or its owner that is no read."""
+        if self._failed:
+            return
+        try:
+            step()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """The connection cannot go on: `connection_lost` follows, and tells the machine."""
+        self._log(self.peername, error)
+        self._failed = True
+        self._leave_slot()
+        self.abort()
+
+    def _log(self, peer: str, error: Exception) -> None:
+        if not self._failed:
+            log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, exc_info=error)
+
+    def _receive_nothing(self) -> None:
+        self._dispatch(self.connection.receive_data(b"", self._loop.time()))
+
     def _dispatch(self, events: Sequence[Any]) -> None:
         if events and self._owner is not None:
             self._owner.handle(events)
@@ -181,10 +235,15 @@ class Driver(asyncio.Protocol):
 
     def _flush(self) -> None:
         self._flush_scheduled = False
+        if self.transport is not None and not self._failed:
+            try:
+                self._write(self.transport)
+            except Exception as error:
+                self._fail(error)
+        # else not there yet (what is taken now would be lost: `connection_made` flushes) or gone
+
+    def _write(self, transport: asyncio.Transport) -> None:
         connection = self.connection
-        transport = self.transport
-        if transport is None:
-            return  # not there yet (what is taken now would be lost: `connection_made` flushes) or gone
         data = connection.data_to_send()
         if data:
             transport.write(data)
@@ -239,6 +298,9 @@ class Driver(asyncio.Protocol):
             return
         deadline = self.connection.deadline
         if deadline is not None and deadline <= now:
-            self._dispatch(self.connection.handle_timeout(now))
+            self._run(self._time_out)
         else:
             self._arm()
+
+    def _time_out(self) -> None:
+        self._dispatch(self.connection.handle_timeout(self._loop.time()))

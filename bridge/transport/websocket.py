@@ -83,6 +83,8 @@ class WebSocketConnection:
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         if self._phase is Phase.CLOSED:
             return ()
+        if not data and self._phase is Phase.OPEN:
+            return self.inner.receive_data(data, now)  # given a turn (`Driver.wake`)
         if self._phase is Phase.HANDSHAKE:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:

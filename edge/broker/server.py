@@ -334,12 +334,8 @@ class Broker:
             containers=self._containers,
         )
 
-        def wake() -> None:
-            session.handle(engine.receive_data(b"", self._loop.time()))
-            driver.flush_soon()
-
         if credentials is not None:
-            credentials.wake, credentials.source = wake, driver.address
+            credentials.wake, credentials.source = driver.wake, driver.address
         return session
 
 

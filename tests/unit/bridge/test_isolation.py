@@ -1,0 +1,256 @@
+"""What a machine or its owner raises ends that connection alone (`bridge.transport.driver`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bridge.engine import Link, Transfers
+from bridge.transport.deadlines import deadlines_of
+from bridge.transport.driver import Driver, Owner
+
+PAYLOAD = b"the pressure of vessel 7"
+
+
+class Fault(Exception):
+    """What the tests raise."""
+
+
+class StubTransport(asyncio.Transport):
+    """Keeps what is written; `abort` tells the driver in the next turn of the loop, as asyncio does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.aborted = 0
+        self.driver: Driver | None = None
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.aborted += 1
+        if self.aborted == 1 and self.driver is not None:
+            asyncio.get_running_loop().call_soon(self.driver.connection_lost, None)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("192.0.2.1", 5672) if name == "peername" else default
+
+
+class Echo:
+    """A machine that gives back what it is given, and raises where it is told to."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+        self.raise_at = ""
+        self.output = b""
+        self.ends = 0
+
+    def _step(self, name: str) -> None:
+        if self.raise_at == name:
+            raise Fault(name)
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[object]:
+        self._step("receive_data")
+        self.output += data
+        return [Transfers(Link(None, None, "s", is_sender=False, ours=False), range(1), [PAYLOAD], settled=False)]
+
+    def receive_eof(self, now: float) -> Sequence[object]:
+        self._step("receive_eof")
+        self.ends += 1
+        return ["closed"]
+
+    def handle_timeout(self, now: float) -> Sequence[object]:
+        self.deadline = None
+        self._step("handle_timeout")
+        return ["timeout"]
+
+    def data_to_send(self) -> bytes:
+        self._step("data_to_send")
+        output, self.output = self.output, b""
+        return output
+
+
+class Session:
+    """An owner that raises where it is told to."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.raise_at = ""
+
+    def handle(self, events: Sequence[object]) -> None:
+        self.events += events
+        if self.raise_at == "handle" and events != ["closed"]:
+            raise TypeError(f"unknown event {events[0]!r}")
+        if self.raise_at == "closed" and events == ["closed"]:
+            raise Fault("closed")
+
+    def writable(self) -> None:
+        if self.raise_at == "writable":
+            raise Fault("writable")
+
+
+class Side:
+    """One driver with its machine and its owner."""
+
+    def __init__(self, make: Callable[[Driver], Owner] | None = None) -> None:
+        self.machine, self.session, self.transport = Echo(), Session(), StubTransport()
+        self.gone: list[Driver] = []
+        self.driver = Driver(
+            self.machine, make or (lambda _: self.session), write_bytes_max=1 << 16, gone=self.gone.append
+        )
+        self.transport.driver = self.driver
+        self.driver.connection_made(self.transport)
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def turns(count: int = 4) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def raising_maker(_: Driver) -> Owner:
+    raise Fault("owner")
+
+
+def by_machine(name: str) -> Callable[[Side], None]:
+    def provoke(side: Side) -> None:
+        side.machine.raise_at = name
+        side.driver.data_received(b"x")
+
+    return provoke
+
+
+def by_handle(side: Side) -> None:
+    side.session.raise_at = "handle"
+    side.driver.data_received(b"x")
+
+
+def by_writable(side: Side) -> None:
+    side.session.raise_at = "writable"
+    side.driver.resume_writing()
+
+
+def by_timer(side: Side) -> None:
+    side.machine.raise_at = "handle_timeout"
+    side.machine.deadline = 0.0
+    side.driver.look()
+
+
+def by_turn(side: Side) -> None:
+    def fault() -> None:
+        raise Fault("a later turn")
+
+    side.driver.soon(fault)
+
+
+def by_wake(side: Side) -> None:
+    side.machine.raise_at = "receive_data"
+    side.driver.wake()
+
+
+WAYS = {
+    "receive_data": by_machine("receive_data"),
+    "data_to_send": by_machine("data_to_send"),
+    "handle": by_handle,
+    "writable": by_writable,
+    "timer": by_timer,
+    "a later turn": by_turn,
+    "wake": by_wake,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_connection_ends_and_is_said_once(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        side, other = Side(), Side()
+
+        WAYS[way](side)
+        await turns()
+        side.driver.data_received(b"more")
+        side.driver.flush_soon()
+        other.driver.data_received(b"on it goes")
+        await turns()
+
+        assert side.transport.aborted
+        assert side.gone == [side.driver]
+        assert side.machine.ends == 1
+        assert side.session.events[-1] == "closed", "what it held is given back"
+        assert side.driver.owner is None
+        assert not other.transport.aborted
+        assert other.transport.written == b"on it goes"
+
+    asyncio.run(scenario())
+    [error] = errors(caplog)
+    assert "192.0.2.1:5672" in error.getMessage()
+
+
+def test_nobody_is_shown_what_customers_send(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        side = Side()
+        by_handle(side)
+        await turns()
+
+    asyncio.run(scenario())
+    assert "unknown event" in caplog.text
+    assert "vessel" not in caplog.text
+
+
+def test_an_owner_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        side = Side(raising_maker)
+        await turns()
+
+        assert side.transport.aborted
+        assert side.gone == [side.driver]
+
+    asyncio.run(scenario())
+    assert len(errors(caplog)) == 1
+
+
+@pytest.mark.parametrize("where", ["machine", "owner"])
+def test_the_end_itself_raises(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        side = Side()
+        side.machine.raise_at = "receive_eof" if where == "machine" else ""
+        side.session.raise_at = "closed" if where == "owner" else ""
+
+        side.driver.connection_lost(None)
+        await turns()
+
+        assert side.gone == [side.driver], "its place is free"
+        assert side.driver.owner is None
+
+    asyncio.run(scenario())
+    assert len(errors(caplog)) == 1
+
+
+def test_who_raises_on_a_timer_leaves_those_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        sides = [Side() for _ in range(3)]
+        now = asyncio.get_running_loop().time()
+        for side in sides:
+            side.machine.deadline = now
+        sides[0].machine.raise_at = "handle_timeout"
+        await turns()
+        async with asyncio.timeout(5):
+            while not all("timeout" in side.session.events for side in sides[1:]):
+                await asyncio.sleep(0.01)
+
+        assert sides[0].transport.aborted
+        assert not sides[1].transport.aborted
+        assert not deadlines_of(asyncio.get_running_loop())._order
+
+    asyncio.run(scenario())
+    assert len(errors(caplog)) == 1
