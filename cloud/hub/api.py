@@ -124,13 +124,13 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
     known = registry.marks(tenant, name)
     shown = [
         {
-            "epoch": place.epoch,
-            "address": place.address,
-            "mark": coverage.mark,
-            "contiguous": coverage.contiguous,
-            "missing": sum(last - first + 1 for first, last in coverage.holes),
+            "epoch": stream.epoch,
+            "address": stream.address,
+            "mark": landed.mark,
+            "contiguous": landed.contiguous,
+            "missing": sum(last - first + 1 for first, last in landed.holes),
         }
-        for place, coverage in sorted(known.items())[:MARKS_SHOWN_MAX]
+        for stream, landed in sorted(known.items())[:MARKS_SHOWN_MAX]
     ]
     return shown, len(known)
 

@@ -31,7 +31,7 @@ from cloud.lake.limits import (
     RETRY_S_FIRST,
     RETRY_S_MAX,
 )
-from cloud.lake.rows import Arrival
+from cloud.lake.rows import ReceivedBatch
 from cloud.lake.tables import LakeError
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Group:
 
     visits: list[tuple[Session, bool, int]] = field(default_factory=list)
     """(session, connected or gone, UTC microseconds), in order."""
-    batches: list[tuple[Session, Arrival, Answer]] = field(default_factory=list)
+    batches: list[tuple[Session, ReceivedBatch, Answer]] = field(default_factory=list)
     ledger: list[tuple[Session, Sequence[LedgerRange], Answer]] = field(default_factory=list)
     lineages: list[tuple[Session, str, Sequence[str], LineageAnswer]] = field(default_factory=list)
     """(session, epoch, openings, answer)."""
@@ -91,8 +91,8 @@ class Group:
 
     def measure(self) -> None:
         """Set `size` (bytes) and `rows` (messages) from the batches."""
-        self.size = sum(arrival.batch.size for _, arrival, _ in self.batches)
-        self.rows = sum(len(arrival.batch) for _, arrival, _ in self.batches)
+        self.size = sum(received.batch.size for _, received, _ in self.batches)
+        self.rows = sum(len(received.batch) for _, received, _ in self.batches)
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Report:
     ledger_ranges: int
     states: int
     stale: set[Session]
-    poison: list[Arrival]
+    poison: list[ReceivedBatch]
     older: dict[Session, str]
     """Gateways with an older copy of their store, with the last opening both know."""
     versions: dict[str, int]
@@ -172,12 +172,12 @@ class Committer:
         group.measure()
         self._work.set()
 
-    def put(self, session: Session, arrival: Arrival, answer: Answer) -> None:
+    def put(self, session: Session, received: ReceivedBatch, answer: Answer) -> None:
         """Land a batch."""
         group = self._open
-        group.batches.append((session, arrival, answer))
-        group.size += arrival.batch.size
-        group.rows += len(arrival.batch)
+        group.batches.append((session, received, answer))
+        group.size += received.batch.size
+        group.rows += len(received.batch)
         self._work.set()
         self._arrived.set()
 
@@ -265,9 +265,9 @@ class Committer:
 
     def _leave_surplus(self, group: Group) -> None:
         size = rows = taken = 0
-        for _, arrival, _ in group.batches:
-            size += arrival.batch.size
-            rows += len(arrival.batch)
+        for _, received, _ in group.batches:
+            size += received.batch.size
+            rows += len(received.batch)
             if taken and (size > LANDING_BYTES_MAX or rows > LANDING_ROWS_MAX):
                 break
             taken += 1
@@ -298,11 +298,11 @@ class Committer:
             told(Verdict.STALE if session in report.stale else verdict, report.older.get(session, ""))
         for session, _, answer in group.ledger:
             answer(Verdict.STALE if session in report.stale else Verdict.LANDED)
-        for session, arrival, answer in group.batches:
+        for session, received, answer in group.batches:
             if session in report.stale:
                 answer(Verdict.STALE)
             else:
-                answer(Verdict.POISON if arrival in report.poison else Verdict.LANDED)
+                answer(Verdict.POISON if received in report.poison else Verdict.LANDED)
 
     async def _failed(self, group: Group, why: str) -> None:
         """Put the group back in front of what has come since, and wait."""
@@ -338,10 +338,10 @@ class Committer:
         older = self._compare([entry for entry in group.lineages if entry[0] not in stale])
         ledger = [entry for who, ranges, _ in group.ledger if who not in stale for entry in ranges]
         ledger_ranges = self._landing.land_ledger(ledger, now_us)
-        arrivals = [arrival for who, arrival, _ in group.batches if who not in stale]
+        batches = [received for who, received, _ in group.batches if who not in stale]
         started = time.perf_counter()
-        landed, poison = self._land_batches(arrivals, now_us)
-        seconds = time.perf_counter() - started if arrivals else 0.0
+        landed, poison = self._land_batches(batches, now_us)
+        seconds = time.perf_counter() - started if batches else 0.0
         states = len(group.states)
         self._landing.land_records("gateway_status", group.states, now_us)
         group.states = []
@@ -358,23 +358,23 @@ class Committer:
                 older[session] = shared
         return older
 
-    def _land_batches(self, arrivals: list[Arrival], now_us: int) -> tuple[Landed, list[Arrival]]:
+    def _land_batches(self, batches: list[ReceivedBatch], now_us: int) -> tuple[Landed, list[ReceivedBatch]]:
         """Land them; when that meets a fault of our own, one by one, so that one batch does not stop a fleet."""
         try:
-            return self._landing.land(arrivals, now_us), []
+            return self._landing.land(batches, now_us), []
         except (LakeError, RegistryError):
             raise
         except Exception:
-            log.exception("a landing of %d batches cannot be written; trying each alone", len(arrivals))
+            log.exception("a landing of %d batches cannot be written; trying each alone", len(batches))
         landed, poison = Landed(), []
-        for arrival in arrivals:
+        for received in batches:
             try:
-                landed = landed.plus(self._landing.land([arrival], now_us))
+                landed = landed.plus(self._landing.land([received], now_us))
             except (LakeError, RegistryError):
                 raise
             except Exception:
-                log.exception("gateway %s sent a batch that cannot be written; it is refused", arrival.gateway)
-                poison.append(arrival)
+                log.exception("gateway %s sent a batch that cannot be written; it is refused", received.gateway)
+                poison.append(received)
         return landed, poison
 
     def _stale(self, sessions: set[Session]) -> set[Session]:

@@ -144,10 +144,10 @@ class Fleet:
         if landed.rows:
             self.latencies_s.append(report.seconds)
         self.rate.add(landed.rows, now_s)
-        for session, arrival, _ in group.batches:
+        for session, received, _ in group.batches:
             gateway = self.gateways.get(session.key)
             if gateway is not None and session not in report.stale:
-                newest = max(arrival.batch.received_at) // 1_000
+                newest = max(received.batch.received_at) // 1_000
                 gateway.newest_received_at = max(gateway.newest_received_at, newest)
         for key, rows in landed.by_gateway.items():
             gateway = self.gateways.get(key)

@@ -18,9 +18,9 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from cloud.lake.commits import Move, Place, Prepared, RegistryError
-from cloud.lake.coverage import Coverage
+from cloud.lake.commits import Prepared, RegistryError, SequenceRange, Stream
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
+from cloud.lake.sequences import SequenceSet
 
 SCHEMA_VERSION = 2
 """Raised with every change of the tables below."""
@@ -92,7 +92,7 @@ commits = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=True),
-    sa.Column("moves", sa.LargeBinary, nullable=False),
+    sa.Column("ranges", sa.LargeBinary, nullable=False),
 )
 
 
@@ -129,7 +129,7 @@ class Registry:
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _set_pragmas)
-        self._coverage: dict[tuple[str, str], dict[Place, Coverage]] = {}
+        self._coverage: dict[tuple[str, str], dict[Stream, SequenceSet]] = {}
         try:
             with self._transaction() as tx:
                 self.registry_id = self._check_version(tx)
@@ -245,14 +245,14 @@ class Registry:
                 found.update({(row.tenant, row.name): row.generation for row in rows})
         return found
 
-    def marks(self, tenant: str, name: str) -> dict[Place, Coverage]:
-        """What has landed of a gateway, by place; the cached objects themselves."""
+    def marks(self, tenant: str, name: str) -> dict[Stream, SequenceSet]:
+        """What has landed of a gateway, by stream; the cached objects themselves."""
         known = self._coverage.get((tenant, name))
         if known is None:
             with self._transaction() as tx:
                 rows = tx.execute(sa.select(marks).where(marks.c.tenant == tenant, marks.c.gateway == name)).all()
             known = {
-                Place(row.tenant, row.gateway, row.epoch, row.address): Coverage(
+                Stream(row.tenant, row.gateway, row.epoch, row.address): SequenceSet(
                     msgspec.msgpack.decode(row.spans, type=list[tuple[int, int]])
                 )
                 for row in rows
@@ -283,10 +283,10 @@ class Registry:
         return f"waypost/{self.registry_id}/{table}"
 
     def unresolved(self) -> Sequence[Prepared]:
-        query = sa.select(commits.c.table_name, commits.c.id, commits.c.moves).where(commits.c.state == PREPARED)
+        query = sa.select(commits.c.table_name, commits.c.id, commits.c.ranges).where(commits.c.state == PREPARED)
         with self._transaction() as tx:
             rows = tx.execute(query.order_by(commits.c.table_name, commits.c.id)).all()
-        return [Prepared(row[0], row[1], msgspec.msgpack.decode(row[2], type=list[Move])) for row in rows]
+        return [Prepared(row[0], row[1], msgspec.msgpack.decode(row[2], type=list[SequenceRange])) for row in rows]
 
     def confirmed_version(self, table: str) -> int:
         """The highest table version known to be on disk; -1 when there is none."""
@@ -295,40 +295,40 @@ class Registry:
             found = tx.execute(query).scalar_one_or_none()
         return -1 if found is None else int(found)
 
-    def coverage(self, place: Place) -> Coverage:
-        return self.marks(place.tenant, place.gateway).get(place) or Coverage()
+    def landed(self, stream: Stream) -> SequenceSet:
+        return self.marks(stream.tenant, stream.gateway).get(stream) or SequenceSet()
 
-    def ledgered(self, moves: Iterable[Move]) -> set[Move]:
-        known: set[Move] = set()
+    def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
+        known: set[SequenceRange] = set()
         with self._transaction() as tx:
-            for move in moves:
-                same = [ledgered.c[name] == value for name, value in move._asdict().items()]
+            for moved in ranges:
+                same = [ledgered.c[name] == value for name, value in moved._asdict().items()]
                 if tx.execute(sa.select(ledgered.c.first).where(*same)).first() is not None:
-                    known.add(move)
+                    known.add(moved)
         return known
 
-    def prepare(self, table: str, moves: Sequence[Move], rows: int) -> int:
+    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
         commit = self._last_commit.get(table, 0) + 1
         with self._transaction() as tx:
             tx.execute(
                 commits.insert().values(
-                    table_name=table, id=commit, state=PREPARED, rows=rows, moves=msgspec.msgpack.encode(moves)
+                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=msgspec.msgpack.encode(ranges)
                 )
             )
         self._last_commit[table] = commit
         return commit
 
     def confirm(self, prepared: Prepared, version: int) -> None:
-        for tenant, name in {(move.tenant, move.gateway) for move in prepared.moves}:
+        for tenant, name in {(moved.tenant, moved.gateway) for moved in prepared.ranges}:
             self.marks(tenant, name)  # loaded now: a transaction inside the one below would wait for itself
         with self._transaction() as tx:
             if prepared.table == "ledger":
-                self._apply_ledger(tx, prepared.moves)
+                self._apply_ledger(tx, prepared.ranges)
                 changed = {}
             else:
-                changed = self._apply_marks(tx, prepared.moves)
+                changed = self._apply_marks(tx, prepared.ranges)
             here = (commits.c.table_name == prepared.table) & (commits.c.id == prepared.commit)
-            tx.execute(commits.update().where(here).values(state=CONFIRMED, version=version, moves=b""))
+            tx.execute(commits.update().where(here).values(state=CONFIRMED, version=version, ranges=b""))
             tx.execute(
                 commits.delete().where(
                     commits.c.table_name == prepared.table,
@@ -336,50 +336,50 @@ class Registry:
                     commits.c.id <= prepared.commit - COMMITS_KEPT,
                 )
             )
-        for place, coverage in changed.items():
-            self.marks(place.tenant, place.gateway)[place] = coverage
+        for stream, landed in changed.items():
+            self.marks(stream.tenant, stream.gateway)[stream] = landed
 
     def forget(self, prepared: Prepared) -> None:
         with self._transaction() as tx:
             tx.execute(commits.delete().where(commits.c.table_name == prepared.table, commits.c.id == prepared.commit))
 
-    def _apply_marks(self, tx: sa.Connection, moves: Sequence[Move]) -> dict[Place, Coverage]:
-        changed: dict[Place, Coverage] = {}
-        new: set[Place] = set()
-        for move in moves:
-            place = move.place
-            coverage = changed.get(place)
-            if coverage is None:
-                known = self.marks(place.tenant, place.gateway).get(place)
+    def _apply_marks(self, tx: sa.Connection, ranges: Sequence[SequenceRange]) -> dict[Stream, SequenceSet]:
+        changed: dict[Stream, SequenceSet] = {}
+        new: set[Stream] = set()
+        for moved in ranges:
+            stream = moved.stream
+            landed = changed.get(stream)
+            if landed is None:
+                known = self.marks(stream.tenant, stream.gateway).get(stream)
                 if known is None:
-                    new.add(place)
-                coverage = changed[place] = Coverage() if known is None else known.copy()
-            coverage.add(move.first, move.last, HOLES_MAX)
-        landed: Counter[tuple[str, str]] = Counter()
-        for move in moves:
-            landed[move.tenant, move.gateway] += move.last - move.first + 1
-        for (tenant, name), messages in landed.items():
+                    new.add(stream)
+                landed = changed[stream] = SequenceSet() if known is None else known.copy()
+            landed.add(moved.first, moved.last, HOLES_MAX)
+        rows: Counter[tuple[str, str]] = Counter()
+        for moved in ranges:
+            rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1
+        for (tenant, name), messages in rows.items():
             mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
             tx.execute(gateways.update().where(mine).values(landed=gateways.c.landed + messages))
-        inserts = [self._mark_row(place, changed[place]) for place in new]
-        updates = [self._mark_row(place, changed[place], "at_") for place in changed if place not in new]
+        inserts = [self._mark_row(stream, changed[stream]) for stream in new]
+        updates = [self._mark_row(stream, changed[stream], "at_") for stream in changed if stream not in new]
         if inserts:
             tx.execute(marks.insert(), inserts)
         if updates:
-            same = [marks.c[name] == sa.bindparam(f"at_{name}") for name in Place._fields]
+            same = [marks.c[name] == sa.bindparam(f"at_{name}") for name in Stream._fields]
             values: dict[str, Any] = {"mark": sa.bindparam("at_mark"), "spans": sa.bindparam("at_spans")}
             tx.execute(marks.update().where(*same).values(values), updates)
         return changed
 
     @staticmethod
-    def _mark_row(place: Place, coverage: Coverage, prefix: str = "") -> dict[str, Any]:
-        row = {**place._asdict(), "mark": coverage.mark, "spans": msgspec.msgpack.encode(coverage.spans)}
+    def _mark_row(stream: Stream, landed: SequenceSet, prefix: str = "") -> dict[str, Any]:
+        row = {**stream._asdict(), "mark": landed.mark, "spans": msgspec.msgpack.encode(landed.spans)}
         return {prefix + name: value for name, value in row.items()}
 
     @staticmethod
-    def _apply_ledger(tx: sa.Connection, moves: Sequence[Move]) -> None:
-        if moves:
-            tx.execute(ledgered.insert(), [move._asdict() for move in moves])
+    def _apply_ledger(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
+        if ranges:
+            tx.execute(ledgered.insert(), [moved._asdict() for moved in ranges])
 
 
 def sqlite_url(path: str) -> str:

@@ -30,7 +30,7 @@ from cloud.hub.fleet import Fleet, FleetFull
 from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.lake.limits import PENDING_BYTES_MAX
-from cloud.lake.rows import Arrival
+from cloud.lake.rows import ReceivedBatch
 
 log = logging.getLogger(__name__)
 
@@ -175,10 +175,10 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
-        arrival = Arrival(session.tenant, session.gateway, batch)
+        received = ReceivedBatch(session.tenant, session.gateway, batch)
         self._fleet.heard(session.key, _now_us())
         self.committer.heard(session.key)
-        self.committer.put(session, arrival, lambda verdict: self._answer(intake, tokens, verdict))
+        self.committer.put(session, received, lambda verdict: self._answer(intake, tokens, verdict))
         if not self._pressed and self.committer.pending_bytes > PENDING_BYTES_MAX:
             self._pressed = True
             self._pressure(True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from cloud.lake.coverage import Coverage
+from cloud.lake.sequences import SequenceSet
 
 
-class Place(NamedTuple):
+class Stream(NamedTuple):
     """What sequences are counted in."""
 
     tenant: str
@@ -20,8 +20,8 @@ class Place(NamedTuple):
     address: str
 
 
-class Move(NamedTuple):
-    """Sequences ``first..last`` of a place that a commit makes landed."""
+class SequenceRange(NamedTuple):
+    """Sequences ``first..last`` of a stream that a commit makes landed."""
 
     tenant: str
     gateway: str
@@ -31,8 +31,8 @@ class Move(NamedTuple):
     last: int
 
     @property
-    def place(self) -> Place:
-        return Place(self.tenant, self.gateway, self.epoch, self.address)
+    def stream(self) -> Stream:
+        return Stream(self.tenant, self.gateway, self.epoch, self.address)
 
 
 class Prepared(NamedTuple):
@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
 
     table: str
     commit: int
-    moves: Sequence[Move]
+    ranges: Sequence[SequenceRange]
 
 
 class RegistryError(Exception):
@@ -58,20 +58,20 @@ class CommitLog(Protocol):
         """Prepared commits that were neither confirmed nor forgotten, oldest first."""
         ...
 
-    def coverage(self, place: Place) -> Coverage:
-        """What has landed of a place, by confirmed commits. Not to be changed by the caller."""
+    def landed(self, stream: Stream) -> SequenceSet:
+        """What has landed of a stream, by confirmed commits. Not to be changed by the caller."""
         ...
 
-    def ledgered(self, moves: Iterable[Move]) -> set[Move]:
-        """Those of `moves` that are in the ledger already."""
+    def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
+        """Those of `ranges` that are in the ledger already."""
         ...
 
-    def prepare(self, table: str, moves: Sequence[Move], rows: int) -> int:
+    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
         """Record what is about to land; returns the commit id, greater than every one before it for this table."""
         ...
 
     def confirm(self, prepared: Prepared, version: int) -> None:
-        """The commit is in the table as `version`: its moves have landed."""
+        """The commit is in the table as `version`: its ranges have landed."""
         ...
 
     def forget(self, prepared: Prepared) -> None:

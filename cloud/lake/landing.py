@@ -5,7 +5,7 @@ A landing is four steps, and each is durable before the next begins:
 1. *prepare*: the registry records the sequences about to move, under a commit id;
 2. *commit*: the rows are appended to the table, with that id as the transaction version of the registry's
    application id;
-3. *confirm*: the registry moves the marks;
+3. *confirm*: the registry ranges the marks;
 4. the caller acknowledges.
 
 After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cloud.lake.commits import CommitLog, Failpoint, Move, Place, Prepared, no_failpoint
+from cloud.lake.commits import CommitLog, Failpoint, Prepared, SequenceRange, Stream, no_failpoint
 from cloud.lake.contract import contract
-from cloud.lake.coverage import Coverage, Span
 from cloud.lake.limits import HOLES_MAX
-from cloud.lake.rows import Arrival, Piece, pieces_of, records, telemetry
+from cloud.lake.rows import Piece, ReceivedBatch, pieces_of, records, telemetry
+from cloud.lake.sequences import SequenceSet, Span
 from cloud.lake.tables import LakeError, Table
 
 
@@ -71,39 +71,39 @@ class LedgerRange(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What of some arrivals is new."""
+    """What of some batches is new."""
 
     pieces: list[Piece]
-    moves: list[Move]
+    ranges: list[SequenceRange]
     landed: Landed
 
 
-def plan(arrivals: Iterable[Arrival], coverage_of: Callable[[Place], Coverage]) -> Plan:
-    """Trim arrivals, in order, against what has landed and against each other."""
-    known: dict[Place, Coverage] = {}
+def plan(batches: Iterable[ReceivedBatch], landed_of: Callable[[Stream], SequenceSet]) -> Plan:
+    """Trim batches, in order, against what has landed and against each other."""
+    known: dict[Stream, SequenceSet] = {}
     pieces: list[Piece] = []
-    moves: list[Move] = []
+    ranges: list[SequenceRange] = []
     total = gaps = closed = 0
-    for arrival in arrivals:
+    for received in batches:
         wanted: list[Sequence[Span]] = []
-        for piece in arrival.batch.ranges:
-            place = Place(arrival.tenant, arrival.gateway, arrival.batch.epoch, piece.address)
-            coverage = known.get(place)
-            if coverage is None:
-                coverage = known[place] = coverage_of(place).copy()
-            gaps += piece.first > max(coverage.mark + 1, piece.base)
-            spans = coverage.missing(piece.first, piece.first + piece.count - 1)
+        for piece in received.batch.ranges:
+            stream = Stream(received.tenant, received.gateway, received.batch.epoch, piece.address)
+            landed = known.get(stream)
+            if landed is None:
+                landed = known[stream] = landed_of(stream).copy()
+            gaps += piece.first > max(landed.mark + 1, piece.base)
+            spans = landed.missing(piece.first, piece.first + piece.count - 1)
             for span in spans:
-                closed += coverage.add(*span, HOLES_MAX)
-                moves.append(Move(*place, *span))
+                closed += landed.add(*span, HOLES_MAX)
+                ranges.append(SequenceRange(*stream, *span))
             wanted.append(spans)
             total += piece.count
-        pieces += pieces_of(arrival, wanted)
+        pieces += pieces_of(received, wanted)
     by_gateway: Counter[tuple[str, str]] = Counter()
     for new in pieces:
-        by_gateway[new.arrival.tenant, new.arrival.gateway] += new.stop - new.start
+        by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    return Plan(pieces, moves, Landed(rows, total - rows, gaps, closed, by_gateway))
+    return Plan(pieces, ranges, Landed(rows, total - rows, gaps, closed, by_gateway))
 
 
 class Landing:
@@ -148,26 +148,26 @@ class Landing:
                 self._commits.forget(prepared)
         self._settled = True
 
-    def land(self, arrivals: Sequence[Arrival], now_us: int) -> Landed:
+    def land(self, batches: Sequence[ReceivedBatch], now_us: int) -> Landed:
         """Land batches; on return every message of them is in `telemetry`, once, on disk.
 
         `now_us`: UTC microseconds, becomes `ingested_at`. Raises as the constructor: then nothing may be acknowledged.
         """
         self._settle()
-        new = plan(arrivals, self._commits.coverage)
+        new = plan(batches, self._commits.landed)
         if new.pieces:
-            self._commit("telemetry", telemetry(new.pieces, now_us), new.moves)
+            self._commit("telemetry", telemetry(new.pieces, now_us), new.ranges)
         return new.landed
 
     def land_ledger(self, ranges: Sequence[LedgerRange], now_us: int) -> int:
         """Land ledger ranges, each once; returns how many were new. Raises as `land`."""
         self._settle()
-        unique = {Move(*entry[:6]): entry for entry in reversed(ranges)}
+        unique = {SequenceRange(*entry[:6]): entry for entry in reversed(ranges)}
         known = self._commits.ledgered(unique)
-        new = [(move, entry) for move, entry in unique.items() if move not in known]
+        new = [(moved, entry) for moved, entry in unique.items() if moved not in known]
         if new:
             rows = [_ledger_row(entry) for _, entry in new]
-            self._commit("ledger", records("ledger", rows, now_us), [move for move, _ in new])
+            self._commit("ledger", records("ledger", rows, now_us), [moved for moved, _ in new])
         return len(new)
 
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
@@ -179,10 +179,10 @@ class Landing:
         if not self._settled:
             self.resolve()
 
-    def _commit(self, name: str, rows: pa.Table, moves: Sequence[Move]) -> None:
+    def _commit(self, name: str, rows: pa.Table, ranges: Sequence[SequenceRange]) -> None:
         """The steps of the module's description. After an error the outcome is looked up before the next landing."""
         self._settled = False
-        prepared = Prepared(name, self._commits.prepare(name, moves, rows.num_rows), moves)
+        prepared = Prepared(name, self._commits.prepare(name, ranges, rows.num_rows), ranges)
         self._failpoint("prepared")
         try:
             version = self._tables[name].append(rows, self._commits.application(name), prepared.commit)

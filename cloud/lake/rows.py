@@ -18,8 +18,8 @@ import pyarrow as pa
 from bridge.batch import Batch
 from bridge.message import AMQP, CLOCK_GOOD
 from cloud.lake.contract import contract
-from cloud.lake.coverage import Span
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
+from cloud.lake.sequences import Span
 from edge.broker.message.translation import payload_of
 
 Ints = npt.NDArray[np.int64]
@@ -29,8 +29,8 @@ MEMO_MAX = 4_096
 """Different property byte strings remembered while one table is built: runs of a device share theirs."""
 
 
-class Arrival(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A batch as it came, with who sent it. `eq=False`: an arrival is itself, whatever it holds."""
+class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """A batch as it came, with who sent it. `eq=False`: an received is itself, whatever it holds."""
 
     tenant: str
     gateway: str
@@ -38,39 +38,39 @@ class Arrival(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 class Piece(NamedTuple):
-    """Messages ``start <= i < stop`` of an arrival's bodies: dense sequences of one address, from `sequence` on."""
+    """Messages ``start <= i < stop`` of an received's bodies: dense sequences of one address, from `sequence` on."""
 
-    arrival: Arrival
+    received: ReceivedBatch
     address: str
     sequence: int
     start: int
     stop: int
 
 
-def pieces_of(arrival: Arrival, wanted: Sequence[Sequence[Span]]) -> list[Piece]:
-    """The pieces of an arrival that cover `wanted`: for each of its ranges, sequence spans within that range."""
-    ranges = arrival.batch.ranges
+def pieces_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list[Piece]:
+    """The pieces of an received that cover `wanted`: for each of its ranges, sequence spans within that range."""
+    ranges = received.batch.ranges
     starts = accumulate((r.count for r in ranges), initial=0)
     return [
-        Piece(arrival, r.address, first, start + first - r.first, start + last + 1 - r.first)
+        Piece(received, r.address, first, start + first - r.first, start + last + 1 - r.first)
         for r, start, spans in zip(ranges, starts, wanted, strict=False)
         for first, last in spans
     ]
 
 
 def telemetry(pieces: Sequence[Piece], ingested_at_us: int) -> pa.Table:
-    """The rows of `telemetry` for these pieces, in their order; `pieces` of one arrival stand together."""
+    """The rows of `telemetry` for these pieces, in their order; `pieces` of one received stand together."""
     counts = np.array([piece.stop - piece.start for piece in pieces], dtype=np.int64)
     total = int(counts.sum())
     runs = _Runs(pieces)
-    bodies = list(chain.from_iterable([piece.arrival.batch.bodies[piece.start : piece.stop] for piece in pieces]))
+    bodies = list(chain.from_iterable([piece.received.batch.bodies[piece.start : piece.stop] for piece in pieces]))
     received_at = runs.received_at // 1_000
     described, event_ms = _describe(runs, bodies)
     event_time = np.where(event_ms > 0, event_ms * 1_000, received_at) if event_ms is not None else received_at
     values: Mapping[str, Any] = {
-        "tenant": _repeat([piece.arrival.tenant for piece in pieces], counts),
-        "gateway": _repeat([piece.arrival.gateway for piece in pieces], counts),
-        "epoch": _repeat([piece.arrival.batch.epoch for piece in pieces], counts),
+        "tenant": _repeat([piece.received.tenant for piece in pieces], counts),
+        "gateway": _repeat([piece.received.gateway for piece in pieces], counts),
+        "epoch": _repeat([piece.received.batch.epoch for piece in pieces], counts),
         "address": _repeat([piece.address for piece in pieces], counts),
         "sequence": pa.array(_sequences(pieces, counts)),
         "device": runs.device,
@@ -78,7 +78,7 @@ def telemetry(pieces: Sequence[Piece], ingested_at_us: int) -> pa.Table:
         "received_at": _timestamps(received_at),
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
         "clock_quality": pa.array(["unknown", "good"]).take(pa.array((runs.flags & CLOCK_GOOD) // CLOCK_GOOD)),
-        "lane": _repeat([piece.arrival.batch.lane.name.lower() for piece in pieces], counts),
+        "lane": _repeat([piece.received.batch.lane.name.lower() for piece in pieces], counts),
         "content_type": _texts(described, "content_type", total),
         "properties": _texts(described, "properties", total),
         "body": pa.array(bodies, pa.binary()),
@@ -111,11 +111,11 @@ class _Runs:
         received_at: list[int] = []
         flags: list[int] = []
         indexes: list[Ints] = []
-        here: Arrival | None = None
+        here: ReceivedBatch | None = None
         expanded = np.empty(0, dtype=np.int64)
         for piece in pieces:
-            if piece.arrival is not here:
-                here = piece.arrival
+            if piece.received is not here:
+                here = piece.received
                 batch = here.batch
                 numbers = np.arange(len(devices), len(devices) + len(batch.run_lengths), dtype=np.int64)
                 expanded = np.repeat(numbers, np.asarray(batch.run_lengths, dtype=np.int64))
@@ -132,7 +132,7 @@ class _Runs:
 
 
 def _describe(runs: _Runs, bodies: list[bytes]) -> tuple[list[Described] | None, Ints | None]:
-    """What each message says about itself, None when none says anything; AMQP bodies are unwrapped in place."""
+    """What each message says about itself, None when none says anything; AMQP bodies are unwrapped in stream."""
     amqp = [flags & AMQP for flags in runs.run_flags]
     if not any(amqp) and not any(runs.properties):
         return None, None

@@ -22,7 +22,7 @@ from bridge.message import Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.landing import Landing
-from cloud.lake.rows import Arrival
+from cloud.lake.rows import ReceivedBatch
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 6
@@ -34,14 +34,14 @@ ALIVE_S_MAX = 0.4
 # --- the process that dies --------------------------------------------------------------------------------------------
 
 
-def batch(seed: int, number: int) -> Arrival:
+def batch(seed: int, number: int) -> ReceivedBatch:
     """Batch `number` of a workload: a piece of one of six (gateway, address), overlapping the one before by some."""
     chance = random.Random(seed * 1_000_003 + number)
     gateway, address, place = f"gw{number % 3}", f"a{number % 2}", number // 6
     first, count = max(0, place * 20 - chance.randrange(15)), 20 + chance.randrange(20)
     bodies = [f"{gateway}/{address}/{sequence}".encode() for sequence in range(first, first + count)]
     run = Run(address, "device", 1, b"", bodies, 1_795_250_665_237_000_000)
-    return Arrival("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch="e" * 32)))
+    return ReceivedBatch("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch="e" * 32)))
 
 
 def land(directory: Path, seed: int, start: int) -> None:
@@ -91,8 +91,8 @@ def life(directory: Path, seed: int, start: int, alive_s: float | None) -> tuple
 # --- the one who checks -----------------------------------------------------------------------------------------------
 
 
-def names(arrivals: list[Arrival]) -> set[tuple[str, bytes]]:
-    return {(arrival.gateway, body) for arrival in arrivals for body in arrival.batch.bodies}
+def names(batches: list[ReceivedBatch]) -> set[tuple[str, bytes]]:
+    return {(received.gateway, body) for received in batches for body in received.batch.bodies}
 
 
 def rows(directory: Path) -> Counter[tuple[str, bytes]]:

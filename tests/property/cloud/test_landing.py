@@ -15,9 +15,9 @@ from bridge.batch import Lane, decode, encode
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.commits import FAILPOINTS
-from cloud.lake.coverage import Coverage
 from cloud.lake.landing import Landing, LedgerRange
-from cloud.lake.rows import Arrival
+from cloud.lake.rows import ReceivedBatch
+from cloud.lake.sequences import SequenceSet
 
 EPOCH = "e" * 32
 NOW_US = 1_795_250_665_237_000
@@ -44,7 +44,7 @@ class Hub:
             self.crash_at = None
             raise Crash(step)
 
-    def attempt(self, what: list[Arrival] | list[LedgerRange], crash_at: str | None) -> bool:
+    def attempt(self, what: list[ReceivedBatch] | list[LedgerRange], crash_at: str | None) -> bool:
         """True when it was acknowledged; else the process died and has been started again."""
         self.crash_at = crash_at
         try:
@@ -68,10 +68,12 @@ class Hub:
         return found
 
 
-def arrival(gateway: str, address: str, first: int, count: int, lane: Lane = Lane.LIVE) -> Arrival:
+def received(gateway: str, address: str, first: int, count: int, lane: Lane = Lane.LIVE) -> ReceivedBatch:
     bodies = [f"{gateway} {address} {sequence}".encode() for sequence in range(first, first + count)]
     run = Run(address, "device", 1 | CLOCK_GOOD, b"", bodies, NOW_US * 1_000)
-    return Arrival("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=EPOCH, lane=lane)))
+    return ReceivedBatch(
+        "default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=EPOCH, lane=lane))
+    )
 
 
 ranges = st.tuples(
@@ -89,26 +91,26 @@ def test_what_is_acknowledged_is_in_the_lake_once(script: list[tuple[list[tuple]
     sent: set[tuple[object, ...]] = set()
     with tempfile.TemporaryDirectory() as directory:
         hub = Hub(Path(directory))
-        for batches, crash_at in script:
-            arrivals = [arrival(*batch) for batch in batches]
-            messages = {(g, a, s, f"{g} {a} {s}".encode()) for g, a, f, n, _ in batches for s in range(f, f + n)}
+        for sent_now, crash_at in script:
+            batches = [received(*batch) for batch in sent_now]
+            messages = {(g, a, s, f"{g} {a} {s}".encode()) for g, a, f, n, _ in sent_now for s in range(f, f + n)}
             sent |= messages
-            if hub.attempt(arrivals, crash_at):
+            if hub.attempt(batches, crash_at):
                 acknowledged |= messages
             rows = hub.rows("telemetry", ["gateway", "address", "sequence", "body"])
             assert set(rows.values()) <= {1}, "a message is there twice"
             assert acknowledged <= set(rows) <= sent
             assert not hub.registry.unresolved()
             marked = {
-                (place.gateway, place.address, sequence)
+                (stream.gateway, stream.address, sequence)
                 for gateway in ("g1", "g2")
-                for place, coverage in hub.registry.marks("default", gateway).items()
+                for stream, coverage in hub.registry.marks("default", gateway).items()
                 for first, last in coverage.spans
                 for sequence in range(first, last + 1)
             }
             assert marked == {row[:3] for row in rows}, "the marks say what is in the lake, no more and no less"
         for batches, _ in script:
-            assert hub.attempt([arrival(*batch) for batch in batches], None)
+            assert hub.attempt([received(*batch) for batch in batches], None)
         assert hub.rows("telemetry", ["gateway", "address", "sequence", "body"]) == Counter(sent)
         hub.registry.close()
 
@@ -130,7 +132,7 @@ def test_a_ledger_range_lands_once(script: list[tuple[int, str | None]]) -> None
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9))), st.integers(0, 40), st.integers(0, 9))
 def test_coverage_is_a_set(added: list[tuple[int, int]], first: int, more: int) -> None:
-    coverage, model = Coverage(), set()
+    coverage, model = SequenceSet(), set()
     for start, length in added:
         coverage.add(start, start + length)
         model |= set(range(start, start + length + 1))
@@ -143,7 +145,7 @@ def test_coverage_is_a_set(added: list[tuple[int, int]], first: int, more: int) 
 
 @given(st.lists(st.integers(0, 60), min_size=1), st.integers(0, 3))
 def test_holes_are_closed_from_the_lowest(points: list[int], holes_max: int) -> None:
-    coverage = Coverage()
+    coverage = SequenceSet()
     for point in points:
         coverage.add(point, point, holes_max)
         assert len(coverage.holes) <= holes_max

@@ -15,7 +15,7 @@ from bridge.message import Run, Stored
 from cloud.hub.committer import Committer, Group, Report, Session, Verdict
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.landing import Landing, LedgerRange
-from cloud.lake.rows import Arrival
+from cloud.lake.rows import ReceivedBatch
 from cloud.lake.tables import LakeError
 
 
@@ -43,8 +43,8 @@ class Bench:
 
     def send(self, session: Session, name: str, first: int = 0, count: int = 3) -> None:
         run = Run("a", "d", 0, b"", [b"x"] * count, 1_000)
-        arrival = Arrival(*session.key, decode(encode([Stored(-1, first, run)], space="s", epoch="e")))
-        self.committer.put(session, arrival, lambda verdict: self.answers.append((name, verdict)))
+        received = ReceivedBatch(*session.key, decode(encode([Stored(-1, first, run)], space="s", epoch="e")))
+        self.committer.put(session, received, lambda verdict: self.answers.append((name, verdict)))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
@@ -147,8 +147,8 @@ def test_nothing_is_answered_while_the_lake_refuses_and_all_lands_once_after(
 
     bench = run(tmp_path, scenario)
     assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
-    place = next(iter(bench.registry.marks("default", "gw1").items()))
-    assert place[1].spans == [(0, 5)]
+    stream = next(iter(bench.registry.marks("default", "gw1").items()))
+    assert stream[1].spans == [(0, 5)]
     words = [record.getMessage() for record in caplog.records]
     assert len([text for text in words if "no space left on device" in text]) == 1
     assert words.count("landing works again") == 1
@@ -159,10 +159,10 @@ def test_one_batch_that_cannot_be_written_does_not_stop_the_others(tmp_path: Pat
         good, bad = bench.session("good"), bench.session("bad")
         land = bench.landing.land
 
-        def faulty(arrivals: list[Arrival], now_us: int) -> Any:
-            if any(arrival.gateway == "bad" for arrival in arrivals):
+        def faulty(batches: list[ReceivedBatch], now_us: int) -> Any:
+            if any(received.gateway == "bad" for received in batches):
                 raise ZeroDivisionError
-            return land(arrivals, now_us)
+            return land(batches, now_us)
 
         bench.landing.land = faulty  # type: ignore[method-assign, assignment]
         bench.send(good, "good")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cloud.hub.registry import SCHEMA_VERSION, Registry, RegistryTooNew, sqlite_url
-from cloud.lake.commits import Move, Place, Prepared, RegistryError
+from cloud.lake.commits import Prepared, RegistryError, SequenceRange, Stream
 
 
 def open_registry(directory: Path) -> Registry:
@@ -54,37 +54,37 @@ def test_many_generations_are_asked_for_in_parts(tmp_path: Path) -> None:
 def test_a_prepared_commit_moves_nothing_until_confirmed(tmp_path: Path) -> None:
     registry = open_registry(tmp_path)
     registry.connect("default", "g", "-", 1)
-    place = Place("default", "g", "e", "a")
-    moves = [Move(*place, 0, 9), Move(*place, 20, 29)]
-    commit = registry.prepare("telemetry", moves, 20)
-    assert registry.coverage(place).mark == -1
-    assert registry.unresolved() == [Prepared("telemetry", commit, moves)]
-    registry.confirm(Prepared("telemetry", commit, moves), 7)
-    assert registry.coverage(place).spans == [(0, 9), (20, 29)]
+    stream = Stream("default", "g", "e", "a")
+    ranges = [SequenceRange(*stream, 0, 9), SequenceRange(*stream, 20, 29)]
+    commit = registry.prepare("telemetry", ranges, 20)
+    assert registry.landed(stream).mark == -1
+    assert registry.unresolved() == [Prepared("telemetry", commit, ranges)]
+    registry.confirm(Prepared("telemetry", commit, ranges), 7)
+    assert registry.landed(stream).spans == [(0, 9), (20, 29)]
     assert registry.unresolved() == []
     assert registry.confirmed_version("telemetry") == 7
     assert registry.gateways()[0].landed == 20
     registry.close()
     again = open_registry(tmp_path)
-    assert again.coverage(place).spans == [(0, 9), (20, 29)]
+    assert again.landed(stream).spans == [(0, 9), (20, 29)]
     assert again.prepare("telemetry", [], 0) == commit + 1
     again.close()
 
 
 def test_a_forgotten_commit_leaves_no_trace(tmp_path: Path) -> None:
     registry = open_registry(tmp_path)
-    place = Place("default", "g", "e", "a")
-    commit = registry.prepare("telemetry", [Move(*place, 0, 9)], 10)
+    stream = Stream("default", "g", "e", "a")
+    commit = registry.prepare("telemetry", [SequenceRange(*stream, 0, 9)], 10)
     registry.forget(registry.unresolved()[0])
     assert registry.unresolved() == []
-    assert registry.coverage(place).mark == -1
+    assert registry.landed(stream).mark == -1
     assert registry.prepare("telemetry", [], 0) > commit, "an id is not given twice while the program runs"
     registry.close()
 
 
 def test_a_ledger_range_is_known_once_confirmed(tmp_path: Path) -> None:
     registry = open_registry(tmp_path)
-    move, other = Move("default", "g", "e", "a", 0, 9), Move("default", "g", "e", "a", 0, 8)
+    move, other = SequenceRange("default", "g", "e", "a", 0, 9), SequenceRange("default", "g", "e", "a", 0, 8)
     registry.confirm(Prepared("ledger", registry.prepare("ledger", [move], 1), [move]), 1)
     assert registry.ledgered([move, other]) == {move}
     registry.close()

@@ -9,22 +9,22 @@ from bridge.amqp_values import Symbol, Timestamp, encode
 from bridge.batch import Lane, decode
 from bridge.batch import encode as encode_batch
 from bridge.message import AMQP, CLOCK_GOOD, Run, Stored
-from cloud.lake.coverage import Coverage
 from cloud.lake.landing import plan
 from cloud.lake.properties import MALFORMED
-from cloud.lake.rows import Arrival, telemetry
+from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.sequences import SequenceSet
 
 NOW_US = 1_795_250_665_237_123
 RECEIVED_NS = 1_795_250_000_123_456_789
 EPOCH = "e" * 32
 
 
-def arrival(*stored: Stored, lane: Lane = Lane.LIVE, gateway: str = "gw1") -> Arrival:
-    return Arrival("default", gateway, decode(encode_batch(stored, space="default", epoch=EPOCH, lane=lane)))
+def received(*stored: Stored, lane: Lane = Lane.LIVE, gateway: str = "gw1") -> ReceivedBatch:
+    return ReceivedBatch("default", gateway, decode(encode_batch(stored, space="default", epoch=EPOCH, lane=lane)))
 
 
-def rows(*arrivals: Arrival, landed: Coverage | None = None) -> list[dict[str, object]]:
-    pieces = plan(arrivals, lambda place: landed or Coverage()).pieces
+def rows(*batches: ReceivedBatch, landed: SequenceSet | None = None) -> list[dict[str, object]]:
+    pieces = plan(batches, lambda place: landed or SequenceSet()).pieces
     return telemetry(pieces, NOW_US).to_pylist()
 
 
@@ -34,7 +34,7 @@ def at(microseconds: int) -> datetime.datetime:
 
 def test_a_run_becomes_rows() -> None:
     run = Run("plant/1/temp", "device-1", 1 | CLOCK_GOOD, b"", [b"20.5", b""], RECEIVED_NS)
-    first, second = rows(arrival(Stored(-1, 7, run), lane=Lane.BACKLOG))
+    first, second = rows(received(Stored(-1, 7, run), lane=Lane.BACKLOG))
     assert first == {
         "tenant": "default",
         "gateway": "gw1",
@@ -64,7 +64,7 @@ def test_several_batches_addresses_and_runs_keep_their_own() -> None:
     other = Stored(-1, 0, Run("a", "d4", 0, b"", [b"x"], RECEIVED_NS))
     found = {
         (r["gateway"], r["address"], r["sequence"]): (r["device"], r["clock_quality"], r["received_at"], r["body"])
-        for r in rows(arrival(*stored), arrival(other, gateway="gw2"))
+        for r in rows(received(*stored), received(other, gateway="gw2"))
     }
     base = RECEIVED_NS // 1_000
     assert found == {
@@ -78,24 +78,24 @@ def test_several_batches_addresses_and_runs_keep_their_own() -> None:
 
 def test_what_has_landed_is_trimmed_wherever_it_is() -> None:
     run = Run("a", "d", 0, b"", [b"%d" % i for i in range(10)], RECEIVED_NS)
-    found = rows(arrival(Stored(-1, 0, run)), landed=Coverage([(0, 1), (4, 6), (9, 12)]))
+    found = rows(received(Stored(-1, 0, run)), landed=SequenceSet([(0, 1), (4, 6), (9, 12)]))
     assert [(row["sequence"], row["body"]) for row in found] == [(2, b"2"), (3, b"3"), (7, b"7"), (8, b"8")]
 
 
 def test_a_gap_is_counted_and_what_is_owed_only_from_its_base_is_none() -> None:
-    late = arrival(Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], RECEIVED_NS)))
-    assert plan([late], lambda place: Coverage()).landed.gaps == 1
+    late = received(Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], RECEIVED_NS)))
+    assert plan([late], lambda place: SequenceSet()).landed.gaps == 1
     owed = decode(
         encode_batch([Stored(-1, 5, Run("a", "d", 0, b"", [b"5"], 1))], space="s", epoch=EPOCH, bases={"a": 5})
     )
-    assert plan([Arrival("default", "gw1", owed)], lambda place: Coverage()).landed.gaps == 0
-    assert plan([late], lambda place: Coverage([(0, 4)])).landed.gaps == 0
+    assert plan([ReceivedBatch("default", "gw1", owed)], lambda place: SequenceSet()).landed.gaps == 0
+    assert plan([late], lambda place: SequenceSet([(0, 4)])).landed.gaps == 0
 
 
 def test_mqtt_properties_are_translated() -> None:
     properties = b"\x03\x00\x09text/json\x26\x00\x01k\x00\x01v"
     plain, described = rows(
-        arrival(
+        received(
             Stored(-1, 0, Run("a", "d", 1, b"", [b"0"], RECEIVED_NS)),
             Stored(-1, 1, Run("a", "d", 1, properties, [b"1"], RECEIVED_NS)),
         )
@@ -108,7 +108,7 @@ def test_mqtt_properties_are_translated() -> None:
 def test_an_amqp_message_is_unwrapped_and_carries_its_own_time() -> None:
     fields = [None, None, None, "subject", None, None, Symbol("text/plain"), None, None, Timestamp(1_795_249_000_000)]
     message = b"\x00\x53\x73" + encode(fields) + b"\x00\x53\x75" + encode(b"payload")
-    (row,) = rows(arrival(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [message], RECEIVED_NS))))
+    (row,) = rows(received(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [message], RECEIVED_NS))))
     assert row["body"] == b"payload"
     assert row["content_type"] == "text/plain"
     assert row["event_time"] == at(1_795_249_000_000_000)
@@ -117,7 +117,7 @@ def test_an_amqp_message_is_unwrapped_and_carries_its_own_time() -> None:
 
 
 def test_an_amqp_message_that_is_none_lands_raw() -> None:
-    (row,) = rows(arrival(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [b"\x00\x53\xff garbage"], RECEIVED_NS))))
+    (row,) = rows(received(Stored(-1, 0, Run("a", "d", AMQP | 1, b"", [b"\x00\x53\xff garbage"], RECEIVED_NS))))
     assert row["body"] == b"\x00\x53\xff garbage"
     assert row["content_type"] is None
     assert MALFORMED in json.loads(str(row["properties"]))

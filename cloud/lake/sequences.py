@@ -14,7 +14,7 @@ Span = tuple[int, int]
 """(first, last) sequence, both included."""
 
 
-class Coverage:
+class SequenceSet:
     """A set of sequences as ascending ranges that neither overlap nor touch."""
 
     __slots__ = ("spans",)
@@ -37,9 +37,9 @@ class Coverage:
         """The ranges between the ranges: what has not come, or has been given up."""
         return [(a[1] + 1, b[0] - 1) for a, b in zip(self.spans, self.spans[1:], strict=False)]
 
-    def copy(self) -> Coverage:
+    def copy(self) -> SequenceSet:
         """An independent copy."""
-        return Coverage(self.spans)
+        return SequenceSet(self.spans)
 
     def missing(self, first: int, last: int) -> list[Span]:
         """The parts of ``first..last`` that are not in the set, ascending."""
