@@ -25,10 +25,11 @@ from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.model.address_policy import DurabilityMode
+from edge.broker.retention import summaries
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
-from edge.broker.store.contract import StoreInfo
+from edge.broker.store.contract import StoreInfo, Summary
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.sqlite import SqliteStore
 
@@ -56,7 +57,12 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
-        self.store = SqliteStore.open(data, post=loop.call_soon_threadsafe, limits=_store_limits(configuration))
+        self.store = SqliteStore.open(
+            data,
+            post=loop.call_soon_threadsafe,
+            limits=_store_limits(configuration),
+            summary=Summary(summaries.kind, summaries.summarise),
+        )
         self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
         try:
             self.users = LiveUsers(data, self.broker.gate.update)

@@ -42,10 +42,9 @@ from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.session import MqttSession
-from edge.broker.retention import summaries
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, SaslCredentials, Threads
-from edge.broker.store.contract import Committed, Store, Summary
+from edge.broker.store.contract import Committed, Store
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService
@@ -86,11 +85,10 @@ class Broker:
             policies=configuration.policies,
             monotonic_s=self._loop.time,
         )
-        store.summary = Summary(summaries.kind, summaries.summarise)
         self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
         self.router.quotas.space_bytes = configuration.quota_bytes
         self.router.quotas.tick()
-        store.on_commit = self._committed
+        store.commit_listeners.append(self._committed)  # after the router
         api = configuration.device_api
         self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
@@ -207,7 +205,6 @@ class Broker:
 
     def _committed(self, commit: Committed) -> None:
         self.store_problem = None if commit.error is None else str(commit.error)
-        self.router.committed(commit)
         self._wait_for_company()
         if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False

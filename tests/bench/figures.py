@@ -76,7 +76,7 @@ class Bench:
                 first, last = commit.appended[0][1], commit.appended[-1][1]
                 self.store.acknowledge(self.cursor, first.position, last.position + len(last.run.bodies) - 1)
 
-        self.store.on_commit = committed
+        self.store.commit_listeners.append(committed)
 
     def read(self, position: int) -> tuple[int, int]:
         """(messages, position after them)."""

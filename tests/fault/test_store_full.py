@@ -20,7 +20,7 @@ directory, how = Path(sys.argv[1]), sys.argv[2]
 posted = queue.SimpleQueue()
 commits = []
 store = SqliteStore.open(directory, post=posted.put, limits=Limits(checkpoint_bytes=400_000))
-store.on_commit = commits.append
+store.commit_listeners.append(commits.append)
 log = store.log("queue jobs")
 cursor = store.open_cursor("consumer", log, 0)
 

@@ -40,7 +40,7 @@ def committed(commit):
         sys.stdout.write(json.dumps(line) + "\\n")
     sys.stdout.flush()
 
-store.on_commit = committed
+store.commit_listeners.append(committed)
 number = 0
 while True:
     for _ in range(dice.randrange(1, 20)):

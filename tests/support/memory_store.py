@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from bridge.message import Stored
-from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError
+from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError, Summary
 from edge.broker.store.eviction import EVICTED
 from edge.broker.store.group import (
     Evicted,
@@ -37,9 +37,14 @@ class MemoryStore(GroupingStore):
     """See `contract.Store`. A commit is over with the next callback that `post` runs."""
 
     def __init__(
-        self, *, post: Post, clock: Callable[[], float] = time.monotonic, limits: Limits | None = None
+        self,
+        *,
+        post: Post,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
+        summary: Summary | None = None,
     ) -> None:
-        super().__init__(uuid.uuid4().hex, post=post, clock=clock, limits=limits or Limits())
+        super().__init__(uuid.uuid4().hex, post=post, clock=clock, limits=limits or Limits(), summary=summary)
         self.failure: StoreError | None = None
         """While set, every commit fails with it: how tests see what a full medium does."""
         self._kept: dict[int, list[Stored]] = {}
@@ -139,11 +144,11 @@ class MemoryStore(GroupingStore):
         runs = self._kept.get(job.log, [])
         old = [stored for stored in runs if stored.position + len(stored.run.bodies) <= job.limit]
         open_ = [stored for stored in old if not _acknowledged(stored, job.holders)]
-        for interval_s in INTERVALS_S if self.summary is not None else ():
-            if done.freed >= job.bytes or self.summary is None:
+        for interval_s in INTERVALS_S if self._summary is not None else ():
+            if done.freed >= job.bytes or self._summary is None:
                 break
             before = sum(len(body) for stored in open_ for body in stored.run.bodies)
-            kept, gone = summed_up(open_, interval_s, self.summary)
+            kept, gone = summed_up(open_, interval_s, self._summary)
             freed = before - sum(len(body) for stored in kept for body in stored.run.bodies)
             if job.at_most is not None and done.freed + freed > job.at_most:
                 break

@@ -30,7 +30,7 @@ class Offline:
         self.failure: StoreError | None = None
 
     def committed(self, commit: Committed) -> None:
-        """For the store's `on_commit`."""
+        """For the store's `commit_listeners`."""
         self.failure = commit.error or self.failure
 
     def commit(self, flush: Callable[[], object] | None = None) -> None:
@@ -79,7 +79,7 @@ def offline(data: Path) -> Iterator[Offline]:
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     store = SqliteStore.open(data, post=posted.put)
     opened = Offline(store, posted)
-    store.on_commit = opened.committed
+    store.commit_listeners.append(opened.committed)
     try:
         yield opened
     finally:

@@ -98,7 +98,7 @@ class Router(Registry):
         """The last commit failed: senders to stored addresses get no credit until one succeeds."""
         self._fresh: list[Stored] = []
         """Taken in memory, and not handed on yet."""
-        store.on_commit = self.committed
+        store.commit_listeners.append(self.committed)
         self._restore()
         store.account_for_lost()
 

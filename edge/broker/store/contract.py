@@ -51,8 +51,8 @@ class StoreInaccessible(StoreError):
 class Ticket:
     """The commit that something joined: shared by all that joined the same group, decided once, by its end.
 
-    Decided before `on_commit` is told. A ticket that no commit will decide any more is decided with an error when the
-    store closes.
+    Decided before any of the `commit_listeners` is told. One that no commit will decide any more is decided with an
+    error when the store closes.
     """
 
     __slots__ = ("decided", "error")
@@ -178,21 +178,20 @@ class Store(Protocol):
 
     `append`, `acknowledge`, `give_up`, `evict`, `put`, `delete`, `log`, `open_cursor` and `drop_cursor` join the open
     group. `flush` seals it and hands it to the writer, unless a commit is running (then the group stays open and grows:
-    that is the group commit) or nothing is in it. When a commit ends, `on_commit` is called on the loop's thread, and
-    then the next `flush` may seal. Callbacks reach the loop's thread through the `post` function given at construction
-    (``loop.call_soon_threadsafe`` in the product, a list in tests).
+    that is the group commit) or nothing is in it. When a commit ends, the `commit_listeners` are called on the loop's
+    thread, and then the next `flush` may seal. Callbacks reach that thread through the `post` function given at
+    construction (``loop.call_soon_threadsafe`` in the product, a list in tests).
 
     Cursor moves (`acknowledge`) are lazy, because losing one only delivers a message again: they are written by the
     first group sealed `moves_delay_s` (50 ms) or more after they were remembered. `flush` seals a group for them alone
     when nothing else is in it, and not before; so the owner calls `flush` from a periodic tick as well. Deleting what
-    every cursor has passed is bounded work a commit and goes on in later ones: `flush` in `on_commit` drives it.
+    every cursor has passed is bounded work a commit and goes on in later ones: `flush` by a listener drives it.
     """
 
     epochs: Epochs
     """Names of its epochs, and which one a message belongs to."""
-    on_commit: Callable[[Committed], None]
-    summary: Summary | None
-    """How messages are thinned; None: not at all."""
+    commit_listeners: list[Callable[[Committed], None]]
+    """Told of the end of each commit, in the order they were added."""
 
     @property
     def epoch(self) -> str:
@@ -346,8 +345,9 @@ class Store(Protocol):
         ...
 
     def thin(self, log: int, size: int, at_most: int | None = None) -> None:
-        """Free `size` bytes of bodies of a log or a little more by summing up its oldest messages (`summary` says how),
-        and by evicting the oldest where that is not enough. Otherwise as `evict`; the reason is ``thinned``.
+        """Free `size` bytes of bodies of a log or a little more by summing up its oldest messages (`Summary` says how;
+        without one not at all), and by evicting the oldest where that is not enough. Otherwise as `evict`; the reason
+        is ``thinned``.
 
         Positions go missing: what was summed up is not there any more for any cursor, and nothing is summed up that a
         cursor has acknowledged.
@@ -367,7 +367,7 @@ class Store(Protocol):
 
         The first run is trimmed so that it starts at `position` (or at the first position kept, when that is
         later). `done` is called on the loop's thread; an empty sequence means there is nothing from there on by then,
-        neither told by `on_commit` nor taken while it was read. What the medium fails to read (which is logged) is read
+        neither told by a commit nor taken while it was read. What the medium fails to read (which is logged) is read
         again until it does, by a `flush` `Limits.retry_delay_s` later: nobody may take that for the end of the log.
         Positions may be missing between two runs: a segment that fails its checksum is logged, skipped, and counts as
         acknowledged by every cursor.
@@ -403,7 +403,7 @@ class Store(Protocol):
     def close(self) -> None:
         """Commit what is gathered, stop the threads, close the file. Blocks; idempotent.
 
-        `on_commit` is called from within; reads under way are not answered. What joins from within the last `on_commit`
-        is not committed: its ticket says so.
+        The `commit_listeners` are called from within; reads under way are not answered. What joins while they are told
+        of the last commit is not committed: its ticket says so.
         """
         ...

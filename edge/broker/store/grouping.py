@@ -47,19 +47,17 @@ Post = Callable[[Callable[[], None]], object]
 """Runs a callback on the event loop's thread, soon; callable from any thread."""
 
 
-def _ignore(_: Committed) -> None:
-    """`on_commit` until somebody wants to know."""
-
-
 class GroupingStore(Tails, ABC):
     """Gathers, seals and finishes groups (see `contract.Store` for what each method promises)."""
 
-    def __init__(self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits) -> None:
+    def __init__(
+        self, epoch: str, *, post: Post, clock: Callable[[], float], limits: Limits, summary: Summary | None
+    ) -> None:
         """`clock`: seconds, monotonic, the same for every process of one boot of the machine."""
         super().__init__(limits)
         self.epochs = Epochs(epoch)
-        self.on_commit: Callable[[Committed], None] = _ignore
-        self.summary: Summary | None = None
+        self.commit_listeners: list[Callable[[Committed], None]] = []
+        self._summary = summary
         self._post = post
         self._clock = clock
         self._closing = self._closed = False
@@ -281,7 +279,7 @@ class GroupingStore(Tails, ABC):
     def close(self) -> None:
         if self._closed:
             return
-        self._closing = True  # what `on_commit` flushes from here on is in the last group
+        self._closing = True  # what a listener flushes from here on is in the last group
         self._wait()
         waiting = self._urgent or self._runs or self._waiting() or self._tails
         if waiting or self._uncounted or self._uncounted_logs or self._last_words():
@@ -430,13 +428,17 @@ class GroupingStore(Tails, ABC):
                 self._refused = None
             self._succeeded(group, group.outcome)
             appended = [*group.appended, *self._taken_after_all()] if group.settled else group.appended
-            self.on_commit(Committed(appended, None, bool(group.outcome.entries.added)))
+            self._tell(Committed(appended, None, bool(group.outcome.entries.added)))
         else:
             if self._refused is None:
                 logger.error("%s; messages are refused until commits succeed again", error)
             self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
             self._failed(group)
-            self.on_commit(Committed((), error))
+            self._tell(Committed((), error))
+
+    def _tell(self, commit: Committed) -> None:
+        for listener in self.commit_listeners:
+            listener(commit)
 
     def _taken_after_all(self) -> list[tuple[int, Stored]]:
         """What waited in the open group and is in memory now. When it was all that waits, its ticket is decided, as no

@@ -18,7 +18,7 @@ import msgspec
 from bridge.message import Stored
 from edge.broker.store import epochs, openings, schema, segment, wal, wear
 from edge.broker.store.checkpointer import Checkpointer
-from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible
+from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible, Summary
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
 from edge.broker.store.epochs import Epochs
@@ -52,10 +52,12 @@ class SqliteStore(GroupingStore):
         post: Post,
         clock: Callable[[], float] = time.monotonic,
         limits: Limits | None = None,
+        summary: Summary | None = None,
     ) -> Self:
         """Open the store in `directory`, making both when they are new.
 
-        `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``). Raises StoreBusy, StoreTooNew,
+        `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``); `summary` says how messages are
+        thinned (None: not at all). Raises StoreBusy, StoreTooNew,
         StoreDamaged, StoreInaccessible, or StoreFull when the file has to be made or migrated and cannot be written.
         """
         _make_directory(directory)
@@ -74,7 +76,9 @@ class SqliteStore(GroupingStore):
                 limits = msgspec.structs.replace(limits, page_bytes=schema.page_bytes(connection))
                 _sync_directory(directory)
                 side = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
-                store = cls(epoch, post=post, clock=clock, limits=limits, path=path, side=side, lock=lock)
+                store = cls(
+                    epoch, post=post, clock=clock, limits=limits, summary=summary, path=path, side=side, lock=lock
+                )
                 store._load()
                 store._open_epochs(connection, directory)
                 store._start_meter()
@@ -101,12 +105,13 @@ class SqliteStore(GroupingStore):
         post: Post,
         clock: Callable[[], float],
         limits: Limits,
+        summary: Summary | None,
         path: Path,
         side: sqlite3.Connection,
         lock: DirectoryLock,
     ) -> None:
         """Use `open`. `side` is the loop thread's own reading connection: point reads, and start-up."""
-        super().__init__(epoch, post=post, clock=clock, limits=limits)
+        super().__init__(epoch, post=post, clock=clock, limits=limits, summary=summary)
         self._path = path
         self._side = side
         self._lock = lock
@@ -208,7 +213,7 @@ class SqliteStore(GroupingStore):
         self._wear = self._meter.totals(_payload_bytes(group)) if due else None
         segments = list(self._pack(group))
         self._writer.submit(
-            Job(group, segments, self._boot_row, self._wear, self.summary, partial(self._finish, group))
+            Job(group, segments, self._boot_row, self._wear, self._summary, partial(self._finish, group))
         )
 
     def _succeeded(self, group: Group, outcome: Outcome) -> None:

@@ -8,6 +8,7 @@ statement in autocommit mode (a transaction of its own), and nothing here is don
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import sqlite3
 import sys
@@ -19,7 +20,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from edge.broker.store.checkpointer import Checkpointer
-from edge.broker.store.contract import LedgerEntry, Loss, StoreFull, Summary
+from edge.broker.store.contract import LedgerEntry, Loss, StoreError, StoreFull, Summary
 from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
@@ -39,6 +40,8 @@ from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write
+
+logger = logging.getLogger(__name__)
 
 SWITCH_S: Final = 0.0001
 """How long a thread that wants the interpreter waits for a busy event loop while commits are small: they are what an
@@ -113,7 +116,7 @@ class Writer:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             began = time.perf_counter()
-            job.group.outcome = outcome = self._commit(job)
+            job.group.outcome = outcome = self._outcome(job)
             self.durations.add(time.perf_counter() - began)
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
@@ -121,6 +124,15 @@ class Writer:
             self._checkpointer.committed(self._log_bytes(job))
             if isinstance(outcome.error, StoreFull):
                 self._checkpointer.no_room(time.perf_counter())
+
+    def _outcome(self, job: Job) -> Outcome:
+        """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
+        try:
+            return self._commit(job)
+        except Exception as error:
+            logger.exception("a commit failed for a reason nobody thought of")
+            self._roll_back()
+            return Outcome(StoreError(f"commit: {error!r}: see the log"))
 
     def _log_bytes(self, job: Job) -> int:
         """About how much longer a commit made the write-ahead log."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Committed, StoreFull
+from edge.broker.store.contract import Committed, StoreFull, Summary
 from edge.broker.store.grouping import GroupingStore
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import SqliteStore
@@ -28,7 +28,7 @@ class Rig:
 
     def _open(self) -> GroupingStore:
         store = self._make(self)
-        store.on_commit = self.commits.append
+        store.commit_listeners.append(self.commits.append)
         return store
 
     def reopen(self) -> None:
@@ -94,12 +94,14 @@ def run_of(*bodies: bytes, address: str = "plant/7/temp", device: str = "device"
     return Run(address, device, 1, properties, list(bodies), 1_700_000_000_000_000_000)
 
 
-def sqlite_rig(directory: Path, limits: Limits | None = None) -> Rig:
-    return Rig(lambda rig: SqliteStore.open(directory, post=rig.posted.put, clock=rig.clock, limits=limits))
+def sqlite_rig(directory: Path, limits: Limits | None = None, summary: Summary | None = None) -> Rig:
+    return Rig(
+        lambda rig: SqliteStore.open(directory, post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary)
+    )
 
 
-def memory_rig(limits: Limits | None = None) -> Rig:
-    return Rig(lambda rig: MemoryStore(post=rig.posted.put, clock=rig.clock, limits=limits))
+def memory_rig(limits: Limits | None = None, summary: Summary | None = None) -> Rig:
+    return Rig(lambda rig: MemoryStore(post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary))
 
 
 def fail_commits(rig: Rig) -> None:

@@ -26,10 +26,13 @@ def reading(number: int, at_s: float, device: str = "d", address: str = "plant/7
     return Run(address, device, 1, b"", [body], int(at_s * S))
 
 
+def made_rig(kind: str, directory: Path, summary: Summary | None) -> Rig:
+    return sqlite_rig(directory, summary=summary) if kind == "sqlite" else memory_rig(summary=summary)
+
+
 @pytest.fixture(params=["sqlite", "memory"])
 def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
-    made = sqlite_rig(tmp_path) if request.param == "sqlite" else memory_rig()
-    made.store.summary = SUMMARY
+    made = made_rig(request.param, tmp_path, SUMMARY)
     yield made
     made.store.close()
 
@@ -142,24 +145,38 @@ def test_devices_are_told_apart_and_others_left_alone(rig: Rig) -> None:
     assert [(document["t"], document["thinned"]["messages"]) for document in documents] == [(38, 20), (39, 20)]
 
 
-def test_without_a_way_to_sum_up_the_oldest_go(rig: Rig) -> None:
-    rig.store.summary = None
+@pytest.mark.parametrize("kind", ["sqlite", "memory"])
+def test_without_a_way_to_sum_up_the_oldest_go(kind: str, tmp_path: Path) -> None:
+    rig = made_rig(kind, tmp_path, None)
     log = fill(rig)
     rig.store.thin(log, 1_000)
     rig.commit()
     assert {entry.reason for entry in rig.store.losses(0, 1000)} == {"evicted"}
     check_whole(rig, log, 200)
+    rig.store.close()
+
+
+def test_a_summary_that_raises_fails_its_commit_and_no_other(tmp_path: Path) -> None:
+    def raises(run: Run, body: bytes) -> str | None:
+        raise ValueError("a message nobody thought of")
+
+    rig = sqlite_rig(tmp_path, summary=Summary(raises, summaries.summarise))
+    log = fill(rig)
+    rig.store.thin(log, 1_000)
+    assert "a message nobody thought of" in str(rig.commit().error)
+    ticket = rig.store.put("kind", "key", b"")
+    assert rig.commit().error is None
+    assert (ticket.decided, ticket.error) == (True, None)
+    rig.store.close()
 
 
 def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
-    rig = sqlite_rig(tmp_path)
-    rig.store.summary = SUMMARY
+    rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
     rig.store.thin(log, 3_000)
     rig.commit()
     before, size = kept(rig, log), rig.store.log_bytes(log)
     rig.reopen()
-    rig.store.summary = SUMMARY
     assert kept(rig, log) == before
     assert rig.store.log_bytes(log) == size
     for position in (5, 19, 20, 21, 39, 150):
@@ -171,8 +188,7 @@ def test_it_stays_so_after_opening_and_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
-    rig = sqlite_rig(tmp_path, Limits(thin_bytes_max=2_000))
-    rig.store.summary = SUMMARY
+    rig = sqlite_rig(tmp_path, Limits(thin_bytes_max=2_000), SUMMARY)
     log = fill(rig)
     rig.store.thin(log, 4_000)
     rig.commit()
@@ -183,8 +199,7 @@ def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
 
 
 def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
-    rig = sqlite_rig(tmp_path)
-    rig.store.summary = SUMMARY
+    rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
     assert isinstance(rig.store, SqliteStore)
     assert flat(rig.read(log, 0, 100))[-1][0] < 9, "a part of a segment, of which the reader keeps the rest"
@@ -196,8 +211,7 @@ def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
 
 def test_one_commit_reads_no_more_messages_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge.broker.store.thinning.PIECE_BYTES", 400)
-    rig = sqlite_rig(tmp_path, Limits(thin_messages_max=20))
-    rig.store.summary = SUMMARY
+    rig = sqlite_rig(tmp_path, Limits(thin_messages_max=20), SUMMARY)
     log = fill(rig)
     rig.store.thin(log, 4_000)
     rig.commit()
@@ -218,8 +232,7 @@ def test_at_most_so_much_goes(rig: Rig, at_most: int) -> None:
 
 
 def test_readings_sent_over_amqp_are_summed_up(tmp_path: Path) -> None:
-    rig = sqlite_rig(tmp_path)
-    rig.store.summary = SUMMARY
+    rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = rig.store.log("a")
     rig.store.open_cursor("c", log, 0)
     for number in range(40):

@@ -62,7 +62,7 @@ class TestOneGroup:
     def test_it_is_decided_before_anybody_is_told(self, rig: Rig) -> None:
         seen: list[bool] = []
         ticket = append(rig)
-        rig.store.on_commit = lambda _: seen.append(ticket.decided)
+        rig.store.commit_listeners.append(lambda _: seen.append(ticket.decided))
         flush(rig)
         assert seen == [True]
 
@@ -153,7 +153,7 @@ class TestClosing:
             late.append(append(rig))
 
         append(rig)
-        rig.store.on_commit = committed
+        rig.store.commit_listeners.append(committed)
         rig.store.close()
         assert [(ticket.decided, "closed" in str(ticket.error)) for ticket in late] == [(True, True)]
 
@@ -178,7 +178,7 @@ class TestMemory:
         rig.store.flush()
         second = append(rig)
         told: list[bool] = []
-        rig.store.on_commit = lambda _: told.append(second.decided)
+        rig.store.commit_listeners.append(lambda _: told.append(second.decided))
         while rig.store.committing:
             rig.turn()
         assert first.decided

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from edge.broker.store.contract import Summary
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.fault.store.history import Observed, shorten
 from tests.fault.store.limits import LIMITS
@@ -15,9 +16,9 @@ ATTEMPTS = 40
 """At a commit, on a medium that may be in trouble for a while."""
 
 
-def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes) -> Rig:
+def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes, summary: Summary | None = None) -> Rig:
     """`page_bytes`: of a store that is not there yet."""
-    return sqlite_rig(directory, msgspec.structs.replace(LIMITS, page_bytes=page_bytes))
+    return sqlite_rig(directory, msgspec.structs.replace(LIMITS, page_bytes=page_bytes), summary)
 
 
 def account(rig: Rig) -> bool:

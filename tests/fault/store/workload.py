@@ -72,7 +72,7 @@ class Workload:
         """The commit that just ended evicted: what went is to be told."""
         self.leaving: dict[Key, list[tuple[int, int]]] = {}
         """Positions that leave with the open group, each cursor's."""
-        self.rig = open_store(directory, page_bytes=self.dice.choice(PAGES))
+        self.rig = open_store(directory, page_bytes=self.dice.choice(PAGES), summary=Summary(kind, summarise))
         self.opened()
 
     def tell(self, line: Line) -> None:
@@ -88,8 +88,7 @@ class Workload:
             raise StoreError("what was in memory only cannot be accounted for")
         if not configured_first:
             self.configure()
-        store.on_commit = self.committed
-        store.summary = Summary(kind, summarise)
+        store.commit_listeners.append(self.committed)
         for number, name in self.names.items():
             store.delay(number, WAITS_S.get(name, 0.0))
         self.tell(Line("opened", observed=observe(self.rig)))
