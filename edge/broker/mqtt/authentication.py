@@ -1,56 +1,76 @@
-"""Enhanced authentication (MQTT 5 section 4.12): which AUTH packets may come now, and those we send.
+"""Enhanced authentication (MQTT 5 section 4.12): the table of which AUTH may come now, and the packets we send.
 
 Knows no mechanism and no secret: what the data means is between the client and `edge.broker.security.mechanisms`.
+
+    DECIDING ──CHALLENGE──▶ CHALLENGED ──CONTINUE──▶ DECIDING ──SUCCEED──▶ AUTHENTICATED ──AGAIN──▶ DECIDING
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from typing import Final
 
-from edge.broker.message.mqtt_errors import ProtocolError
+from edge.broker.message.mqtt_errors import LocalError, ProtocolError
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt.events import Authenticate
 from edge.broker.mqtt.handshake import Auth
 
 
+class Authentication(enum.Enum):
+    """Where the authentication of one client stands."""
+
+    DECIDING = "the session decides on what the client said last"
+    CHALLENGED = "the client is to go on"
+    AUTHENTICATED = "the client is who it says, and may authenticate again"
+
+
+CONTINUE, AGAIN = ReasonCode.CONTINUE_AUTHENTICATION, ReasonCode.RE_AUTHENTICATE
+
+FOLLOWS: Final[Mapping[tuple[Authentication, ReasonCode], Authentication]] = {
+    (Authentication.CHALLENGED, CONTINUE): Authentication.DECIDING,
+    (Authentication.AUTHENTICATED, AGAIN): Authentication.DECIDING,  # section 4.12.1
+}
+"""By the reason code of the client's AUTH; whatever is not here breaks [MQTT-4.12.0-3] or section 4.12.1."""
+
+
 class Dialogue:
     """The AUTH packets of one connection; `method` is what its CONNECT named, None when it named none."""
 
-    __slots__ = ("_asked", "_deciding", "method")
+    __slots__ = ("_stands", "method")
 
     def __init__(self, method: str | None) -> None:
         self.method = method
-        self._deciding = method is not None
-        self._asked = False
+        self._stands = Authentication.AUTHENTICATED if method is None else Authentication.DECIDING
 
-    def take(self, packet: Auth, *, opened: bool) -> Authenticate:
+    def take(self, packet: Auth) -> Authenticate:
         """The event for an AUTH of the client. Raises ProtocolError for one that may not come now."""
         if self.method is None:
             raise ProtocolError("AUTH without an authentication method in CONNECT")  # [MQTT-4.12.0-7]
         if packet.properties.authentication_method != self.method:
             raise ProtocolError("AUTH with another authentication method")  # [MQTT-4.12.0-5] [MQTT-4.12.1-1]
-        again = packet.reason is ReasonCode.RE_AUTHENTICATE
-        if again and (not opened or self._asked or self._deciding):
-            raise ProtocolError("re-authentication while an authentication is under way")
-        if not again and (packet.reason is not ReasonCode.CONTINUE_AUTHENTICATION or not self._asked):
-            raise ProtocolError(f"AUTH of a client with reason {packet.reason.words}")  # [MQTT-4.12.0-3]
-        self._asked, self._deciding = False, True
-        return Authenticate(packet.properties.authentication_data or b"", again)
+        follows = FOLLOWS.get((self._stands, packet.reason))
+        if follows is None:
+            raise ProtocolError(f"AUTH of a client with reason {packet.reason.words}, while {self._stands.value}")
+        self._stands = follows
+        return Authenticate(packet.properties.authentication_data or b"", again=packet.reason is AGAIN)
 
-    def ask(self, data: bytes) -> bytes:
-        """AUTH that asks the client to go on [MQTT-4.12.0-2]."""
-        self._asked, self._deciding = True, False
+    def challenge(self, data: bytes) -> bytes:
+        """AUTH that asks the client to go on [MQTT-4.12.0-2]. Raises LocalError when there is nothing to decide."""
+        if self._stands is not Authentication.DECIDING:
+            raise LocalError(f"a challenge while {self._stands.value}")
+        self._stands = Authentication.CHALLENGED
         return self._auth(ReasonCode.CONTINUE_AUTHENTICATION, data)
 
-    def succeeded(self, data: bytes) -> bytes:
+    def succeed(self, data: bytes) -> bytes:
         """AUTH that ends a re-authentication well (section 4.12.1)."""
-        self.ended()
+        self.end()
         return self._auth(ReasonCode.SUCCESS, data)
 
-    def ended(self) -> None:
+    def end(self) -> None:
         """The client is authenticated: from now on it may do it again."""
-        self._asked = self._deciding = False
+        self._stands = Authentication.AUTHENTICATED
 
     def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
         return Auth(reason, Properties(authentication_method=self.method, authentication_data=data)).encode(5)

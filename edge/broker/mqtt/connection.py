@@ -31,7 +31,17 @@ from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound
-from edge.broker.mqtt.phase import READING, UNACCEPTED, Phase, check_early
+from edge.broker.mqtt.phase import (
+    BEFORE_OPEN,
+    ENDED,
+    OPENED,
+    READING,
+    Phase,
+    Step,
+    after_packet,
+    after_step,
+    check_first_byte,
+)
 from edge.broker.mqtt.state import InFlight, SessionState
 
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
@@ -43,7 +53,7 @@ class Connection:
     __slots__ = (
         "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_dialogue", "_end_reason",
         "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_version",
-        "_was_open", "limits",
+        "limits",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -55,7 +65,8 @@ class Connection:
         self._keep_alive_s, self._version = 0, 4
         self._connect: events.Connect | None = None
         self._dialogue = NO_METHOD
-        self._was_open = self._reported = False
+        self._reported = False
+        """`Disconnected` has been given."""
         self._out: list[bytes] = []
         self._chunks: list[bytes] | None = None
         self._chunk_bytes = self._need = 0
@@ -70,18 +81,18 @@ class Connection:
     @property
     def closed(self) -> bool:
         """True when the socket must be closed once `data_to_send` has been written."""
-        return self._phase is Phase.CLOSED
+        return self._phase in ENDED
 
     @property
     def deadline(self) -> float | None:
         """End of the time to CONNECT and be accepted, later of the keep alive period."""
         if self._phase is Phase.OPEN:
             return self._now + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
-        return None if self._phase is Phase.CLOSED else self._connect_deadline
+        return self._connect_deadline if self._phase in BEFORE_OPEN else None
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         """Bytes of the client; returns what they complete. Never raises for what the client sent."""
-        if self._phase is Phase.CLOSED:
+        if self._phase in ENDED:
             return ()
         self._now = now
         if not self._chunks and self._phase is not Phase.DECIDING:
@@ -99,7 +110,7 @@ class Connection:
 
     def receive_eof(self, now: float) -> Sequence[Event]:
         """The socket is gone; idempotent."""
-        if self._phase is not Phase.CLOSED:
+        if self._phase not in ENDED:
             self._end("the network connection was closed")
         return self._last(publish_will=True)
 
@@ -142,11 +153,12 @@ class Connection:
         `assigned_client_id` is needed when the client sent none; the others tell an MQTT 5 client what differs from
         its wishes; `now` starts the keep alive anew. Raises LocalError when there was no CONNECT.
         """
-        if self._phase is Phase.CLOSED:
+        if self._phase in ENDED:
             return ()
         self._now = self._now if now is None else now
         connect = self._connect
-        if self._phase is not Phase.DECIDING or connect is None:
+        phase = after_step(self._phase, Step.ACCEPT)
+        if connect is None:
             raise LocalError("accept without a CONNECT")
         client_id = connect.client_id or assigned_client_id
         if not client_id:
@@ -163,32 +175,33 @@ class Connection:
             response_information=response_information,
             authentication_data=authentication_data,
         )
-        self._dialogue.ended()
+        self._dialogue.end()
+        self._phase = phase
         return self._open(connect, client_id, state, opening.connack(connect, self.limits, session_present, told))
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
-        MQTT 5 ones read `text`."""
-        if self._phase in {Phase.CONNECTING, Phase.OPEN}:
-            raise LocalError("refuse without a CONNECT")
-        if self._phase in UNACCEPTED:
+        MQTT 5 ones read `text`. Raises LocalError when there is no CONNECT to answer."""
+        if self._phase not in ENDED:
             self._refuse(reason, f"refused: {text or reason.words}", text)
 
     def challenge(self, data: bytes) -> Sequence[Event]:
         """Ask the client to go on authenticating, before CONNACK or later; returns the events of what it sent since."""
-        if self._phase is Phase.CLOSED:
+        if self._phase in ENDED:
             return ()
-        waited = self._phase is Phase.DECIDING
-        self._phase = Phase.AUTHENTICATING if waited else self._phase
-        self._append(self._dialogue.ask(data), "AUTH")
-        return self._take(self._joined()) if waited else ()
+        if self._phase is Phase.OPEN:
+            self._append(self._dialogue.challenge(data), "AUTH")
+            return ()
+        self._phase = after_step(self._phase, Step.CHALLENGE)
+        self._append(self._dialogue.challenge(data), "AUTH")
+        return self._take(self._joined())
 
     # --- calls of the session on an open connection -----------------------------------------------------------
 
     def authenticated(self, data: bytes) -> None:
         """A re-authentication ended well."""
         if self._phase is Phase.OPEN:
-            self._append(self._dialogue.succeeded(data), "AUTH")
+            self._append(self._dialogue.succeed(data), "AUTH")
 
     @property
     def window(self) -> int:
@@ -273,7 +286,7 @@ class Connection:
         """Close; an MQTT 5 client is told why. Idempotent. `Disconnected` comes with `receive_eof`."""
         if self._phase is Phase.CONNECTING:
             self._end(f"disconnected: {reason.words}")
-        elif self._phase is not Phase.CLOSED:
+        elif self._phase not in ENDED:
             self._close(reason, f"disconnected: {reason.words}")
 
     # --- taking packets apart ---------------------------------------------------------------------------------
@@ -287,7 +300,7 @@ class Connection:
             self._violated(error, data)
         if self._phase is Phase.DECIDING:
             found.extend(self._held())
-        elif self._phase is Phase.CLOSED:
+        elif self._phase in ENDED:
             found.extend(self._last(publish_will=True))
         return found
 
@@ -327,7 +340,7 @@ class Connection:
         """Where variable header and packet end, once the remaining length is there."""
         early = self._phase is not Phase.OPEN
         if early:
-            check_early(self._phase, data[pos])
+            check_first_byte(self._phase, data[pos])
         header = read_fixed_header(data, pos)
         if header is None:
             return None
@@ -348,7 +361,8 @@ class Connection:
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
         self._connect = connect = opening.decode_connect(body, flags)
-        self._version, self._phase = connect.version, Phase.DECIDING
+        self._phase = after_packet(self._phase, PacketType.CONNECT, connect.version)
+        self._version = connect.version
         self._dialogue = dialogue(connect.authentication_method)
         found.append(connect)
 
@@ -357,7 +371,6 @@ class Connection:
     ) -> Sequence[Event]:
         self._state, self._client_id = state, client_id
         self._outbound = Outbound(connect, state, self._out, self.limits)
-        self._phase = Phase.OPEN
         state.holder = self
         self._reply(connack)
         found: list[Event] = []
@@ -399,7 +412,8 @@ class Connection:
             raise ProtocolError("packet identifier 0")
 
     def _handle(self, packet: packets.Packet, found: list[Any]) -> None:
-        """Everything that is not on the hot path."""
+        """Everything that is not on the hot path, which the table lets come whenever the connection is open."""
+        phase = after_packet(self._phase, packet.kind, self._version)
         match packet:
             case packets.PubRec(packet_id, reason) if reason.failed:
                 done: list[InFlight] = []
@@ -418,14 +432,11 @@ class Connection:
                 self._reply(packets.PingResp())
             case packets.Disconnect():
                 self._disconnected(packet, found)
-            case packets.Connect():
-                raise ProtocolError("a second CONNECT")  # [MQTT-3.1.0-2]
             case packets.Auth():
-                found.append(self._dialogue.take(packet, opened=self._phase is Phase.OPEN))
-                if self._phase is Phase.AUTHENTICATING:
-                    self._phase = Phase.DECIDING
+                found.append(self._dialogue.take(packet))
+                self._phase = phase
             case _:
-                raise ProtocolError(f"{packet.kind.name} from a client")
+                raise TypeError(f"{packet.kind.name} has no handler")
 
     def _subscribe(self, packet: packets.Subscribe, found: list[Any]) -> None:
         for request in packet.requests:
@@ -459,7 +470,7 @@ class Connection:
             self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} above the client's maximum packet size")
 
     def _must_have_opened(self) -> None:
-        if self._phase is not Phase.OPEN and not self._was_open:
+        if self._phase not in OPENED:
             raise LocalError(f"called while {self._phase.value}")
 
     def _violated(self, error: RemoteError, data: bytes) -> None:
@@ -475,8 +486,9 @@ class Connection:
         end(reason, text)
 
     def _refuse(self, reason: ReasonCode, text: str, told: str = "") -> None:
+        phase = after_step(self._phase, Step.REFUSE)
         self._out.append(opening.encode_refusal(reason, self._version, told))
-        self._end(text)
+        self._end(text, phase)
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
@@ -484,16 +496,16 @@ class Connection:
             self._out.append(opening.encode_farewell(reason, text, self._connect))
         self._end(text)
 
-    def _end(self, text: str) -> None:
-        self._was_open = self._phase is Phase.OPEN
-        self._phase = Phase.CLOSED
+    def _end(self, text: str, phase: Phase | None = None) -> None:
+        self._phase = after_step(self._phase, Step.CLOSE) if phase is None else phase
         self._end_reason, self._chunks = text, None
-        if self._was_open and self._state.holder is self:
+        if self._phase is Phase.CLOSED and self._state.holder is self:
             self._state.holder = None
 
     def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:
-        if self._phase is not Phase.CLOSED or self._reported:
+        if self._phase not in ENDED or self._reported:
             return ()
         self._reported = True
-        will = publish_will and self._was_open and self._connect is not None and self._connect.will is not None
+        opened = self._phase is Phase.CLOSED
+        will = publish_will and opened and self._connect is not None and self._connect.will is not None
         return (events.Disconnected(will, self._end_reason, session_expiry_s),)

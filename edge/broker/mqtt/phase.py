@@ -1,19 +1,24 @@
-"""Where the server's end of one MQTT connection stands, and what may come there.
+"""Where the server's end of one MQTT connection stands: the table of what may come there, and of what follows.
 
-CONNECTING ──CONNECT──▶ DECIDING ──accept──▶ OPEN
-    │                    │    ▲ │              │
-    │          challenge │    │ │ refuse       │
-    │                    ▼    │ AUTH           │
-    │            AUTHENTICATING │              │
-    └─────────────────┴─────────┴──────────────┴──▶ CLOSED
+    CONNECTING ──CONNECT──▶ DECIDING ──ACCEPT──▶ OPEN
+        │                    │    ▲ │              │
+        │          CHALLENGE │    │ │ REFUSE       │ DISCONNECT
+        │                    ▼    │ AUTH           │ CLOSE
+        │            AUTHENTICATING │              ▼
+        └─────────CLOSE───────┴─────┴─▶ REFUSED   CLOSED
+
+`PACKETS` says of every packet a client may send what it leads to, or which statement of the standard it breaks. In a
+phase without a row nothing of the client is looked at: what comes in DECIDING waits there (section 3.1.4). `STEPS` says
+the same of what we do ourselves; what is not in it is an error of our own. What an AUTH means, `authentication` says.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
-from edge.broker.message.mqtt_errors import ProtocolError
+from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
 from edge.broker.message.mqtt_wire import PacketType
 
 
@@ -24,19 +29,112 @@ class Phase(enum.Enum):
     DECIDING = "waiting for the session's answer to CONNECT, or to AUTH before CONNACK"
     AUTHENTICATING = "waiting for AUTH before CONNACK"
     OPEN = "open"
-    CLOSED = "closed"
+    REFUSED = "closed before it was open"
+    CLOSED = "closed after it was open"
 
 
-READING: Final = frozenset({Phase.CONNECTING, Phase.AUTHENTICATING, Phase.OPEN})
-"""Packets are looked at; in DECIDING they wait."""
-UNACCEPTED: Final = frozenset({Phase.DECIDING, Phase.AUTHENTICATING})
-"""CONNECT has come and CONNACK has not been sent."""
+class Step(enum.Enum):
+    """What we do, and no packet asks for."""
+
+    ACCEPT = "CONNACK"
+    CHALLENGE = "AUTH that asks the client to go on, before CONNACK"
+    REFUSE = "CONNACK with an error"
+    CLOSE = "the network connection ends, whoever ended it"
 
 
-def check_early(phase: Phase, first: int) -> None:
-    """Raises ProtocolError for a packet that begins with this byte and may not come before CONNACK."""
-    if phase is Phase.CONNECTING:
-        if first != PacketType.CONNECT << 4:  # [MQTT-3.1.0-1]
-            raise ProtocolError("the first packet is not CONNECT")
-    elif first >> 4 not in (PacketType.AUTH, PacketType.DISCONNECT):  # [MQTT-3.1.2-30]
-        raise ProtocolError("neither AUTH nor DISCONNECT before CONNACK")
+class Violation(NamedTuple):
+    """Why a packet may not come: the normative statement, in words, and as an error (its reason code: section 2.4)."""
+
+    clause: str
+    text: str
+    error: type[RemoteError] = ProtocolError
+
+
+_FIRST: Final = Violation("MQTT-3.1.0-1", "the first packet is not CONNECT")
+_SECOND: Final = Violation("MQTT-3.1.0-2", "a second CONNECT")
+_EARLY: Final = Violation("MQTT-3.1.2-30", "neither AUTH nor DISCONNECT before CONNACK")
+_DIRECTION: Final = Violation("MQTT 5 table 2-1", "{kind} from a client")
+_RESERVED: Final = Violation("MQTT 5 table 2-1", "packet type 0", MalformedPacket)
+_MQTT_5: Final = Violation("MQTT 3.1.1 table 2.1", "packet type 15 came with MQTT 5", MalformedPacket)
+
+_P = PacketType
+PACKETS: Final[Mapping[Phase, Mapping[PacketType, Phase | Violation]]] = {
+    Phase.CONNECTING: {
+        **dict.fromkeys(PacketType, _FIRST),
+        _P.CONNECT: Phase.DECIDING,
+    },
+    Phase.AUTHENTICATING: {
+        **dict.fromkeys(PacketType, _EARLY),
+        _P.AUTH: Phase.DECIDING,
+        _P.DISCONNECT: Phase.REFUSED,
+    },
+    Phase.OPEN: {
+        _P.WILL: _RESERVED,
+        _P.CONNECT: _SECOND,
+        _P.CONNACK: _DIRECTION,
+        _P.PUBLISH: Phase.OPEN,
+        _P.PUBACK: Phase.OPEN,
+        _P.PUBREC: Phase.OPEN,
+        _P.PUBREL: Phase.OPEN,
+        _P.PUBCOMP: Phase.OPEN,
+        _P.SUBSCRIBE: Phase.OPEN,
+        _P.SUBACK: _DIRECTION,
+        _P.UNSUBSCRIBE: Phase.OPEN,
+        _P.UNSUBACK: _DIRECTION,
+        _P.PINGREQ: Phase.OPEN,
+        _P.PINGRESP: _DIRECTION,
+        _P.DISCONNECT: Phase.CLOSED,
+        _P.AUTH: Phase.OPEN,
+    },
+}
+"""What a packet leads to. Before MQTT 5 there is no AUTH: see `after_packet`."""
+
+STEPS: Final[Mapping[Phase, Mapping[Step, Phase]]] = {
+    Phase.CONNECTING: {Step.CLOSE: Phase.REFUSED},
+    Phase.DECIDING: {
+        Step.ACCEPT: Phase.OPEN,
+        Step.CHALLENGE: Phase.AUTHENTICATING,
+        Step.REFUSE: Phase.REFUSED,
+        Step.CLOSE: Phase.REFUSED,
+    },
+    Phase.AUTHENTICATING: {Step.REFUSE: Phase.REFUSED, Step.CLOSE: Phase.REFUSED},
+    Phase.OPEN: {Step.CLOSE: Phase.CLOSED},
+    Phase.REFUSED: {},
+    Phase.CLOSED: {},
+}
+
+ENDED: Final = (Phase.REFUSED, Phase.CLOSED)
+"""The socket is to be closed; nothing is read any more, and whatever the session still says is of no consequence."""
+READING: Final = tuple(PACKETS)[::-1]
+"""Packets are looked at; the busiest phase first."""
+BEFORE_OPEN: Final = (Phase.CONNECTING, Phase.DECIDING, Phase.AUTHENTICATING)
+"""The time until CONNACK is limited."""
+OPENED: Final = (Phase.OPEN, Phase.CLOSED)
+"""The session has its connection, or had it."""
+
+
+def after_packet(phase: Phase, kind: int, version: int) -> Phase:
+    """Where a packet of this type (the high four bits of its first byte) leads to. Raises MalformedPacket or
+    ProtocolError for one that may not come."""
+    follows = PACKETS[phase][PacketType(kind)]
+    if phase is Phase.OPEN and kind == PacketType.AUTH and version < 5:
+        follows = _MQTT_5
+    if isinstance(follows, Violation):
+        raise follows.error(follows.text.format(kind=PacketType(kind).name))
+    return follows
+
+
+def check_first_byte(phase: Phase, first: int) -> None:
+    """Before CONNACK the first byte of a packet is judged as soon as it is there: a client that speaks another protocol
+    (TLS begins with 0x16) is not waited for. Raises MalformedPacket or ProtocolError."""
+    after_packet(phase, first >> 4, 5)
+    if phase is Phase.CONNECTING and first & 15:
+        raise MalformedPacket("reserved bits of CONNECT")
+
+
+def after_step(phase: Phase, step: Step) -> Phase:
+    """Where a step of ours leads to. Raises LocalError for one that may not be taken."""
+    follows = STEPS[phase].get(step)
+    if follows is None:
+        raise LocalError(f"{step.name} while {phase.value}")
+    return follows

@@ -6,7 +6,6 @@ and `outbound`, which work on it. Subscriptions and messages not sent yet are th
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -18,14 +17,6 @@ PACKET_ID_MAX = 65_535
 
 InFlight = tuple[Delivery, int]
 """A delivery and the index of one message in its run."""
-
-
-class Phase(enum.Enum):
-    """What we wait for (sections 4.3.2 and 4.3.3)."""
-
-    PUBACK = "PUBLISH of QoS 1 sent"
-    PUBREC = "PUBLISH of QoS 2 sent"
-    PUBCOMP = "PUBREL sent"
 
 
 class Holder(Protocol):
@@ -127,19 +118,6 @@ class SessionState:
     def in_flight(self) -> int:
         """Messages in flight to the client: packet identifiers in use by us."""
         return len(self.outgoing) + len(self.released)
-
-    def phase(self, packet_id: int) -> Phase | None:
-        """Where a delivery of ours stands; None when this packet identifier is free."""
-        if packet_id in self.released:
-            return Phase.PUBCOMP
-        entry = self.outgoing.get(packet_id)
-        if entry is None:
-            return None
-        return Phase.PUBACK if entry[0].qos == 1 else Phase.PUBREC
-
-    def unacknowledged(self) -> list[InFlight]:
-        """Everything in flight to the client, in the order it is sent again; for who ends the session."""
-        return [*self.released.values(), *self.outgoing.values()]
 
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:
         """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""

@@ -12,7 +12,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Acknowledged, Delivery
-from edge.broker.mqtt.state import PACKET_ID_MAX, Phase, SessionState
+from edge.broker.mqtt.state import PACKET_ID_MAX, SessionState
 from tests.unit.mqtt.client import VERSIONS, Opened
 
 
@@ -117,15 +117,15 @@ class TestAcknowledged:
         sent = delivery(b"a", b"b", qos=2)
         opened.connection.deliver(sent)
         opened.sent()
-        assert opened.state.phase(1) is Phase.PUBREC
+        assert (list(opened.state.outgoing), list(opened.state.released)) == ([1, 2], [])
         assert opened.send(p.PubRec(1), p.PubRec(2)) == []
         assert opened.sent() == [p.PubRel(1), p.PubRel(2)]
-        assert opened.state.phase(1) is Phase.PUBCOMP
+        assert (list(opened.state.outgoing), list(opened.state.released)) == ([], [1, 2])
         assert opened.send(p.PubRec(1)) == []
         assert opened.sent() == [p.PubRel(1)]
         (event,) = opened.send(p.PubComp(1), p.PubComp(2), p.PubComp(2))
         assert event == Acknowledged([(sent, 0), (sent, 1)])
-        assert opened.state.phase(1) is None
+        assert opened.state.in_flight == 0
 
     @pytest.mark.parametrize("version", VERSIONS)
     def test_pubrec_of_nothing(self, version: int) -> None:

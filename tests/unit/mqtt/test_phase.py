@@ -1,0 +1,172 @@
+"""Every packet type in every phase, over every version: the connection does what the table says."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.limits import Limits
+from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError
+from edge.broker.message.mqtt_properties import NONE, Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.message.mqtt_wire import PacketType
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.authentication import FOLLOWS, Authentication, Dialogue
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import Disconnected, SubscriptionRequest
+from edge.broker.mqtt.phase import ENDED, PACKETS, STEPS, Phase, Step, Violation, after_step
+from edge.broker.mqtt.state import SessionState
+from tests.unit.mqtt.client import VERSIONS, split
+
+METHOD = "m"
+PATHS = {
+    Phase.CONNECTING: (),
+    Phase.DECIDING: ("connect",),
+    Phase.AUTHENTICATING: ("connect", "challenge"),
+    Phase.OPEN: ("connect", "accept"),
+    Phase.REFUSED: ("connect", "refuse"),
+    Phase.CLOSED: ("connect", "accept", "disconnect"),
+}
+"""What leads into each phase."""
+
+
+def packet(kind: PacketType, version: int) -> bytes:
+    """A well-formed packet of this type, of whichever side sends it."""
+    method = Properties(authentication_method=METHOD) if version == 5 else NONE
+    made: dict[PacketType, p.Packet] = {
+        PacketType.CONNECT: p.Connect("c", version, properties=method),
+        PacketType.CONNACK: p.ConnAck(),
+        PacketType.PUBLISH: p.Publish("t", b"x", 1, packet_id=1),
+        PacketType.PUBACK: p.PubAck(1),
+        PacketType.PUBREC: p.PubRec(1),
+        PacketType.PUBREL: p.PubRel(1),
+        PacketType.PUBCOMP: p.PubComp(1),
+        PacketType.SUBSCRIBE: p.Subscribe(1, (SubscriptionRequest("t", 0),)),
+        PacketType.SUBACK: p.SubAck(1, (0,)),
+        PacketType.UNSUBSCRIBE: p.Unsubscribe(1, ("t",)),
+        PacketType.UNSUBACK: p.UnsubAck(1, (0,) if version == 5 else ()),
+        PacketType.PINGREQ: p.PingReq(),
+        PacketType.PINGRESP: p.PingResp(),
+        PacketType.DISCONNECT: p.Disconnect(),
+    }
+    if kind is PacketType.WILL:
+        return b"\x00\x00"
+    if kind is PacketType.AUTH:
+        return p.Auth(R.CONTINUE_AUTHENTICATION, Properties(authentication_method=METHOD)).encode(5)
+    return made[kind].encode(version)
+
+
+def reach(phase: Phase, version: int) -> Connection:
+    connection = Connection(Limits(), 0.0)
+    for step in PATHS[phase]:
+        match step:
+            case "connect":
+                connection.receive_data(packet(PacketType.CONNECT, version), 0.0)
+            case "accept":
+                connection.accept(SessionState(), False)
+            case "challenge":
+                connection.challenge(b"?")
+            case "refuse":
+                connection.refuse(R.NOT_AUTHORIZED)
+            case "disconnect":
+                connection.disconnect(R.SERVER_SHUTTING_DOWN)
+    connection.data_to_send()
+    assert connection._phase is phase
+    return connection
+
+
+def phases(version: int) -> list[Phase]:
+    """Only MQTT 5 has enhanced authentication."""
+    return [phase for phase in Phase if version == 5 or phase is not Phase.AUTHENTICATING]
+
+
+CASES = [(version, phase, kind) for version in VERSIONS for phase in phases(version) for kind in PacketType]
+
+
+@pytest.mark.parametrize(
+    ("version", "phase", "kind"), CASES, ids=[f"{v}-{phase.name}-{kind.name}" for v, phase, kind in CASES]
+)
+def test_packet(version: int, phase: Phase, kind: PacketType) -> None:
+    connection = reach(phase, version)
+    events = connection.receive_data(packet(kind, version), 1.0)
+    if phase not in PACKETS:
+        assert (connection._phase, list(events), connection.data_to_send()) == (phase, [], b"")
+        return
+    follows = PACKETS[phase][kind]
+    if phase is Phase.OPEN and kind is PacketType.AUTH:
+        # Nothing is under way that an AUTH could go on with; before MQTT 5 there is no such packet.
+        follows = Violation("MQTT-4.12.0-3", "", ProtocolError if version == 5 else MalformedPacket)
+    if isinstance(follows, Violation):
+        assert connection.closed
+        assert isinstance(events[-1], Disconnected)
+        told = split(connection.data_to_send(), version)
+        if phase is Phase.CONNECTING or version < 5:  # who has not said CONNECT is told nothing, nor are older clients
+            assert told == []
+        elif phase is Phase.AUTHENTICATING:
+            assert [(type(each), each.reason) for each in told] == [(p.ConnAck, follows.error.reason)]
+        else:
+            assert [(type(each), each.reason) for each in told] == [(p.Disconnect, follows.error.reason)]
+    else:
+        assert connection._phase is follows
+        assert connection.closed == (follows in ENDED)
+
+
+def test_nothing_is_left_out() -> None:
+    assert all(set(row) == set(PacketType) for row in PACKETS.values())
+    assert set(STEPS) == set(Phase)
+    assert {phase for phase in Phase if phase not in PACKETS} == {Phase.DECIDING, *ENDED}
+
+
+def test_every_phase_is_reached_and_left() -> None:
+    follows = {
+        phase: {each for each in PACKETS.get(phase, {}).values() if isinstance(each, Phase)}
+        | set(STEPS[phase].values())
+        for phase in Phase
+    }
+    assert set().union(*follows.values()) | {Phase.CONNECTING} == set(Phase)
+    assert all(set(ENDED) & follows[phase] for phase in Phase if phase not in ENDED)
+    assert all(not follows[phase] for phase in ENDED)
+
+
+@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("step", Step)
+def test_step(phase: Phase, step: Step) -> None:
+    if step in STEPS[phase]:
+        assert after_step(phase, step) is STEPS[phase][step]
+    else:
+        with pytest.raises(LocalError):
+            after_step(phase, step)
+
+
+@pytest.mark.parametrize("phase", Phase)
+def test_calls_of_the_session(phase: Phase) -> None:
+    """What the session may not do now is its own error; once the connection has ended, nothing it does matters."""
+    calls = {
+        Step.ACCEPT: lambda connection: connection.accept(SessionState(), False),
+        Step.REFUSE: lambda connection: connection.refuse(R.NOT_AUTHORIZED),
+        Step.CHALLENGE: lambda connection: connection.challenge(b"?"),
+    }
+    for step, call in calls.items():
+        connection = reach(phase, 5)
+        if step in STEPS[phase] or phase in ENDED:
+            call(connection)
+            assert connection._phase is STEPS[phase].get(step, phase)
+        else:
+            with pytest.raises(LocalError):
+                call(connection)
+            assert connection._phase is phase
+
+
+@pytest.mark.parametrize("stands", Authentication)
+@pytest.mark.parametrize("reason", [R.SUCCESS, R.CONTINUE_AUTHENTICATION, R.RE_AUTHENTICATE])
+def test_auth(stands: Authentication, reason: R) -> None:
+    dialogue = Dialogue(METHOD)
+    if stands is Authentication.CHALLENGED:
+        dialogue.challenge(b"")
+    elif stands is Authentication.AUTHENTICATED:
+        dialogue.end()
+    auth = p.Auth(reason, Properties(authentication_method=METHOD, authentication_data=b"x"))
+    if (stands, reason) in FOLLOWS:
+        assert dialogue.take(auth).again is (reason is R.RE_AUTHENTICATE)
+    else:
+        with pytest.raises(ProtocolError):
+            dialogue.take(auth)
