@@ -57,7 +57,7 @@ def make() -> str:
         except subprocess.TimeoutExpired:
             return f"no class archive: the trial pass took longer than {MAKE_SECONDS_MAX:.0f} s (starts stay slower)"
         if done.returncode != 0 or not fresh.is_file():
-            last = (done.stderr.strip().splitlines() or ["the JVM wrote none"])[-1]
+            last = (done.stderr.strip().splitlines() or ["the JVM wrote no archive"])[-1]
             return f"no class archive: {last[:300]} (starts stay slower)"
         fresh.replace(target)
     return f"class archive made in {time.monotonic() - started:.0f} s: {target} ({target.stat().st_size / 1e6:.0f} MB)"

@@ -43,7 +43,7 @@ def _lake_option(command: Any) -> Any:
 
 def _existing(lake: Path) -> Path:
     if not lake.is_dir():
-        raise click.UsageError(f"no lake at {lake}: it is the folder with the tables, DATA/lake of a hub")
+        raise click.UsageError(f"{lake} is not a lake; expected the folder with the Delta tables, DATA/lake of a hub")
     nested = lake / "lake"
     if not (lake / "telemetry").is_dir() and (nested / "telemetry").is_dir():
         raise click.UsageError(f"{lake} is a hub's data directory; its lake is {nested}")
@@ -53,7 +53,7 @@ def _existing(lake: Path) -> Path:
 @analytics.command()
 @_lake_option
 @click.option("--job", "names", multiple=True, metavar="NAME", help="Only this job; may be given several times.")
-@click.option("--follow", is_flag=True, help=f"Keep on: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help=f"Repeat: another pass every {FOLLOW_SECONDS:.0f} s, until Ctrl-C.")
 @click.option("--master", metavar="URL", help="Spark master [default: WAYPOST_SPARK_MASTER, else this machine].")
 @click.option("--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A further spark.* setting.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a pass on standard output.")
@@ -101,7 +101,7 @@ def run(
     except KeyboardInterrupt:
         if follow:
             sys.exit(0)
-        click.echo("interrupted: nothing is half done, the next run goes on from here", err=True)
+        click.echo("interrupted: the tables are consistent, and the next run continues", err=True)
         sys.exit(FAILED)
     except (connector.ConnectorMissing, java.JavaMissing) as error:
         click.echo(f"error: {error}", err=True)

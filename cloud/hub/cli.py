@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
 
-NEEDS_DEV = (
-    "a hub for other machines needs TLS and enrolled gateways, which this version cannot give it: "
-    "nobody could tell one gateway from another"
-)
+NEEDS_DEV = "without --dev a hub needs enrolled gateways and TLS, which this version does not have yet"
 
 
 class UsageProblem(click.ClickException):
@@ -43,7 +40,7 @@ def hub() -> None:
 @click.option("--amqp", metavar="HOST:PORT", help=f"Where gateways connect; {AMQP_DEFAULT} unless given.")
 @click.option("--http", metavar="HOST:PORT", help=f"Where console, API and metrics are; {HTTP_DEFAULT} unless given.")
 def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http: str | None) -> None:
-    """Take what gateways send and land it in the lake, DATA/lake.
+    """Receive messages from gateways and write them to the lake, DATA/lake.
 
     Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqp=HOST:PORT http=HOST:PORT`.
     SIGTERM lands what has been gathered, acknowledges it, and ends with 0.
@@ -65,7 +62,7 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
         raise UsageProblem(NEEDS_DEV, f"to try it on this machine: waypost hub run --data {data} --dev")
     for endpoint in (amqp_endpoint, http_endpoint):
         if not endpoint.loopback:
-            raise UsageProblem(f"--dev lets anybody in, so it listens on loopback only, and {endpoint} is not")
+            raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
     _log_to_stderr()
     try:
         tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None

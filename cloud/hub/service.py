@@ -63,15 +63,15 @@ class HubService:
 
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
         if len(gateway) > GATEWAY_NAME_CHARACTERS_MAX or not gateway.isprintable():
-            intake.close("amqp:invalid-field", "that is no name for a gateway")
+            intake.close("amqp:invalid-field", "this is not a valid gateway name")
             return
         now_us = _now_us()
         session = Session(TENANT, gateway, self._remotes.get(intake, "-"))
         try:
             before = self._fleet.connect(session, now_us)
         except FleetFull:
-            log.warning("gateway %s is refused: the hub serves as many as it may", gateway)
-            intake.close("amqp:resource-limit-exceeded", "this hub serves as many gateways as it may")
+            log.warning("gateway %s is refused: the hub serves its maximum number", gateway)
+            intake.close("amqp:resource-limit-exceeded", "this hub serves its maximum number of gateways")
             return
         self._sessions[intake], self._intakes[session] = session, intake
         self.committer.connect(session)

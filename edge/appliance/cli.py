@@ -46,7 +46,7 @@ def edge() -> None:
 @click.option("--dev", is_flag=True, help="For trying out: loopback only, no authentication, a preset address space.")
 @click.option("--mqtt", metavar="HOST:PORT", help="Listen for MQTT here; port 0 picks a free one.")
 @click.option("--amqp", metavar="HOST:PORT", help="Listen for AMQP 1.0 here.")
-@click.option("--http", metavar="HOST:PORT", help="Serve the console and the status here.")
+@click.option("--http", metavar="HOST:PORT", help="Serve console, HTTP API and status here.")
 @click.option("--mqtt-ws", metavar="HOST:PORT", help="Listen for MQTT over WebSocket here.")
 @click.option("--amqp-ws", metavar="HOST:PORT", help="Listen for AMQP 1.0 over WebSocket here.")
 @click.option("--hub", metavar="URL", help="Bridge to this hub: amqp://HOST:PORT. Needs --gateway and --forward.")
@@ -177,7 +177,7 @@ async def _follow(gateway: Gateway, options: RunOptions) -> None:
                 version = repository.version
                 await gateway.reconfigure(configuration_of(options))
         except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
-            log.warning("the configuration stays as it is: %s", error)
+            log.warning("the configuration is unchanged: %s", error)
 
 
 def _administration(gateway: Gateway, options: RunOptions) -> AddressAdministration:
@@ -218,7 +218,7 @@ def init(data: Path) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole status as JSON.")
 def status(http: str, as_json: bool) -> None:
-    """Ask a running gateway how it is."""
+    """Show the status of a running gateway."""
     import urllib.error
     import urllib.request
 
@@ -229,7 +229,7 @@ def status(http: str, as_json: bool) -> None:
     except (OSError, ValueError, urllib.error.URLError) as error:
         raise CommandError(
             f"no gateway answers at {url}: {getattr(error, 'reason', error)}",
-            hint="is it running, and is this the address after http= in its `ready` line?",
+            hint="start it, and use the address after http= in its `ready` line",
             code=Exit.UNREACHABLE,
         ) from None
     if as_json:
@@ -277,7 +277,11 @@ def _print_room(store: dict[str, Any]) -> None:
     def size(count: int | None) -> str:
         return "-" if count is None else f"{count / 1e6:,.1f}"
 
-    full = "the card is at its floor" if store["at_floor"] else f"space: {size(store['quota'])} MB"
+    full = (
+        "free space is at the configured minimum (limits.freeFloorBytes)"
+        if store["at_floor"]
+        else f"space: {size(store['quota'])} MB"
+    )
     table = Table(title=f"Room, MB ({full})", title_justify="left", box=None, pad_edge=False)
     for name in ("address", "used", "quota", "reserve", "when full", "priority", "refused"):
         table.add_column(name, justify="left" if name in ("address", "when full") else "right")

@@ -120,7 +120,7 @@ class Gateway:
         try:
             await self.users.configure(configuration.users)
         except CredentialsError as error:
-            log.warning("users stay as they are: %s", error)
+            log.warning("the users are unchanged: %s", error)
         if before.issuer != configuration.issuer:
             await self._follow_issuer(configuration.issuer)
         self.broker.reconfigure(configuration)
@@ -128,10 +128,10 @@ class Gateway:
             await uplink.dialer.close()
         for name in ("space", "gateway", *LISTENERS, "tls", "limits"):
             if getattr(before, name) != getattr(configuration, name):
-                log.warning("%s changed: takes effect when the gateway is started again", name)
+                log.warning("%s changed: takes effect after a restart of the gateway", name)
         if _tenant(before) != _tenant(configuration):
-            log.warning("deviceApi changed: takes effect when the gateway is started again")
-        log.info("configuration taken over")
+            log.warning("deviceApi changed: takes effect after a restart of the gateway")
+        log.info("configuration applied")
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
         """Take tokens of this issuer and of no other; who came in with one of another has to come again."""

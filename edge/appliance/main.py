@@ -41,7 +41,9 @@ COMMANDS: dict[str, Command] = {
     "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
     "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
     "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
-    "doctor": Command("edge.appliance.doctor.cli:doctor", "What is wrong with this gateway, and what to do.", "edge"),
+    "doctor": Command(
+        "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
+    ),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
 }
 

@@ -69,7 +69,7 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
     for endpoint in listening:
         if not _is_loopback(endpoint.host):
             raise OptionsRefused(
-                f"--dev lets everybody in, so it serves this machine only: {endpoint.host} is not a loopback address",
+                f"--dev needs no credentials, so it listens on loopback only, and {endpoint.host} is not",
                 "listen on 127.0.0.1, or configure the gateway with resources and run it without --dev",
             )
     return configuration
@@ -120,8 +120,8 @@ def _endpoint(name: str, text: str) -> Endpoint:
 def _with_hub(configuration: BrokerConfiguration, options: RunOptions) -> BrokerConfiguration:
     if options.gateway is None or not options.forward:
         raise OptionsRefused(
-            "--hub needs to know who we are and what to forward",
-            "give --gateway NAME and at least one --forward FILTER, for example --forward '#'",
+            "--hub also needs --gateway and --forward",
+            "name this gateway with --gateway NAME, and give at least one filter, for example --forward '#'",
         )
     try:
         return with_hub(configuration, str(options.hub), options.gateway, options.forward)

@@ -96,13 +96,13 @@ def written_line(seen: Outlook) -> str:
     """Who wrote how much, for people."""
     device, own = seen.device_bytes, seen.process_bytes
     if device is None and own is None:
-        return "not known: the kernel does not say"
+        return "not known: the kernel does not report it"
     parts = []
     if device is not None:
         parts.append(f"{size(device)} to {seen.device or 'the device'}")
     if own is not None:
         factor = seen.written_per_payload_byte
-        ratio = "" if factor is None else f", {factor:.1f} bytes a byte of messages"
+        ratio = "" if factor is None else f", {factor:.1f} bytes written per byte of messages"
         parts.append(f"{size(own)} of it by the gateway{ratio}" if parts else f"{size(own)} by the gateway{ratio}")
     return f"{'; '.join(parts)}; in {span(seen.running_s)} of running"
 
@@ -110,9 +110,9 @@ def written_line(seen: Outlook) -> str:
 def lasting_line(seen: Outlook) -> str:
     """How fast, and how long it will do, for people."""
     rates = [f"{size(rate)} (last {name})" for name, rate in seen.bytes_per_day.items()]
-    pace = f"{', '.join(rates)} a day" if rates else "too short to say how fast"
+    pace = f"{', '.join(rates)} a day" if rates else "running too short a time to tell the rate"
     if seen.endurance_bytes is None:
-        used = "" if seen.used is None else f", {seen.used:.0%} of its life used by its own account"
+        used = "" if seen.used is None else f", {seen.used:.0%} of its life used, as the device reports"
         return f"{pace}{used}; set spec.storage.enduranceTerabytes of the Gateway resource to know for how long"
     of = f"{seen.used or 0:.1%} of {size(seen.endurance_bytes)} used"
     if seen.used is not None and seen.used >= 1:

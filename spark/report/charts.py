@@ -123,7 +123,7 @@ def lag(flows: Sequence[Flow], x: Axis, bands: Sequence[Band]) -> list[Plot]:
     """How long what landed had been under way, at worst."""
     plots = []
     for flow in flows:
-        series = [Series("longest way to the lake", "area", "lag", flow.times, flow.lag_max, width=flow.width)]
+        series = [Series("longest delay to the lake", "area", "lag", flow.times, flow.lag_max, width=flow.width)]
         worst = max((value for value in flow.lag_max if value is not None), default=0.0)
         summary = f"at most {formatting.duration(worst)}"
         plots.append(

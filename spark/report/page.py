@@ -131,11 +131,11 @@ def _tiles(known: LakeFigures) -> Element:
 
 def _nothing(known: LakeFigures) -> Element:
     if known.landed:
-        text = "Messages have landed, but nothing has been made of them. Run "
+        text = "Messages have landed, but no job has run. Run "
         return h("p", text, h("code", "waypost analytics run --lake DIR"), " and draw the report again.")
     return h(
         "p",
-        "There is nothing to draw. Messages land here when a gateway forwards to this hub; then run ",
+        "Nothing to draw: no gateway has forwarded messages to this hub yet. Afterwards run ",
         h("code", "waypost analytics run --lake DIR"),
         ".",
     )

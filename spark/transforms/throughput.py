@@ -39,7 +39,7 @@ def span(telemetry: DataFrame) -> DataFrame:
 def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
     """One row per gateway, lane and bucket of `width_s` seconds that has rows, as table `throughput` has them.
 
-    `lag_max_s` is the longest way to the lake among the rows that landed in the bucket.
+    `lag_max_s` is the longest delay to the lake among the rows that landed in the bucket.
     """
     keys = ("tenant", "gateway", "lane")
     # First by both buckets at once: one scan, and few rows for the step that counts them in both roles.

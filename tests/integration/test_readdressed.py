@@ -52,7 +52,7 @@ class Site:
         wait_until(self._followed, timeout_s=WAIT_S, what=f"{command} is followed")
 
     def _followed(self) -> bool:
-        return self.gateway.log.read_text().count("configuration taken over") >= self._changes
+        return self.gateway.log.read_text().count("configuration applied") >= self._changes
 
 
 @pytest.fixture

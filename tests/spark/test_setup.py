@@ -27,7 +27,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class TestInstall:
     def test_from_a_folder_once(self, environment: Path) -> None:
-        with pytest.raises(ConnectorMissing, match="spark.setup install"):
+        with pytest.raises(ConnectorMissing, match=r"spark\.setup install"):
             connector.jars()
         assert connector.install(environment) is True
         assert [jar.name for jar in connector.jars()] == ["thing-1.jar"]

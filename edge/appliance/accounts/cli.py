@@ -92,7 +92,7 @@ def add(name: str, data: Path, password_stdin: bool, generate: bool, allowed: tu
     _with_file(data, make)
     _report(f"{name}: added", {"name": name, "allow": _rule_words(rules)}, made, as_json)
     if not rules:
-        click.echo(f"note: {name} may do nothing yet; `waypost device allow` gives it rights", err=True)
+        click.echo(f"note: {name} has no rights yet; give it some with `waypost device allow`", err=True)
 
 
 @click.command("list")
@@ -118,14 +118,14 @@ def list_devices(data: Path, as_json: bool) -> None:
 @_allow
 @_as_json
 def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> None:
-    """Replace what a user may do. Its connections are closed, and come again with the new rights."""
+    """Replace the rights of a user. Its connections are closed; it reconnects with the new rights."""
     rules = _rules(allowed)
 
     def change(file: CredentialFile) -> None:
         file.put([with_rules(_mine(file, name), rules)])
 
     _with_file(data, change)
-    _report(f"{name}: may now do {len(rules)} things", {"name": name, "allow": _rule_words(rules)}, None, as_json)
+    _report(f"{name}: {len(rules)} rights", {"name": name, "allow": _rule_words(rules)}, None, as_json)
 
 
 @click.command()
@@ -133,7 +133,7 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
 @_data
 @_as_json
 def remove(name: str, data: Path, as_json: bool) -> None:
-    """Take a user away: its connections are closed, and it cannot come again."""
+    """Remove a user. Its connections are closed, and it can no longer log in."""
 
     def take(file: CredentialFile) -> None:
         _mine(file, name)
@@ -152,13 +152,15 @@ def credentials() -> None:
 @click.argument("name")
 @_data
 @_password
-@click.option("--overlap", default="1h", show_default=True, help="How long the old secrets go on: 0s, 90s, 1h, 7d.")
-@click.option("--start-in", default="0s", show_default=True, help="When the new secret begins to count.")
+@click.option(
+    "--overlap", default="1h", show_default=True, help="How long the old secrets stay valid: 0s, 90s, 1h, 7d."
+)
+@click.option("--start-in", default="0s", show_default=True, help="When the new secret becomes valid.")
 @_as_json
 def rotate(
     name: str, data: Path, password_stdin: bool, generate: bool, overlap: str, start_in: str, as_json: bool
 ) -> None:
-    """Give a user a new secret; the old ones end after an overlap, so that no device is locked out meanwhile."""
+    """Give a user a new secret. The old ones stay valid for an overlap, so that no device is locked out."""
     now = time.time()
     try:
         overlap_s, start_s = values.duration(overlap), values.duration(start_in)
@@ -200,7 +202,7 @@ def _mine(file: CredentialFile, name: str) -> User:
     """The user, if these commands may change it."""
     user = file.load().users.get(name)
     if user is None:
-        raise CommandError(f"there is no user {name}", hint="`waypost device list` shows those there are")
+        raise CommandError(f"there is no user {name}", hint="list the users with `waypost device list`")
     if user.origin == BY_RESOURCE:
         raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")
     return user

@@ -72,7 +72,7 @@ class LiveUsers:
                     if self._file.changed():
                         self._update(await asyncio.to_thread(self._file.load))
             except CredentialsError as error:
-                log.warning("users stay as they are: %s", error)
+                log.warning("the users are unchanged: %s", error)
 
 
 def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> Snapshot:

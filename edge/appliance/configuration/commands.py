@@ -64,7 +64,7 @@ class KindWord(click.ParamType[Kind]):
         found = next((kind for kind in KINDS.values() if word in kind.words), None)
         if found is None:
             known = [kind.words[0] for kind in KINDS.values()]
-            self.fail(f'"{value}" is no kind{suggestion(word, known)}', param, ctx)
+            self.fail(f'"{value}" is not a kind{suggestion(word, known)}', param, ctx)
         return found
 
 
@@ -163,7 +163,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, resource_names: Sequence[str]) -> None:
     """Delete resources by KIND and NAME, or those a file names. Stored messages are never touched."""
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
-        raise click.UsageError("say what to delete: KIND NAME..., or -f FILE")
+        raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
     repository = Repository(data)
     with _explained("deleted"):
         keys = [resource.key for resource in parse.read(names)]

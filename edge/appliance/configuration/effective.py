@@ -136,7 +136,9 @@ def notices(resources: Sequence[Resource]) -> list[str]:
     spaces = [spec.authentication_service for _, spec in of_kind(resources, AddressSpaceSpec)]
     if any(service is None or service.name is Authentication.NONE for service in spaces):
         for resource, _ in of_kind(resources, MessagingUserSpec):
-            found.append(f"{resource.kind} {resource.name}: nobody is asked who he is, authenticationService is none")
+            found.append(
+                f"{resource.kind} {resource.name}: clients are not authenticated: authenticationService is none"
+            )
     return found
 
 
@@ -144,18 +146,18 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
     """`hono`: the space has the device API, which devices are described for."""
     spec = resource.spec
     if isinstance(spec, DeviceSpec) and not hono:
-        yield "devices are kept, their identity is not checked yet"
+        yield "devices are stored; their identity is not checked yet"
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
         yield "device: kept, the space has no deviceApi"
     if isinstance(spec, AddressSpec):
         if spec.durability.mode is DurabilityMode.MEMORY:
             window = f"{StoreLimits().memory_window_s:g} s"
             yield (
-                "durability memory: acknowledged before they are on disk, messages that waited less than "
-                f"{window} for their consumers are lost with the power, and the ledger names them"
+                "durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
+                f"waited less than {window} for their consumers, and the ledger names them"
             )
         if any(part.direction is Direction.IN for part in spec.forwarders):
-            yield "forwarders with direction in: kept, not acted on yet"
+            yield 'forwarders with direction "in" are stored, and do nothing in this version'
 
 
 def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:

@@ -54,7 +54,7 @@ class AddressAdministration:
             try:
                 await self._reload()
             except (ConfigurationRejected, RepositoryError) as error:
-                log.warning("the configuration stays as it is: %s", error)
+                log.warning("the configuration is unchanged: %s", error)
                 answer = Answer(500, f"written, but not in force: {error}")
         done(answer)
 

@@ -150,7 +150,7 @@ class _Plain:
         # What keys point at keeps the key's line: a mapping begins on the line below its key.
         self.lines.setdefault(path, node.start_mark.line + 1)
         if id(node) in self._seen:
-            return self._complain(node, path, "aliases (*name) are not taken; write it out")
+            return self._complain(node, path, "YAML aliases (*name) are not supported; write the value out")
         self._seen.add(id(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -179,7 +179,7 @@ class _Plain:
         kind = node.tag.removeprefix(_TAG)
         read = _SCALARS.get(kind)
         if read is None:
-            return self._complain(node, path, f"the tag {node.tag} is not taken")
+            return self._complain(node, path, f"the tag {node.tag} is not supported")
         try:
             return read(self._construct, node)
         except (ValueError, KeyError, ConstructorError):

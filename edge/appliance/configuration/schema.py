@@ -194,7 +194,7 @@ class _Walk:
         if type_.max_length is not None and len(value) > type_.max_length:
             return self.complain(path, f"longer than {type_.max_length} characters")
         if type_.pattern and not re.search(type_.pattern, value):
-            return self.complain(path, f'"{value}" is no name: letters, digits, and inside also . - _')
+            return self.complain(path, f'"{value}" is not a name; allowed: letters and digits, and between them . - _')
         return value
 
     def number(self, value: Any, type_: inspect.IntType | inspect.FloatType, path: Path) -> Any:

@@ -149,9 +149,15 @@ def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
     except ValueError:
         host, url = None, urlsplit("")
     if not host or url.scheme not in ("http", "https") or url.query or url.fragment or url.username is not None:
-        yield error_at(resource, (*path, "issuer"), f'"{oidc.issuer}" is no issuer: https://host/path, as `iss` has it')
+        yield error_at(
+            resource,
+            (*path, "issuer"),
+            f'"{oidc.issuer}" is not an issuer; expected https://host/path, exactly as in the token claim `iss`',
+        )
     elif url.scheme == "http" and host not in LOOPBACK:
-        message = "anybody on the way could give us keys of his own: https://, but on this machine"
+        message = (
+            "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
+        )
         yield error_at(resource, (*path, "issuer"), message)
 
 
@@ -161,7 +167,7 @@ def _duplicates(resources: Sequence[Resource]) -> Errors:
         other = first.setdefault(resource.key, resource)
         if other is not resource:
             where = f"{other.origin.source}:{other.origin.line(())}"
-            yield error_at(resource, ("metadata", "name"), f"is defined twice; first at {where}")
+            yield error_at(resource, ("metadata", "name"), f"is defined twice; first defined at {where}")
 
 
 def _single_kinds(resources: Sequence[Resource]) -> Errors:
@@ -170,7 +176,7 @@ def _single_kinds(resources: Sequence[Resource]) -> Errors:
         for resource in found[1:]:
             if resource.name == found[0].name:
                 continue  # said by `_duplicates`
-            yield error_at(resource, (), f"a data directory serves {what}, and {found[0].name} is there already")
+            yield error_at(resource, (), f"a data directory serves {what}, and {found[0].name} already exists")
 
 
 def _gateway(resources: Sequence[Resource]) -> Errors:
@@ -230,7 +236,7 @@ def _connectors(resources: Sequence[Resource]) -> Errors:
         for i, connector in enumerate(spec.connectors):
             path = ("spec", "connectors", i)
             if connector.name in seen:
-                yield error_at(resource, (*path, "name"), f'a connector called "{connector.name}" is there already')
+                yield error_at(resource, (*path, "name"), f'a connector called "{connector.name}" already exists')
             seen.add(connector.name)
             yield from _connector(resource, path, connector)
 
@@ -350,7 +356,7 @@ def _forwarders(resources: Sequence[Resource]) -> Errors:
         for i, forwarder in enumerate(spec.forwarders):
             path = ("spec", "forwarders", i)
             if forwarder.name in names:
-                yield error_at(resource, (*path, "name"), f'a forwarder called "{forwarder.name}" is there already')
+                yield error_at(resource, (*path, "name"), f'a forwarder called "{forwarder.name}" already exists')
             names.add(forwarder.name)
             connector, remote = remote_of(forwarder, spec.address)
             where = (*path, "remoteAddress")
@@ -377,7 +383,7 @@ def _users(resources: Sequence[Resource]) -> Errors:
             message = f"must be 1 to {USERNAME_CHARACTERS_MAX} printable characters"
             yield error_at(resource, ("spec", "username"), message)
         if spec.username in seen:
-            yield error_at(resource, ("spec", "username"), f'a user called "{spec.username}" is there already')
+            yield error_at(resource, ("spec", "username"), f'a user called "{spec.username}" already exists')
         seen.add(spec.username)
         yield from _password(resource, spec)
         if len(spec.authorization) > RULES_PER_USER_MAX:
@@ -432,10 +438,18 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
             message = f'a device\'s user is called auth-id@{tenants[0]}, and "{user.username}" is not'
             yield error_at(resource, ("spec", "username"), message)
         if told.id and not IDENTIFIER.fullmatch(told.id):
-            yield error_at(resource, ("spec", "device", "id"), f'"{told.id}" is no device: {IDENTIFIER_WORDS}')
+            yield error_at(
+                resource,
+                ("spec", "device", "id"),
+                f'"{told.id}" is not a device identifier; allowed: {IDENTIFIER_WORDS}',
+            )
         if len(told.acts_for) > ACTS_FOR_MAX:
             message = f'more than {ACTS_FOR_MAX} devices; "*" means all'
             yield error_at(resource, ("spec", "device", "actsFor"), message)
         for i, name in enumerate(told.acts_for):
             if name != ALL and not IDENTIFIER.fullmatch(name):
-                yield error_at(resource, ("spec", "device", "actsFor", i), f'"{name}" is no device: {IDENTIFIER_WORDS}')
+                yield error_at(
+                    resource,
+                    ("spec", "device", "actsFor", i),
+                    f'"{name}" is not a device identifier; allowed: {IDENTIFIER_WORDS}',
+                )

@@ -38,7 +38,7 @@ def duration(value: str | int | float) -> float:
         found = _QUANTITY.fullmatch(value.strip())
         if found is None or found[2] not in _DURATION_UNITS:
             raise ValueError(
-                f'"{value}" is no duration: a number of milliseconds, or text such as 500ms, 90s, 1.5h, 7d'
+                f'"{value}" is not a duration; expected a number of milliseconds, or text such as 500ms, 90s, 1.5h, 7d'
             )
         seconds = float(found[1]) * _DURATION_UNITS[found[2]]
     else:
@@ -53,7 +53,7 @@ def size(value: str | int) -> int:
     if isinstance(value, str):
         found = _QUANTITY.fullmatch(value.strip())
         if found is None or found[2] not in _SIZE_UNITS:
-            raise ValueError(f'"{value}" is no size: a number of bytes, or text such as 512Ki, 64Mi, 2G')
+            raise ValueError(f'"{value}" is not a size; expected bytes as a number, or a text such as 512Ki, 64Mi, 2G')
         bytes_ = round(float(found[1]) * _SIZE_UNITS[found[2]])
     else:
         bytes_ = value
@@ -68,9 +68,9 @@ def endpoint(value: str) -> Endpoint:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f'"{value}" is no host:port; an IPv6 address goes in brackets: [::1]:1883')
+        raise ValueError(f'"{value}" is not host:port; write an IPv6 address in brackets: [::1]:1883')
     if not colon or not host:
-        raise ValueError(f'"{value}" is no host:port, such as 0.0.0.0:1883')
+        raise ValueError(f'"{value}" is not host:port; for example 0.0.0.0:1883')
     return Endpoint(host_name(host), port_number(port))
 
 
@@ -85,7 +85,7 @@ def port_number(value: str | int) -> int:
     """A TCP port, 0 to 65535."""
     text = str(value)
     if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
-        raise ValueError(f'"{value}" is no port: 0 to {PORT_MAX}')
+        raise ValueError(f'"{value}" is not a port; expected 0 to {PORT_MAX}')
     return int(text)
 
 
@@ -96,14 +96,14 @@ def durability(value: str) -> Durability:
         return Durability(DurabilityMode(word))
     if word == "batch" and rest.isascii() and rest.isdigit() and 0 < int(rest) <= 60_000:
         return Durability(DurabilityMode.BATCH, int(rest) / 1000)
-    raise ValueError(f'"{value}" is no durability: fsync, memory, or batch:<milliseconds> of 1 to 60000')
+    raise ValueError(f'"{value}" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to 60000')
 
 
 def scheme_and_endpoint(url: str) -> tuple[bool, Endpoint]:
     """(TLS?, endpoint) of a hub's ``amqp://host[:port]`` or ``amqps://host[:port]``; ports default to 5672 and 5671."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("amqp", "amqps"):
-        raise ValueError(f'"{url}" is no hub: amqp://host:port or amqps://host:port')
+        raise ValueError(f'"{url}" is not a hub URL; expected amqp://host:port or amqps://host:port')
     rest = rest.rstrip("/")
     bare_ipv6 = rest.startswith("[") and rest.endswith("]")
     if rest and (bare_ipv6 or ":" not in rest):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 def doctor(
     data: Path | None, config: Path | None, as_json: bool, bundle: Path | None, logs: Sequence[Path], timeout_s: float
 ) -> None:
-    """Say what is wrong with this machine and this gateway, and what to do about it. Exit code 1 when something fails.
+    """Check this machine and a gateway, and name the next step for each problem. Exit code 1 when something fails.
 
     It changes nothing (beside a small file written and removed to time the medium), and may run beside the gateway.
     """

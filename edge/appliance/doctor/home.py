@@ -50,7 +50,7 @@ def directory(around: Surroundings) -> Iterator[Result]:
         owner = f"owned by user {found.st_uid}, this is user {around.uid}"
         yield fail(name, f"{data}: {owner}, mode {_mode(found)}", f"chown -R {around.uid} {data}, or run as its owner")
     elif found.st_mode & 0o077:
-        yield warn(name, f"{data}: mode {_mode(found)}: others may look in", f"chmod 700 {data}")
+        yield warn(name, f"{data}: mode {_mode(found)}: other users may read it", f"chmod 700 {data}")
     else:
         yield ok(name, f"{data}, mode {_mode(found)}")
 
@@ -94,7 +94,7 @@ def configuration(around: Surroundings) -> Iterator[Result]:
     for error in around.errors:
         yield fail(name, error, "correct the resource and apply it again: waypost apply -f FILE")
     for notice in around.notices:
-        yield warn(name, notice, "leave it out, or know that it is not acted on")
+        yield warn(name, notice, "remove it, or keep it knowing that this version ignores it")
     if around.errors:
         return
     listening = [listener for listener in LISTENERS if getattr(around.configuration, listener) is not None]
@@ -134,7 +134,7 @@ def store(around: Surroundings) -> Iterator[Result]:
     backlog = f"{waiting:,} messages wait for {len(figures.cursors)} consumers, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
-    step = "find out why the backlog is not taken (waypost store info), or make room"
+    step = "see which consumers do not take their backlog (waypost store info), or free space"
     if full is not None and full < FULL_FAIL_H:
         yield fail("backlog", f"{seen}; full in {span(full * 3600)}", step)
     elif full is not None and full < FULL_WARN_H:
@@ -154,9 +154,9 @@ def store(around: Surroundings) -> Iterator[Result]:
 
 def _room(room: Room) -> Iterator[Result]:
     """Are messages refused, or given up, for want of it?"""
-    name, step = "room", "see which backlog is not taken (waypost store info); "
+    name, step = "room", "see which consumers do not take their backlog (waypost store info); "
     if not room.usable_bytes:
-        seen = "none for messages: the card is at its floor (limits.freeFloorBytes), or the space has used up its quota"
+        seen = "none for messages: free space is at its minimum (limits.freeFloorBytes), or the space is at its quota"
         yield fail(name, f"{seen}; more are refused, or old ones given up", step + "free space on the card")
     if room.used_up:
         seen = f"{', '.join(room.used_up)}: the quota is used up, more messages are refused"

@@ -37,11 +37,11 @@ def clock(around: Surroundings) -> Iterator[Result]:
     """Plausible, synchronized, and kept over a power cut?"""
     now = around.now()
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC).isoformat(timespec="seconds")
-    ntp = "let a time service run (systemd-timesyncd, chrony) and reach its server: timedatectl timesync-status"
+    ntp = "run a time service (systemd-timesyncd or chrony) that reaches its server; check: timedatectl timesync-status"
     if now < EARLIEST:
-        yield fail("clock", f"{moment} cannot be: this program is younger", ntp)
+        yield fail("clock", f"{moment} is before this program was built", ntp)
     elif not around.synchronized():
-        yield warn("clock", f"{moment}, nothing keeps it right: messages are stamped as of unknown quality", ntp)
+        yield warn("clock", f"{moment}, not synchronized: messages are stamped with an unknown clock quality", ntp)
     else:
         yield ok("clock", f"{moment}, synchronized")
     rtc = around.text("sys", "class", "rtc", "rtc0", "since_epoch")
@@ -109,7 +109,7 @@ def heat(around: Surroundings) -> Iterator[Result]:
             zones.append(int(text) / 1000)
     if zones:
         hottest = max(zones)
-        step = "give it air, a heat sink or a fan"
+        step = "cool it: a heat sink or a fan"
         seen = f"{hottest:.0f} °C"
         if hottest >= HEAT_FAIL_C:
             yield fail("temperature", seen, step)

@@ -182,7 +182,7 @@ def judged(middle_s: float, slowest_s: float) -> Result:
     name = "sync latency"
     seen = f"median {middle_s * 1000:.2f} ms, slowest of {SYNCS} {slowest_s * 1000:.1f} ms"
     if middle_s < SYNC_UNTRUE_S:
-        step = "use a medium that writes when it is told to: behind this one the promise does not hold"
+        step = "use another medium: this one confirms writes it has not made, so acknowledged messages can be lost"
         return warn(name, f"{seen}: too fast to have written", step)
     if middle_s > SYNC_FAIL_S:
         return fail(name, f"{seen}: devices will time out", "replace the card; look for errors in dmesg")

@@ -34,7 +34,12 @@ log = logging.getLogger(__name__)
 @click.option("--window", type=click.IntRange(1, 1000), default=16, show_default=True, help="Readings in flight.")
 @click.option("--buffer", "capacity", type=click.IntRange(1), default=10_000, show_default=True, help="Readings kept.")
 @click.option(
-    "--drain", "drain_s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for the rest."
+    "--drain",
+    "drain_s",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="Seconds at the end to deliver what is left.",
 )
 @click.option("--journal", "journal_path", type=click.Path(path_type=Path, dir_okay=False), help="JSON Lines of acks.")
 def simulate(
@@ -54,8 +59,8 @@ def simulate(
 ) -> None:
     """Run one device that measures this machine and delivers every reading at least once.
 
-    Readings wait in the device while the gateway is away and are sent again until acknowledged. SIGTERM ends the
-    measuring; the rest is delivered. Exit code 1 when readings were left over or given up.
+    While the gateway is unreachable readings wait in the device; each is sent until it is acknowledged. SIGTERM ends
+    the measuring; what is left is delivered. Exit code 1 when readings were left over or given up.
     """
     scheme = urlsplit(url).scheme
     if scheme.removesuffix("s") != protocol:

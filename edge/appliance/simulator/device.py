@@ -76,7 +76,7 @@ class Device:
         dropped = self.outbox.add(Reading(self._seq, json.dumps(record, separators=(",", ":")).encode()))
         self._seq += 1
         if dropped is not None:
-            self.journal.event("dropped", f"reading {dropped.seq}: the buffer is full")
+            self.journal.event("dropped", f"reading {dropped.seq} dropped: the buffer is full")
         if now >= self._progress_due:
             self._progress_due = now + PROGRESS_S
             self.journal.progress(self.outbox)

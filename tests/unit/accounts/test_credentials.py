@@ -50,7 +50,7 @@ class TestCommands:
     def test_a_password_of_one_s_own_is_not_shown(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pump7", "--password-stdin", "--json", stdin="my own\n")
         assert json.loads(done.stdout) == {"name": "pump7", "allow": []}
-        assert "may do nothing yet" in done.stderr
+        assert "has no rights yet" in done.stderr
         assert opens(tmp_path, "pump7", "my own")
 
     @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ class TestCommands:
             (["remove", "nobody"], None, "there is no user nobody"),
             (["allow", "nobody"], None, "there is no user nobody"),
             (["credentials", "rotate", "nobody"], None, "there is no user nobody"),
-            (["credentials", "rotate", "there", "--overlap", "soon"], None, '"soon" is no duration'),
+            (["credentials", "rotate", "there", "--overlap", "soon"], None, '"soon" is not a duration'),
             (["remove", "alice"], None, "comes from a MessagingUser resource"),
         ],
     )

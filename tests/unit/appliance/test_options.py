@@ -42,7 +42,7 @@ def test_websocket_listeners(tmp_path: Path) -> None:
     options = RunOptions(data=tmp_path, dev=True, mqtt_ws="127.0.0.1:0", amqp_ws="[::1]:15673")
     configuration = configuration_of(options)
     assert (configuration.mqtt_ws, configuration.amqp_ws) == (Endpoint("127.0.0.1", 0), Endpoint("::1", 15673))
-    with pytest.raises(OptionsRefused, match=r"serves this machine only: 0.0.0.0"):
+    with pytest.raises(OptionsRefused, match=r"listens on loopback only, and 0.0.0.0"):
         configuration_of(RunOptions(data=tmp_path, dev=True, mqtt_ws="0.0.0.0:0"))
     with pytest.raises(OptionsRefused, match="--amqp-ws nowhere"):
         configuration_of(RunOptions(data=tmp_path, dev=True, amqp_ws="nowhere"))
@@ -69,8 +69,8 @@ def test_hub_short_form(tmp_path: Path) -> None:
         ({"dev": True, "mqtt": "1883"}, "host:port"),
         ({"dev": True, "mqtt": "127.0.0.1:70000"}, "70000"),
         ({"dev": True, "forward": ("a/#",)}, "needs a hub"),
-        ({"dev": True, "hub": "amqp://h:1", "gateway": "g"}, "what to forward"),
-        ({"dev": True, "hub": "amqp://h:1", "forward": ("a",)}, "who we are"),
+        ({"dev": True, "hub": "amqp://h:1", "gateway": "g"}, "also needs --gateway"),
+        ({"dev": True, "hub": "amqp://h:1", "forward": ("a",)}, "also needs --gateway"),
         ({"dev": True, "hub": "http://h:1", "gateway": "g", "forward": ("a",)}, "amqp"),
         ({"dev": True, "hub": "amqp://h:1", "gateway": "g", "forward": ("a/#/b",)}, "#"),
     ],

@@ -112,7 +112,7 @@ class TestEndurance:
 def test_for_people() -> None:
     seen = outlook(Totals(10 * HOUR_S, GB, 2 * GB, 10 * GB), [], endurance_bytes=60e12, device="mmcblk0")
     assert written_line(seen) == (
-        "10.0 GB to mmcblk0; 2.0 GB of it by the gateway, 2.0 bytes a byte of messages; in 10 h of running"
+        "10.0 GB to mmcblk0; 2.0 GB of it by the gateway, 2.0 bytes written per byte of messages; in 10 h of running"
     )
     assert lasting_line(seen).endswith("a day; 0.0% of 60.0 TB used, 2,500 days left")
     assert isinstance(seen, Outlook)

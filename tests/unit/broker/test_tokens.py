@@ -103,7 +103,7 @@ class TestRefused:
 
     def test_no_signature(self) -> None:
         token = jwt.encode(claims(), None, "none")
-        with pytest.raises(TokenError, match="'none' is not taken"):
+        with pytest.raises(TokenError, match="'none' is not supported"):
             checked(token)
         head = encoded({"alg": "None", "kid": "ES256"})
         with pytest.raises(TokenError):
@@ -114,7 +114,7 @@ class TestRefused:
         pem = public.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         body = f"{encoded({'alg': 'HS256', 'kid': 'RS256'})}.{encoded(claims())}"
         mac = hmac.digest(pem, body.encode(), hashlib.sha256)
-        with pytest.raises(TokenError, match="'HS256' is not taken"):
+        with pytest.raises(TokenError, match="'HS256' is not supported"):
             checked(f"{body}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}")
 
     def test_a_key_of_another_kind(self) -> None:

@@ -46,8 +46,8 @@ spec:
 
 
 LOSS = (
-    "Address load: durability memory: acknowledged before they are on disk, messages that waited less than 5 s for "
-    "their consumers are lost with the power, and the ledger names them"
+    "Address load: durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
+    "waited less than 5 s for their consumers, and the ledger names them"
 )
 
 
@@ -79,7 +79,7 @@ def test_apply_says_what_it_did(tmp_path: Path, file: Path, capsys: pytest.Captu
     ]
     assert err.splitlines() == [
         "note: " + LOSS,
-        "note: MessagingUser default.alice: nobody is asked who he is, authenticationService is none",
+        "note: MessagingUser default.alice: clients are not authenticated: authenticationService is none",
     ]
     assert run([*arguments, "--json"]) == 0
     assert {change["change"] for change in json.loads(capsys.readouterr().out)["changes"]} == {"unchanged"}
@@ -94,7 +94,7 @@ def test_errors_are_one_line_each_and_nothing_is_applied(
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == f'error: {file}:5: spec.listners: unknown field "listners"; did you mean "listeners"?'
-    assert lines[1].startswith(f'{file}:29: spec.messageTtl.maximum: "7 days" is no duration')
+    assert lines[1].startswith(f'{file}:29: spec.messageTtl.maximum: "7 days" is not a duration')
     assert lines[2:] == ["  2 problems; nothing was applied"]
     assert not (tmp_path / "data").exists()
 
@@ -174,9 +174,9 @@ def test_delete(data: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (["apply"], "nothing to apply"),
         (["diff"], "nothing to compare"),
-        (["delete"], "say what to delete"),
-        (["delete", "address"], "say what to delete"),
-        (["get", "adress"], '"adress" is no kind; did you mean "address"?'),
+        (["delete"], "name what to delete"),
+        (["delete", "address"], "name what to delete"),
+        (["get", "adress"], '"adress" is not a kind; did you mean "address"?'),
         (["describe", "address"], "Missing argument 'NAME'"),
     ],
 )

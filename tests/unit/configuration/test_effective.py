@@ -136,7 +136,7 @@ def test_short_form_of_a_hub() -> None:
     with pytest.raises(ValueError, match="# stands alone"):
         with_hub(development(), "amqp://h", "gw1", ["a/#/b"])
     assert with_hub(development(), "amqps://h", "gw1", ["a"]).connector("hub").tls == TlsFiles()
-    with pytest.raises(ValueError, match="is no hub"):
+    with pytest.raises(ValueError, match="is not a hub URL"):
         with_hub(development(), "http://h", "gw1", [])
 
 
@@ -147,7 +147,7 @@ def test_passwords_do_not_show() -> None:
 def test_what_is_not_acted_on_is_said() -> None:
     said = notices(parse.parse(WHOLE, "a.yaml"))
     assert [note for note in said if note.startswith("Address ")] == [
-        "Address jobs: forwarders with direction in: kept, not acted on yet"
+        'Address jobs: forwarders with direction "in" are stored, and do nothing in this version'
     ]
 
 

@@ -48,13 +48,13 @@ def test_issuers(tmp_path: Path, issuer: str) -> None:
 @pytest.mark.parametrize(
     ("issuer", "why"),
     [
-        ("http://id.example/x", "keys of his own"),
-        ("id.example", "is no issuer"),
-        ("ftp://id.example", "is no issuer"),
-        ("https://id.example/?a=b", "is no issuer"),
-        ("https://me@id.example/", "is no issuer"),
-        ("https://id.example:99999/", "is no issuer"),
-        ("https://[::1", "is no issuer"),
+        ("http://id.example/x", "could replace its keys"),
+        ("id.example", "is not an issuer"),
+        ("ftp://id.example", "is not an issuer"),
+        ("https://id.example/?a=b", "is not an issuer"),
+        ("https://me@id.example/", "is not an issuer"),
+        ("https://id.example:99999/", "is not an issuer"),
+        ("https://[::1", "is not an issuer"),
     ],
 )
 def test_no_issuers(tmp_path: Path, issuer: str, why: str) -> None:

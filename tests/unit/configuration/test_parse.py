@@ -153,7 +153,7 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         (
             "  name: default.load",
             "  name: a b",
-            '4: metadata.name: "a b" is no name: letters, digits, and inside also . - _',
+            '4: metadata.name: "a b" is not a name; allowed: letters and digits, and between them . - _',
         ),
         ("  name: default.load", "  {}", '3: metadata: "name" is missing'),
         ("spec:", "status: {}\nspec:", '5: status: unknown field "status"; known: apiVersion, kind, metadata, spec'),
@@ -163,12 +163,12 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         (
             "type: queue",
             "type: queue\n  durability: batch",
-            '8: spec.durability: "batch" is no durability: fsync, memory, or batch:<milliseconds> of 1 to 60000',
+            '8: spec.durability: "batch" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to 60000',
         ),
         (
             "type: queue",
             "type: queue\n  quota: {bytes: 5XB}",
-            '8: spec.quota.bytes: "5XB" is no size: a number of bytes, or text such as 512Ki, 64Mi, 2G',
+            '8: spec.quota.bytes: "5XB" is not a size; expected bytes as a number, or a text such as 512Ki, 64Mi, 2G',
         ),
         (
             "type: queue",
@@ -190,12 +190,12 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         (
             "type: queue",
             "type: !!python/name:os.system",
-            "7: spec.type: the tag tag:yaml.org,2002:python/name:os.system is not taken",
+            "7: spec.type: the tag tag:yaml.org,2002:python/name:os.system is not supported",
         ),
         (
             "type: queue",
             "type: queue\n  topic: &t x\n  deadletter: *t",
-            "8: spec.deadletter: aliases (*name) are not taken; write it out",
+            "8: spec.deadletter: YAML aliases (*name) are not supported; write the value out",
         ),
     ],
 )

@@ -78,9 +78,9 @@ def test_good_wholes(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first at a.yaml:1"),
-        (gateway() + gateway(name="gw2"), "Gateway gw2: a data directory serves one gateway, and gw1 is there already"),
-        (space() + space(name="b"), "a data directory serves one address space, and default is there already"),
+        (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first defined at a.yaml:1"),
+        (gateway() + gateway(name="gw2"), "Gateway gw2: a data directory serves one gateway, and gw1 already exists"),
+        (space() + space(name="b"), "a data directory serves one address space, and default already exists"),
         (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is taken by mqtt"),
         (gateway("{limits: {conectionsMax: 1}}"), 'unknown limit "conectionsMax"; did you mean "connectionsMax"?'),
         (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),
@@ -88,7 +88,7 @@ def test_good_wholes(text: str) -> None:
         (gateway("{limits: {receiveMaximum: 65536}}"), "expected at most 65535, not 65536"),
         (gateway("{limits: {inflightMax: 70000}}"), "expected at most 65535, not 70000"),
         (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
-        (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is no hub'),
+        (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is not a hub URL'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
         (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
         (gateway("{listeners: {mqttWss: 'h:1'}}"), "spec.listeners.mqttWss: a listener with TLS needs listeners.tls"),
@@ -115,11 +115,11 @@ def test_good_wholes(text: str) -> None:
         (rules("[{addresses: [" + "a," * 101 + "], operations: [send]}]"), "addresses: more than 100 addresses"),
         (
             space("{connectors: [{name: c, endpointHosts: [{host: b}]}, {name: c, endpointHosts: [{host: b}]}]}"),
-            'spec.connectors[1].name: a connector called "c" is there already',
+            'spec.connectors[1].name: a connector called "c" already exists',
         ),
         (
             HUB + space("{connectors: [{name: hub, endpointHosts: [{host: b}]}]}"),
-            'a connector called "hub" is there already',
+            'a connector called "hub" already exists',
         ),
         (space("{connectors: [{name: c, endpointHosts: [{host: 'a b'}]}]}"), 'endpointHosts[0].host: "a b" is no host'),
         (address("address: 'a/#/b', type: topic"), '"a/#/b": # stands alone in the last level'),
@@ -159,7 +159,7 @@ def test_good_wholes(text: str) -> None:
         (
             HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub},"
                           " {name: f, remoteAddress: hub/y}]"),
-            'a forwarder called "f" is there already',
+            'a forwarder called "f" already exists',
         ),
         (
             HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub},"
@@ -175,7 +175,7 @@ def test_good_wholes(text: str) -> None:
             "anycast stores nothing, so it has no forwarders",
         ),
         (user("hunter2!"), "must be Base64"),
-        (user("aGk=") + user("aGk=", "u2"), 'a user called "alice" is there already'),
+        (user("aGk=") + user("aGk=", "u2"), 'a user called "alice" already exists'),
         (device("{via: [d2]}", "d1"), 'spec.via[0]: there is no other device "d2"'),
         (device("{via: [d1]}", "d1"), "there is no other device"),
     ],
