@@ -5,6 +5,7 @@ Raises `Unacceptable` with the condition the attach is refused with (AMQP 1.0 se
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import uuid4
@@ -43,6 +44,9 @@ _NO_LOCAL: Final = ("apache.org:no-local-filter:list", 0x0000468C00000003)
 _LIFETIME_POLICY: Final = "lifetime-policy"
 _DELETE_ON_CLOSE: Final = 0x2B
 """Descriptor of the one lifetime a dynamic node has (section 3.5.10)."""
+
+_URL: Final = re.compile(r"amqps?://[^/]*/?")
+"""What comes before the address where a client attaches to a whole URL, as uamqp and others do."""
 
 KindOf = Callable[[str], AddressType]
 
@@ -85,6 +89,12 @@ class Reception(msgspec.Struct, frozen=True):
         return self.options.durable_name is not None
 
 
+def local_address(address: str) -> str:
+    """An address without the scheme and the host of the broker, where a client says them."""
+    url = _URL.match(address)
+    return address if url is None else address[url.end() :]
+
+
 def temporary_address() -> str:
     """A name for a dynamic node, a topic of its own (section 3.5.3)."""
     return TEMPORARY_PREFIX + uuid4().hex
@@ -101,18 +111,20 @@ def sending_address(link: Link) -> tuple[str | None, Terminus]:
         return _dynamic(target)
     if target.address is None:
         return None, target
-    if target.address in SERVICES:
-        return target.address, target
-    _check(target.address)
-    if is_filter(target.address) or SUBSCRIPTION_SEPARATOR in target.address:
-        raise Unacceptable("amqp:invalid-field", f"{target.address!r} cannot be sent to")
-    return target.address, target
+    address = local_address(target.address)
+    if address in SERVICES:
+        return address, target
+    _check(address)
+    if is_filter(address) or SUBSCRIPTION_SEPARATOR in address:
+        raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
+    return address, target
 
 
 def check_to(address: str | None) -> str:
     """The address of one message on the anonymous relay. Raises `Unacceptable`."""
     if address is None:
         raise Unacceptable("amqp:invalid-field", "a message without 'to' on an anonymous link")
+    address = local_address(address)
     _check(address)
     if is_filter(address):
         raise Unacceptable("amqp:invalid-field", f"{address!r} cannot be sent to")
@@ -128,9 +140,9 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
     if source.dynamic:
         address, answer = _dynamic(source)
         return Reception(address, SubscribeOptions(), answer)
-    if source.address in SERVICES:
-        return Reception(temporary_address(), SubscribeOptions(), source, service=source.address)
-    whole = source.address or ""
+    whole = local_address(source.address or "")
+    if whole in SERVICES:
+        return Reception(temporary_address(), SubscribeOptions(), source, service=whole)
     address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
     _check(address)
     kind = kind_of(address)

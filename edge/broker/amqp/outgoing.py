@@ -80,20 +80,10 @@ class OutgoingLink(Consumer):
         return 0 if link.closed or self._driver.congested else link.credit
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        link, position = self._link, stored.position
-        clock = self._router.clock
-        now_ns = clock.now_for(stored.run) if clock.stepped else self._clock_ns()
-        messages = amqp_messages(stored.run, now_ns=now_ns, attempts=subscription.attempts)
-        if self._selector is not None:
-            self._deliver_selected(self._selector, subscription, position, messages)
-            return
-        settled = link.snd_settle_mode == _SETTLED or (position < 0 and link.snd_settle_mode != _UNSETTLED)
-        limit = link.max_message_size
-        if limit and max(map(len, messages)) > limit:
-            self._deliver_fitting(subscription, position, messages, limit, settled=settled)
-        else:
-            self._send(subscription, position, messages, settled=settled)
-        self._driver.flush_soon()
+        """What nobody has to answer for is settled where the peer does not insist on the contrary."""
+        mode = self._link.snd_settle_mode
+        settled = mode == _SETTLED or (stored.position < 0 and mode != _UNSETTLED)
+        self._deliver(subscription, stored, settled=settled)
 
     def exhausted(self) -> None:
         """The store has been read to its end: a drain need not wait any longer."""
@@ -180,14 +170,31 @@ class OutgoingLink(Consumer):
             except StopIteration:
                 self._retained = None
                 return
-            if run is not None:
-                self.deliver(subscription, Stored(SETTLED, 0, run))
+            if run is not None:  # as it was published, where the peer leaves it to us
+                mode = self._link.snd_settle_mode
+                settled = mode == _SETTLED or (run.qos == 0 and mode != _UNSETTLED)
+                self._deliver(subscription, Stored(SETTLED, 0, run), settled=settled)
         self._resting = True
         self._driver.soon(self._go_on)
 
     def _go_on(self) -> None:
         self._resting = False
         self.flow()
+
+    def _deliver(self, subscription: Subscription, stored: Stored, *, settled: bool) -> None:
+        position = stored.position
+        clock = self._router.clock
+        now_ns = clock.now_for(stored.run) if clock.stepped else self._clock_ns()
+        messages = amqp_messages(stored.run, now_ns=now_ns, attempts=subscription.attempts)
+        if self._selector is not None:
+            self._deliver_selected(self._selector, subscription, position, messages, settled=settled)
+            return
+        limit = self._link.max_message_size
+        if limit and max(map(len, messages)) > limit:
+            self._deliver_fitting(subscription, position, messages, limit, settled=settled)
+        else:
+            self._send(subscription, position, messages, settled=settled)
+        self._driver.flush_soon()
 
     def _send(self, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool) -> None:
         first = self._tag
@@ -209,15 +216,13 @@ class OutgoingLink(Consumer):
             if len(message) <= limit:
                 self._send(subscription, at, [message], settled=settled)
             elif at >= 0:
-                subscription.settle(self, at, at, Outcome.MODIFIED_UNDELIVERABLE)
+                subscription.settle(self, at, at, Outcome.TOO_LARGE)
 
     def _deliver_selected(
-        self, selector: Selector, subscription: Subscription, position: int, messages: list[bytes]
+        self, selector: Selector, subscription: Subscription, position: int, messages: list[bytes], *, settled: bool
     ) -> None:
         """One by one: what is not selected counts as done."""
-        link = self._link
-        settled = link.snd_settle_mode == _SETTLED or (position < 0 and link.snd_settle_mode != _UNSETTLED)
-        limit = link.max_message_size or max(map(len, messages))
+        limit = self._link.max_message_size or max(map(len, messages))
         for i, message in enumerate(messages):
             at = position + i if position >= 0 else position
             if _is_selected(selector, message):

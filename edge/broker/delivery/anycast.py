@@ -94,7 +94,7 @@ class AnycastGroup:
                 origin.accepted(tokens)
             else:
                 self._figures.refused += len(tokens)
-                origin.refused(tokens, Refusal.REJECTED)
+                origin.refused(tokens, Refusal.TOO_LARGE if outcome is Outcome.TOO_LARGE else Refusal.REJECTED)
         if returned:
             self.pump()
 

@@ -92,7 +92,8 @@ class Attempts:
         return stored if annotations is None else stored._replace(run=merged_run(stored.run, annotations))
 
     def exclude(self, position: int, consumer: Consumer) -> None:
-        """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here)."""
+        """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too large for it)."""
+        self.counts.setdefault(position, 0)  # so that it is delivered alone
         self._excluded.setdefault(position, set()).add(consumer)
 
     def excluded(self, position: int) -> set[Consumer] | None:

@@ -260,6 +260,8 @@ class LogSubscription(Burying):
                 self._give_back(low, high)
             elif outcome is Outcome.REJECTED:
                 self._giving_up.append((low, high, Reason.REJECTED))
+            elif outcome is Outcome.TOO_LARGE:
+                self._leave_to_others(consumer, low, high)
             else:
                 self._has_failed(consumer, low, high, undeliverable=outcome is Outcome.MODIFIED_UNDELIVERABLE)
         self._bury_next()
@@ -302,6 +304,16 @@ class LogSubscription(Burying):
                 self._attempts.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
             else:
                 self._give_back(position, position)
+
+    def _leave_to_others(self, consumer: Consumer, first: int, last: int) -> None:
+        """Larger than this consumer takes; where there will be no other one, they are given up."""
+        if self.exclusive:
+            self._deadletters.wake_later(self)
+            self._giving_up += [(position, position, Reason.UNDELIVERABLE) for position in range(first, last + 1)]
+            return
+        for position in range(first, last + 1):
+            self._attempts.exclude(position, consumer)
+        self._give_back(first, last)
 
     def _unpark(self) -> None:
         """Somebody else is there now: what was parked may have a taker."""

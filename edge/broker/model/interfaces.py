@@ -71,6 +71,9 @@ class Outcome(enum.Enum):
     RELEASED = "released"
     MODIFIED_FAILED = "modified, delivery failed"
     MODIFIED_UNDELIVERABLE = "modified, undeliverable here"
+    TOO_LARGE = "larger than the consumer takes"
+    """Nothing was sent, so it was no attempt at delivery (section 3.2.1, delivery-count): the message is for others,
+    and never for this consumer again."""
 
 
 class Origin(Protocol):

@@ -11,7 +11,7 @@ import pytest
 
 from bridge import sections as s
 from bridge.amqp_values import Described, Symbol, Timestamp, Ubyte, Ulong, decode, encode
-from bridge.engine import Condition, Detached, Engine, Flow, Link, State
+from bridge.engine import Condition, Detached, Engine, Flow, Link, State, Transfers
 from bridge.engine.events import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
@@ -229,6 +229,25 @@ class TestRetained:
         assert outline(client.received(link)[0]).annotations == {"x-opt-retain-message": True}
         send(client, "topic/a", message("", annotations={Symbol("x-opt-retain-message"): True}))
         assert site.router.retained.matching("topic/a") == []
+
+    @pytest.mark.parametrize(("mode", "settled"), [(0, [False, False]), (1, [True, True]), (2, [False, True])])
+    def test_settled_as_the_link_and_the_message_say(self, mode: int, settled: list[bool]) -> None:
+        """snd-settle-mode (AMQP 1.0 section 2.8.2) mixed leaves it to the sender: what was published at least once is
+        handed on so."""
+        site = Site()
+        client = site.client()
+        for qos in (1, 0):
+            site.router.publish(MqttDevice(), Run(f"topic/{qos}", "m", qos | RETAIN, b"", [b"kept"]), ())
+        site.settle_down()
+        link = client.receiver("topic/#", snd_settle_mode=mode)
+        arrived = {}
+        for event in of_kind(client.events, Transfers):
+            for each in event.messages:
+                arrived[outline(each).properties[2]] = event.settled
+        assert [arrived["topic/1"], arrived["topic/0"]] == settled
+        client.engine.settle(link, client.deliveries(link))
+        site.settle_down()
+        assert client.ended == []
 
     def test_not_again_for_a_subscription_that_was_there(self) -> None:
         site = Site()

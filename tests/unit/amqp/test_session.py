@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.amqp_values import Symbol, encode
+from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
 from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
 from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.session import SOLE_CONNECTION
 from edge.broker.message.translation import payload_of
+from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.router.router import SubscribeOptions
 from edge.broker.store.contract import StoreFull
@@ -20,6 +21,11 @@ from tests.unit.amqp.wire import NOW, message, of_kind
 
 def payloads(client: Client, link: object) -> list[bytes]:
     return [payload_of(m[bare_message(m)[1] :])[2] for m in client.received(link)]  # type: ignore[arg-type]
+
+
+def header_of(message: bytes) -> list[object]:
+    """The fields of its header section, none without one."""
+    return list(decode(message, 3)[0]) if message[:3] == b"\x00\x53\x70" else []
 
 
 def send(client: Client, link: object, *texts: str, first: int = 0, settled: bool = False) -> None:
@@ -205,6 +211,38 @@ class TestAddresses:
         assert payloads(asker, replies) == [b"the answer"]
 
 
+class TestWholeUrlsAsAddresses:
+    """uamqp and others attach to ``amqp[s]://host/address`` and write it into `to`."""
+
+    @pytest.mark.parametrize("url", ["amqp://gateway/queue/a", "amqps://user@gateway:5671/queue/a"])
+    def test_scheme_and_host_are_not_of_the_address(self, url: str) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender(url), "to the queue")
+        relayed = client.sender(target(None), name="relay")
+        to = encode(Described(Ulong(0x73), [None, None, url]))
+        client.engine.send(relayed, 0, to + message(b"relayed"))
+        site.settle_down()
+        link = client.receiver(url)
+        assert payloads(client, link)[0] == b"to the queue"
+        assert len(client.received(link)) == 2
+        assert link.source.address == url, "the answer has what was asked for"
+
+    @pytest.mark.parametrize("url", ["amqp://gateway", "amqp://gateway/", "amqps:///"])
+    def test_nothing_is_left_of_it(self, url: str) -> None:
+        client = Site().client()
+        link = client.sender(url)
+        assert link.closed
+        assert [event.condition.name for event in of_kind(client.events, Detached)] == ["amqp:invalid-field"]
+
+    def test_other_colons_are_of_the_address(self) -> None:
+        site = Site()
+        client = site.client()
+        send(client, client.sender("queue/http://x/y"), "kept")
+        site.settle_down()
+        assert site.router.queues["queue/http://x/y"].backlog == 1
+
+
 class TestReceivingFromAQueue:
     def test_accept_release_reject(self) -> None:
         site = Site()
@@ -287,9 +325,48 @@ class TestReceivingFromAQueue:
         site.settle_down()
         link = client.receiver("queue/a", max_message_size=1000)
         assert payloads(client, link) == [b"small", b"small too"]
+        other = site.client("other")
+        larger = other.receiver("queue/a", max_message_size=4000)
+        assert payloads(other, larger) == [b"x" * 2000]
+
+    def test_a_message_too_large_for_a_receiver_is_no_attempt_at_delivery(self) -> None:
+        """AMQP 1.0 section 3.2.1: delivery-count counts transfers that failed, and there was none."""
+        site = Site()
+        rule = AddressPolicy(redelivery=Redelivery(attempts_max=1), deadletter="deadletter/d")
+        site.router.reconfigure(site.router.table, {"queue/#": rule})
+        client, other = site.client(), site.client("other")
+        small = client.receiver("queue/a", max_message_size=1000)
+        send(client, client.sender("queue/a"), "x" * 2000)
+        site.settle_down()
+        assert client.received(small) == []
+        assert client.received(client.receiver("deadletter/d", name="dead")) == []
+        large = other.receiver("queue/a")
+        assert payloads(other, large) == [b"x" * 2000]
+        [found] = other.received(large)
+        assert header_of(found)[4:] == [], "no delivery-count"
+        assert site.store.losses(0, 10) == []
+
+    def test_what_the_only_receiver_there_will_be_cannot_take_is_given_up(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver(source("topic/a", durability=2, expiry="never"), max_message_size=1000)
+        send(client, client.sender("topic/a"), "x" * 2000, "small")
+        site.settle_down()
+        assert payloads(client, link) == [b"small"]
+        assert [lost.reason for lost in site.store.losses(0, 10)] == ["undeliverable"]
 
 
 class TestAnycast:
+    def test_the_sender_hears_that_it_is_larger_than_the_receiver_takes(self) -> None:
+        site = Site()
+        asker, worker = site.client("asker"), site.client("worker")
+        worker.receiver("anycast/a", max_message_size=1000)
+        sender = asker.sender("anycast/a")
+        send(asker, sender, "x" * 2000)
+        site.settle_down()
+        [(_, state, condition)] = asker.outcomes(sender)
+        assert (state, condition.name) == (State.REJECTED, "amqp:link:message-size-exceeded")
+
     def test_what_is_answered_counts(self) -> None:
         site = Site()
         asker, worker = site.client("asker"), site.client("worker")
