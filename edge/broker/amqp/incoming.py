@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
@@ -10,6 +10,7 @@ from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
+from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import SENDER_CREDIT
 from edge.broker.message.translation import (
     EXPIRY_FIELD,
@@ -40,23 +41,6 @@ _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
 
 
-class Flusher(Protocol):
-    """What a link asks of the driver."""
-
-    @property
-    def congested(self) -> bool:
-        """The peer does not read what we wrote."""
-        ...
-
-    def flush_soon(self) -> None:
-        """Something is to be written at the end of this turn."""
-        ...
-
-    def abort(self) -> None:
-        """End the connection at once."""
-        ...
-
-
 class Translated(NamedTuple):
     """A message as it is published: where, of which device (empty: the sender's own, and held against what that may
     do), with which header section and bare message."""
@@ -65,14 +49,6 @@ class Translated(NamedTuple):
     device: str
     header: bytes
     body: bytes
-
-
-class Scheduler(Flusher, Protocol):
-    """The same, of a link with work for more than one turn."""
-
-    def soon(self, callback: Callable[[], None]) -> None:
-        """Call this in the next turn of the loop."""
-        ...
 
 
 class Relay(Protocol):

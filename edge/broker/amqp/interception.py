@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from bridge.engine import Engine, Link
-from edge.broker.amqp.incoming import Relay, Scheduler
+from edge.broker.amqp.incoming import Relay
 from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.scheduler import Scheduler
 
 
 class LinkInterceptor:

@@ -9,7 +9,7 @@ from operator import itemgetter
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Dispositions, Engine, Link, State
 from bridge.message import Run, Stored
-from edge.broker.amqp.incoming import Scheduler
+from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
 from edge.broker.delivery import LogSubscription
@@ -17,7 +17,7 @@ from edge.broker.delivery.group import SETTLED
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.translation import amqp_messages
-from edge.broker.model.interfaces import Consumer, Outcome, Subscription
+from edge.broker.model.interfaces import Consumer, Outcome, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
@@ -51,13 +51,14 @@ class OutgoingLink(Consumer):
         clock_ns: Callable[[], int],
         selector: Selector | None = None,
         shared: bool = False,
+        on_stolen: Callable[[], object] = lambda: None,
     ) -> None:
         """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
         for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
-        to get it (topics, browsing)."""
+        to get it (topics, browsing). `on_stolen` is called before the link is detached because another has what it
+        had."""
         self.name = name
-        self.subscription: Joinable | None = None
-        """Set once the router has given one."""
+        self._subscription: Joinable | None = None
         self._engine = engine
         self._link = link
         self._router = router
@@ -66,6 +67,7 @@ class OutgoingLink(Consumer):
         self._clock_ns = clock_ns
         self.selection = QueueSelection(selector) if selector is not None and shared else None
         self._selector = None if shared else selector
+        self._on_stolen = on_stolen
         self._retained: Iterator[Run | None] | None = None
         self._resting = False
         """The retained messages go on in the next turn of the loop."""
@@ -92,15 +94,11 @@ class OutgoingLink(Consumer):
 
     def stolen(self) -> bool:
         """The same device attached again to what this link has (link stealing, section 2.6.1)."""
-        link, subscription = self._link, self.subscription
-        link.context = None
-        self._engine.detach(link, closed=False, condition=Condition("amqp:link:stolen", "attached again elsewhere"))
+        self._on_stolen()
+        stolen = Condition("amqp:link:stolen", "attached again elsewhere")
+        self._engine.detach(self._link, closed=False, condition=stolen)
         self._driver.flush_soon()
-        self.subscription = None
-        self._retained = None
-        self._outstanding.clear()
-        if subscription is not None:
-            self._router.unsubscribe(self, subscription, forget=False)
+        self.ended(closed=False)
         return True
 
     def abort(self) -> None:
@@ -108,14 +106,18 @@ class OutgoingLink(Consumer):
 
     # --- from the session -------------------------------------------------------------------------------------
 
+    def subscribe(self, address: str, options: SubscribeOptions) -> None:
+        """Have the router deliver to this link. Raises AddressError."""
+        self._subscription = self._router.subscribe(self, address, options)
+
     def flow(self) -> None:
         """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
-        if self.subscription is None or self._link.closed:
+        if self._subscription is None or self._link.closed:
             return
         if self._retained is not None and not self._resting:
-            self._send_retained(self.subscription, self._retained)
+            self._send_retained(self._subscription, self._retained)
         if self._link.credit > 0:
-            self.subscription.pump()
+            self._subscription.pump()
         if self._link.draining:
             self._drain()
 
@@ -155,7 +157,7 @@ class OutgoingLink(Consumer):
         """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`."""
         self._retained = None
         self._outstanding.clear()
-        subscription, self.subscription = self.subscription, None
+        subscription, self._subscription = self._subscription, None
         if subscription is not None:
             self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
 
@@ -235,9 +237,9 @@ class OutgoingLink(Consumer):
         """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here; or
         retained messages are still being sent: then the end of them does."""
         link = self._link
-        if link.closed or not link.draining or self.subscription is None:
+        if link.closed or not link.draining or self._subscription is None:
             return
-        if link.credit <= 0 or (self._retained is None and self.subscription.idle_now):
+        if link.credit <= 0 or (self._retained is None and self._subscription.idle_now):
             self._engine.drained(link)
             self._driver.flush_soon()
 

@@ -16,7 +16,7 @@ from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.message import AMQP, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
-from edge.broker.amqp.incoming import Flusher
+from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, SERVICE_CREDIT
 from edge.broker.message.translation import outline
 from edge.broker.model.addresses import AddressType

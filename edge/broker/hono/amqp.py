@@ -15,9 +15,10 @@ from bridge.engine import Engine, Link
 from bridge.message import Stored
 from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable
-from edge.broker.amqp.incoming import Scheduler, Translated
+from edge.broker.amqp.incoming import Translated
 from edge.broker.amqp.interception import LinkInterception, LinkInterceptor
 from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.hono import messages
 from edge.broker.hono.addresses import COMMAND, RESPONSE
 from edge.broker.hono.command_router import CommandSubscription

@@ -269,11 +269,11 @@ class TestRetained:
         client.engine.grant(link, MANY * 2)
         parts = [0]
         while client.carry():
-            parts += [each._tag for each in client.session._outgoing]
+            parts += [each._tag for each in client.session._links.outgoing]
         assert len(parts) > 3
         assert all(later - sooner <= RETAINED_STEPS_MAX for sooner, later in pairwise(parts))
         assert sorted(bodies(client, link)) == sorted(b"%d" % i for i in range(MANY))
-        assert client.session._outgoing.pop()._retained is None
+        assert client.session._links.outgoing[0]._retained is None
 
     def test_no_more_than_the_credit_and_a_drain_waits_for_all(self) -> None:
         site = full_of_retained()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
@@ -432,6 +434,26 @@ class TestAcrossProtocols:
 
 
 class TestLife:
+    def test_every_link_ends_also_when_the_end_of_one_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        client = site.client("device-1", SOLE_CONNECTION)
+        for name in ("r1", "r2", "r3"):
+            client.receiver(f"queue/{name}", name)
+        unsubscribe = site.router.unsubscribe
+
+        def faulty(consumer: Any, subscription: Any, *, forget: bool) -> None:
+            if subscription is site.router.queues.get("queue/r2"):
+                raise ValueError("a fault of ours")
+            unsubscribe(consumer, subscription, forget=forget)
+
+        monkeypatch.setattr(site.router, "unsubscribe", faulty)
+        with pytest.raises(ValueError, match="a fault of ours"):
+            client.cut()
+        assert [bool(site.router.queues[f"queue/{name}"].group) for name in ("r1", "r2", "r3")] == [False, True, False]
+        assert len(client.ended) == 1
+        assert site.containers == set()
+        assert not site.router.followers
+
     def test_end_of_the_connection_is_told_once_with_the_reason(self) -> None:
         site = Site()
         client = site.client()

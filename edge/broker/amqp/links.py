@@ -1,0 +1,274 @@
+"""The links of one session: what the peer attaches becomes an origin or a consumer of the router, until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import NamedTuple
+
+from bridge.engine import Condition, Engine, Link
+from bridge.message import Run
+from edge.broker.amqp.addressing import (
+    CONDITIONS,
+    SERVICES,
+    TEMPORARY_QUEUE,
+    Reception,
+    Unacceptable,
+    reception,
+    sending_address,
+)
+from edge.broker.amqp.incoming import IncomingLink
+from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.peer import Peer, denied
+from edge.broker.amqp.scheduler import Scheduler
+from edge.broker.amqp.services import Administration, PutToken, ServiceLink
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import MANAGEMENT, Grant, Operation
+from edge.broker.model.interfaces import AddressError
+from edge.broker.router.router import Router
+
+
+class Attachment(NamedTuple):
+    """What stands behind a link."""
+
+    owner: IncomingLink | ServiceLink | OutgoingLink
+    allowed: Callable[[Grant], bool] | None = None
+    """Whether the link would be allowed by a grant, to be asked again when that changes; None: always."""
+    configured: tuple[str, AddressType] | None = None
+    """The configured address it was attached to, and what that was then."""
+    dynamic: str | None = None
+    """The dynamic node it made: what the user made is the user's."""
+
+
+class SessionLinks:
+    """Attaches, finds and ends the links of one connection."""
+
+    __slots__ = (
+        "_administration", "_attached", "_clock_ns", "_driver", "_engine", "_peer", "_put_token", "_replies", "_router",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        engine: Engine,
+        router: Router,
+        driver: Scheduler,
+        peer: Peer,
+        *,
+        clock_ns: Callable[[], int],
+        put_token: PutToken | None,
+        administration: Administration | None,
+    ) -> None:
+        """`clock_ns` is UTC, for time to live. `put_token` takes the tokens put to `$cbs` (None: none are taken),
+        `administration` changes addresses for `$management` (None: nobody does)."""
+        self._engine = engine
+        self._router = router
+        self._driver = driver
+        self._peer = peer
+        self._clock_ns = clock_ns
+        self._put_token = put_token
+        self._administration = administration
+        self._attached: dict[Link, Attachment] = {}
+        self._replies: dict[str, str] = {}
+        """Target addresses of receivers of a service's answers, and where the router finds them."""
+
+    @property
+    def outgoing(self) -> list[OutgoingLink]:
+        """What the peer receives on."""
+        return [each.owner for each in self._attached.values() if isinstance(each.owner, OutgoingLink)]
+
+    def attach(self, link: Link) -> None:
+        """Serve the link, or refuse it."""
+        try:
+            self._peer.require(True, "attach", link.name)
+            if link.is_sender:
+                self._attach_receiver(link)
+            else:
+                self._attach_sender(link)
+        except Unacceptable as error:
+            self._engine.refuse(link, error.condition)
+        except AddressError as error:
+            self._engine.refuse(link, Condition(CONDITIONS[error.refusal], str(error)))
+
+    def detached(self, link: Link, *, closed: bool) -> None:
+        """The link is over; `closed`: for good, and what is durable behind it too."""
+        attachment = self._forget(link)
+        if attachment is None:
+            return
+        if isinstance(attachment.owner, OutgoingLink):
+            attachment.owner.ended(closed=closed)
+        else:
+            attachment.owner.ended()
+
+    def stop_sending(self) -> None:
+        """Not a message more to the peer, however long our close is on its way."""
+        for outgoing in self.outgoing:
+            outgoing.ended(closed=False)
+
+    def end(self) -> None:
+        """The connection is over. Every link ends, also when the end of one of them raises."""
+        with ExitStack() as steps:
+            for link in list(self._attached):
+                steps.callback(self.detached, link, closed=False)
+
+    def detach_forbidden(self, grant: Grant) -> None:
+        """Detach the links to what may not be done any more."""
+        for link, attachment in list(self._attached.items()):
+            if attachment.allowed is not None and not attachment.allowed(grant):
+                self._detach(link, denied("the new token does not allow this"))
+
+    def detach_readdressed(self) -> None:
+        """Addresses may have another type than before: who is attached to what is no more hears so."""
+        for link, attachment in list(self._attached.items()):
+            if attachment.configured is None:
+                continue
+            address, before = attachment.configured
+            now = self._router.address_type(address)
+            if now is not before:
+                text = f"{address!r} was a {before.value}, and is a {now.value} now"
+                self._detach(link, Condition("amqp:resource-deleted", text))
+                self._driver.flush_soon()
+
+    # --- the peer sends ---------------------------------------------------------------------------------------
+
+    def _attach_sender(self, link: Link) -> None:
+        address, target = sending_address(link)
+        if address in SERVICES:
+            self._attach_service(link, address)
+            return
+        peer, router = self._peer, self._router
+        grant = peer.grant
+        dynamic = target.address if target.dynamic else None
+        allowed = None
+        if grant is not None and not grant.user:
+            peer.require(False, "send, before a token was put to $cbs, to", address or "the anonymous relay")
+        if grant is not None and address is not None:
+            peer.require(dynamic is not None or grant.may_send(address), "send to", address)
+            allowed = partial(_may_send, address) if dynamic is None else None
+        if address is not None and router.address_type(address) is AddressType.SUBSCRIPTION:
+            raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
+        relay = peer.interceptor.relay(address)
+        incoming = IncomingLink(self._engine, link, router, self._driver, peer.name, address, grant, relay)
+        configured = None
+        if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
+            router.make_temporary_queue(dynamic)
+        elif dynamic is None and address is not None and relay is None:
+            configured = address, router.address_type(address)
+        self._add(link, Attachment(incoming, allowed, configured, dynamic))
+        self._engine.accept(link, target=target)
+        incoming.top_up()
+
+    def _attach_service(self, link: Link, service: str) -> None:
+        peer = self._peer
+        if peer.grant is not None and service == MANAGEMENT:
+            peer.require(peer.grant.may_manage, "manage over", service)
+        incoming = ServiceLink(
+            self._engine,
+            link,
+            self._router,
+            self._driver,
+            service,
+            name=peer.name,
+            replies=self._replies,
+            grant=peer.grant,
+            put_token=self._put_token,
+            administration=self._administration,
+        )
+        self._add(link, Attachment(incoming))
+        self._engine.accept(link)
+        incoming.top_up()
+
+    # --- the peer receives ------------------------------------------------------------------------------------
+
+    def _attach_receiver(self, link: Link) -> None:
+        peer, router = self._peer, self._router
+        if not peer.closing and self._intercept_receiver(link):
+            return
+        wanted = reception(link, peer.subscriber, router.address_type, router.durable_subscriptions)
+        own = link.source.dynamic or any(each.dynamic == wanted.address for each in self._attached.values())
+        configured = allowed = None
+        if not (own or wanted.service):
+            allowed = partial(_may_receive, wanted.address, wanted.options.browse)
+            if peer.grant is not None:
+                peer.require(allowed(peer.grant), "receive from", wanted.address)
+            configured = wanted.address, router.address_type(wanted.address)
+        outgoing = OutgoingLink(
+            self._engine,
+            link,
+            router,
+            self._driver,
+            peer.name,
+            durable=wanted.durable,
+            clock_ns=self._clock_ns,
+            selector=wanted.selector,
+            shared=self._competes(wanted),
+            on_stolen=partial(self._forget, link),
+        )
+        options = wanted.options
+        resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
+        outgoing.subscribe(wanted.address, options)
+        self._add(link, Attachment(outgoing, allowed, configured))
+        self._engine.accept(link, source=wanted.source)
+        if wanted.service and link.target.address is not None:
+            self._replies[link.target.address] = wanted.address
+        elif not (resumed or options.shared or options.share_name is not None):
+            self._feed_retained(outgoing, wanted.address)
+        outgoing.flow()
+
+    def _intercept_receiver(self, link: Link) -> bool:
+        """False leaves the link to the session."""
+        peer = self._peer
+        outgoing = peer.interceptor.receiver(self._engine, link, self._driver, peer.name, self._clock_ns)
+        if outgoing is None:
+            return False
+        self._add(link, Attachment(outgoing))
+        self._engine.accept(link)
+        outgoing.flow()
+        return True
+
+    def _competes(self, wanted: Reception) -> bool:
+        """Others get what this receiver does not select."""
+        if wanted.address in self._router.temporary_queues:
+            return True
+        return self._router.address_type(wanted.address).is_queue and not wanted.options.browse
+
+    def _feed_retained(self, outgoing: OutgoingLink, address: str) -> None:
+        """A new receiver of a topic gets what was retained there (as MQTT 5 section 3.3.1.3 has it)."""
+        router = self._router
+        if router.address_type(address) is AddressType.TOPIC:
+            outgoing.feed(map(self._worthwhile, router.retained.walk(address)))
+
+    def _worthwhile(self, run: Run | None) -> Run | None:
+        """The run, unless its time to live has passed."""
+        router = self._router
+        return None if run is None or router.deadletters.worthless(run, router.policy(run.address)) else run
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _add(self, link: Link, attachment: Attachment) -> None:
+        link.context = attachment.owner
+        self._attached[link] = attachment
+
+    def _detach(self, link: Link, condition: Condition) -> None:
+        self._engine.detach(link, condition=condition)
+        self.detached(link, closed=False)
+
+    def _forget(self, link: Link) -> Attachment | None:
+        """The link is known no more, and the node it made ends with it (section 3.5.10)."""
+        link.context = None
+        attachment = self._attached.pop(link, None)
+        if attachment is None:
+            return None
+        if link.is_sender:
+            self._replies.pop(link.target.address or "", None)
+        if attachment.dynamic is not None and attachment.dynamic in self._router.temporary_queues:
+            self._router.end_temporary_queue(attachment.dynamic)
+        return attachment
+
+
+def _may_send(address: str, grant: Grant) -> bool:
+    return grant.may_send(address)
+
+
+def _may_receive(address: str, browse: bool, grant: Grant) -> bool:
+    return (browse and grant.may(Operation.VIEW, address)) or grant.may_receive(address)

@@ -1,0 +1,31 @@
+"""What the links of a session ask of the driver of their connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Flusher(Protocol):
+    """Of a link that has something to write, or cannot go on."""
+
+    @property
+    def congested(self) -> bool:
+        """The peer does not read what we wrote."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be written at the end of this turn."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        ...
+
+
+class Scheduler(Flusher, Protocol):
+    """The same, of a link with work for more than one turn."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop."""
+        ...
