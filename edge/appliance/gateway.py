@@ -186,7 +186,7 @@ class Gateway:
             "epoch": self.store.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
-            "clients": {"mqtt": broker.clients.connected, "amqp": broker.amqp_connections, "http": polling},
+            "clients": {"mqtt": broker.mqtt_sessions.connected, "amqp": broker.amqp_connections, "http": polling},
             "messages": {
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,

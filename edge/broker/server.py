@@ -39,9 +39,9 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressTable
 from edge.broker.mqtt import interception as mqtt_interception
-from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection as MqttConnection
-from edge.broker.mqtt.session import MqttSession
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, SaslCredentials, Threads
 from edge.broker.store.contract import Committed, Store
@@ -93,7 +93,7 @@ class Broker:
         self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
         self._mqtt_interception, self._amqp_interception = _interceptions(self.devices)
-        self.clients = Clients(
+        self.mqtt_sessions = SessionRegistry(
             self.router,
             store,
             mqtt_runs,
@@ -131,7 +131,7 @@ class Broker:
         for timer in (self._ticker, self._batch_timer):
             if timer is not None:
                 timer.cancel()
-        for session in self.clients.attached():
+        for session in self.mqtt_sessions.attached():
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
         for driver in self._drivers():
@@ -217,7 +217,7 @@ class Broker:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.clients.tick(self._loop.time())
+        self.mqtt_sessions.tick(self._loop.time())
         self.router.tick()
         self.gate.expire()
         now = self._loop.time()
@@ -285,8 +285,8 @@ class Broker:
         connection = MqttConnection(limits, self._loop.time())
         return Driver(
             self._in_frames(connection, "mqtt") if in_frames else connection,
-            lambda driver: MqttSession(
-                driver, connection, self.router, self.clients, self._clock, self.gate, self._mqtt_interception
+            lambda driver: ConnectionHandler(
+                driver, connection, self.router, self.mqtt_sessions, self._clock, self.gate, self._mqtt_interception
             ),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,

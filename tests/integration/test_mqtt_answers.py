@@ -81,21 +81,21 @@ def test_later_answers_wait_for_the_consumer_of_an_anycast_message(gateway: Wayp
     """Which answers when it likes; meanwhile the client has no answer to what it sent behind."""
     with (
         joe(gateway, "order") as client,
-        joe(gateway, "taker") as taker,
+        joe(gateway, "taker") as merged_subscription,
         joe(gateway, "keeper", properties=KEPT) as keeper,
     ):
         assert keeper.subscribe("plant/kept", qos=1) == [1]
-        assert taker.subscribe("plant/job", qos=1) == [1]
+        assert merged_subscription.subscribe("plant/job", qos=1) == [1]
         topics = ["plant/kept", "plant/job", "plant/kept", "plant/nobody", "elsewhere", "plant/job"]
         client.send(*(packets.Publish(topic, b"x", 1, packet_id=i + 1) for i, topic in enumerate(topics)))
-        jobs = [taker.receive(), taker.receive()]
+        jobs = [merged_subscription.receive(), merged_subscription.receive()]
         assert client.receive() == packets.PubAck(1)
         kept = [keeper.receive(), keeper.receive()]  # all of the others are on disk, and could be answered
         client.send(packets.PingReq())
         assert isinstance(client.receive(), packets.PingResp)
         for job in reversed(jobs):
             assert isinstance(job, packets.Publish)
-            taker.send(packets.PubAck(job.packet_id))
+            merged_subscription.send(packets.PubAck(job.packet_id))
         answers = [client.receive() for _ in topics[1:]]
         told = [(each.packet_id, each.reason) for each in answers if isinstance(each, packets.PubAck)]
         assert told == [(2, 0), (3, 0), (4, 0), (5, 0x87), (6, 0)]

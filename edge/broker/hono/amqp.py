@@ -147,7 +147,7 @@ class CommandLink(OutgoingLink):
         super().__init__(engine, link, service.router, driver, name, durable=False, clock_ns=clock_ns)
         self._service = service
         self._source = messages.Source(device, messages.AMQP_ADAPTER, link.source.address or COMMAND)
-        self._tells_device = gateway is not None
+        self._names_device = gateway is not None
         self._commands: CommandSubscription | None
         if everything and gateway is not None:
             self._commands = service.commands.subscribe_gateway(self, gateway)
@@ -167,7 +167,7 @@ class CommandLink(OutgoingLink):
                 if command.request is not None:
                     identifier = self._service.requests.identifier(command.device, command.request)
                     reply_to = f"{RESPONSE}/{self._service.tenant.name}/{command.device}/{identifier}"
-                body = amqp_message(command, message[start:], reply_to, identifier, told=self._tells_device)
+                body = amqp_message(command, message[start:], reply_to, identifier, names_device=self._names_device)
             except (DeviceError, DecodeError) as error:
                 log.warning("%s: a command cannot be delivered: %s", run.address, error)
                 subscription.settle(self, position, position, Outcome.REJECTED)

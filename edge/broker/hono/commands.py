@@ -112,12 +112,14 @@ def mqtt_run(command: Command, topic: str, received_at: int, flags: int) -> Run:
     return Run(topic, "", kept, properties, [command.payload], received_at)
 
 
-def amqp_message(command: Command, original: bytes, reply_to: str | None, identifier: str, *, told: bool) -> bytes:
-    """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `told`: it acts for
-    others, and hears which device is meant. `original` is the application's message. Raises `DecodeError`."""
+def amqp_message(
+    command: Command, original: bytes, reply_to: str | None, identifier: str, *, names_device: bool
+) -> bytes:
+    """The bare message for an AMQP device: `reply_to` and `identifier` are what it answers with; `names_device`: it
+    acts for others, and hears which device is meant. `original` is the application's message. Raises `DecodeError`."""
     fields: list[Any] = [None] * 7
     fields[_SUBJECT], fields[_REPLY_TO], fields[_CORRELATION] = command.name, reply_to, identifier or None
     fields[_CONTENT_TYPE] = command.content_type
-    application: dict[Any, Any] = {DEVICE: command.device} if told else {}
+    application: dict[Any, Any] = {DEVICE: command.device} if names_device else {}
     kept = {name: value for name, value in outline(original).application.items() if name != DEVICE}
     return rebuilt(original, fields, {**kept, **application})

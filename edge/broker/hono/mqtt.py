@@ -41,9 +41,9 @@ from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import AddressError, Refusal
-from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.events import Delivery, Published, SubscriptionRequest, Will
 from edge.broker.mqtt.interception import UNCHANGED, Admission, Interception, Interceptor, NotAdmitted, Publisher
+from edge.broker.mqtt.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ class DeviceConnection(Interceptor):
     """One connection, of an authenticated device or gateway, or (without a principal) of somebody nobody asked."""
 
     def __init__(
-        self, service: DeviceService, publisher: Publisher, client: Client, principal: Principal | None
+        self, service: DeviceService, publisher: Publisher, session: Session, principal: Principal | None
     ) -> None:
         self._service = service
         self._publisher = publisher
-        self._client = client
+        self._session = session
         self._principal = principal
         self._plans: dict[tuple[str, bytes, int], Plan | None] = {}
         self._under_way: dict[int, Plan] = {}
@@ -317,7 +317,7 @@ class DeviceConnection(Interceptor):
         request = msgspec.structs.replace(request, qos=min(request.qos, 1))
         gateway = self._principal if device is None else None
         self._commands[request.filter] = CommandSubscriber(
-            self._client, request, self._service, wish, own=self.own, device=device or self.own, gateway=gateway
+            self._session, request, self._service, wish, own=self.own, device=device or self.own, gateway=gateway
         )
 
     def unsubscribe(self, pattern: str) -> bool:
@@ -367,8 +367,8 @@ class DeviceAdmission(Admission):
     def takes_will(self) -> bool:
         return self._principal is not None
 
-    def interceptor(self, publisher: Publisher, client: Client) -> DeviceConnection:
-        return DeviceConnection(self._service, publisher, client, self._principal)
+    def interceptor(self, publisher: Publisher, session: Session) -> DeviceConnection:
+        return DeviceConnection(self._service, publisher, session, self._principal)
 
 
 class DeviceInterception(Interception):

@@ -12,8 +12,8 @@ from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Wish
 from edge.broker.model.interfaces import Outcome, Subscription
-from edge.broker.mqtt.client import Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.session import Session, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ class CommandSubscriber(Subscriber):
 
     def __init__(
         self,
-        client: Client,
+        session: Session,
         request: SubscriptionRequest,
         service: DeviceService,
         wish: Wish,
@@ -36,7 +36,7 @@ class CommandSubscriber(Subscriber):
     ) -> None:
         """`own`: the device at the other end; `device`: whose commands it wants; `gateway`: of all this one acts for.
         Raises AddressError."""
-        super().__init__(client, request, 0, kept=False)
+        super().__init__(session, request, 0, kept=False)
         self.competes = True
         self._service = service
         self._wish = wish

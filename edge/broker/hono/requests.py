@@ -39,20 +39,20 @@ class Requests:
 
     def identifier(self, device: str, request: Request) -> str:
         """Letters, digits, ``-`` and ``_``: one level of a topic name."""
-        told = encode([request.reply, message_id(request.correlation)])
-        return base64.urlsafe_b64encode(self._tag(device, told) + told).decode("ascii").rstrip("=")
+        content = encode([request.reply, message_id(request.correlation)])
+        return base64.urlsafe_b64encode(self._tag(device, content) + content).decode("ascii").rstrip("=")
 
     def read(self, device: str, identifier: str) -> Request:
         """What the identifier stands for. Raises DeviceError when it is none, or not of this device."""
         try:
             raw = base64.b64decode(identifier + "=" * (-len(identifier) % 4), altchars=b"-_", validate=True)
-            tag, told = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
-            if not hmac.compare_digest(tag, self._tag(device, told)):
+            tag, content = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
+            if not hmac.compare_digest(tag, self._tag(device, content)):
                 raise DeviceError(403, f"the request identifier is not one of a command to {device}")
-            (reply, correlation), _ = decode(told)
+            (reply, correlation), _ = decode(content)
         except (binascii.Error, ValueError, TypeError, DecodeError):
             raise bad_request(f"{identifier[:40]!r} is no request identifier") from None
         return Request(reply, correlation)
 
-    def _tag(self, device: str, told: bytes) -> bytes:
-        return hmac.digest(self._key, device.encode() + b"\0" + told, hashlib.sha256)[:_TAG_BYTES]
+    def _tag(self, device: str, content: bytes) -> bytes:
+        return hmac.digest(self._key, device.encode() + b"\0" + content, hashlib.sha256)[:_TAG_BYTES]

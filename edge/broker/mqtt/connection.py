@@ -15,17 +15,24 @@ from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, Protoco
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
-from edge.broker.mqtt import events, opening, packets
+from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.acknowledgements import (
     PUBACK,
     PUBCOMP,
     PUBREC,
     PUBREL,
-    encode_acknowledgements,
-    encode_reasons,
     read_packet_ids,
 )
 from edge.broker.mqtt.authentication import NO_METHOD, dialogue
+from edge.broker.mqtt.connect import (
+    connack,
+    decode_connect,
+    encode_farewell,
+    encode_refusal,
+    encode_violation,
+    expiry_of_disconnect,
+    reason_string,
+)
 from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
@@ -63,7 +70,7 @@ class Connection:
         self._now = now
         self._connect_deadline = now + limits.handshake_s
         self._keep_alive_s, self._version = 0, 4
-        self._connect: events.Connect | None = None
+        self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
         self._reported = False
         """`Disconnected` has been given."""
@@ -156,10 +163,7 @@ class Connection:
         if self._phase in ENDED:
             return ()
         self._now = self._now if now is None else now
-        connect = self._connect
-        phase = after_step(self._phase, Step.ACCEPT)
-        if connect is None:
-            raise LocalError("accept without a CONNECT")
+        phase, connect = after_step(self._phase, Step.ACCEPT), self._connect
         client_id = connect.client_id or assigned_client_id
         if not client_id:
             raise LocalError("a client without an identifier has to be assigned one")
@@ -168,7 +172,7 @@ class Connection:
         self._keep_alive_s = connect.keep_alive_s
         if connect.version == 5 and server_keep_alive_s is not None:
             self._keep_alive_s = server_keep_alive_s
-        told = Properties(
+        announced = Properties(
             session_expiry_interval_s=session_expiry_s,
             assigned_client_identifier=assigned_client_id,
             server_keep_alive_s=server_keep_alive_s,
@@ -177,7 +181,7 @@ class Connection:
         )
         self._dialogue.end()
         self._phase = phase
-        return self._open(connect, client_id, state, opening.connack(connect, self.limits, session_present, told))
+        return self._open(connect, client_id, state, connack(connect, self.limits, session_present, announced))
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
@@ -218,10 +222,10 @@ class Connection:
             self._must_have_opened()
         return self._outbound.deliver(delivery, send=self._phase is Phase.OPEN)
 
-    def send_held(self, packet_ids: Sequence[int]) -> None:
-        """What was held back for these packet identifiers is on disk: PUBLISH, or PUBREL (`state.Holder`)."""
+    def send_committed(self, packet_ids: Sequence[int]) -> None:
+        """What waited for the commit of these packet identifiers is on disk: send PUBLISH, or PUBREL."""
         if self._phase is Phase.OPEN:
-            self._outbound.send_held(packet_ids)
+            self._outbound.send_committed(packet_ids)
 
     def send_again(self, packet_id: int) -> None:
         """Send a message of the session that a connection before this one sent already."""
@@ -243,27 +247,19 @@ class Connection:
             self._state.pending.difference_update(packet_ids)
             if reason.refuses(self._version):
                 self._state.incoming.difference_update(packet_ids)
-            holder = self._state.holder
-            if holder is not None:
-                holder.confirm(packet_ids, reason, text)
+            connection = self._state.connection
+            if connection is not None:
+                connection.confirm(packet_ids, reason, text)
         elif self._phase is Phase.OPEN and packet_ids:
-            self._receiver.answered(len(packet_ids))
-            self._acknowledge(PUBACK, packet_ids, reason, text)
+            self._receiver.puback(packet_ids, reason, text)
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
-        """PUBREC for those of these QoS 2 messages that came over this connection (`state.Holder`)."""
-        expected = self._receiver.expected
-        if not expected.issuperset(packet_ids):
-            packet_ids = [packet_id for packet_id in packet_ids if packet_id in expected]
-        if self._phase is not Phase.OPEN or not packet_ids:
-            return
-        expected.difference_update(packet_ids)
-        if reason.refuses(self._version):
-            self._receiver.answered(len(packet_ids))
-        self._acknowledge(PUBREC, packet_ids, reason, text)
+        """PUBREC for those of these QoS 2 messages that came over this connection."""
+        if self._phase is Phase.OPEN:
+            self._receiver.pubrec(packet_ids, reason, text)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """It is on disk that these were released: PUBCOMP, where PUBREL came over this connection (`state.Holder`)."""
+        """It is on disk that these were released: PUBCOMP, where PUBREL came over this connection."""
         if self._phase is Phase.OPEN:
             self._receiver.complete(packet_ids)
 
@@ -271,11 +267,9 @@ class Connection:
         """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
         3.1 knows no failure and demands a positive answer (its section 3.8), so its clients get QoS 0."""
         self._must_have_opened()
-        if self._version < 5:
-            failure = 0x80 if self._version == 4 else 0
-            codes = [code if code < 0x80 else failure for code in codes]
-        found = tuple(codes)
-        self._reply(packets.SubAck(packet_id, found, opening.words(self._connect, text, 2 + len(found))))
+        failure = {3: 0, 4: 0x80}.get(self._version)
+        found = tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
+        self._reply(packets.SubAck(packet_id, found, reason_string(self._connect, text, 2 + len(found))))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """UNSUBACK; one code a filter, which older clients do not get to see."""
@@ -360,19 +354,19 @@ class Connection:
     # --- packets ----------------------------------------------------------------------------------------------
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
-        self._connect = connect = opening.decode_connect(body, flags)
+        self._connect = connect = decode_connect(body, flags)
         self._phase = after_packet(self._phase, PacketType.CONNECT, connect.version)
         self._version = connect.version
         self._dialogue = dialogue(connect.authentication_method)
         found.append(connect)
 
     def _open(
-        self, connect: events.Connect, client_id: str, state: SessionState, connack: packets.ConnAck
+        self, connect: events.Connect, client_id: str, state: SessionState, answer: packets.ConnAck
     ) -> Sequence[Event]:
         self._state, self._client_id = state, client_id
         self._outbound = Outbound(connect, state, self._out, self.limits)
-        state.holder = self
-        self._reply(connack)
+        state.connection = self
+        self._reply(answer)
         found: list[Event] = []
         if self._phase is Phase.OPEN:
             dropped = self._outbound.resume()
@@ -384,7 +378,7 @@ class Connection:
     @property
     def _receiver(self) -> Inbound:
         if self._inbound is None:
-            self._inbound = Inbound(self._version, self._client_id, self._state, self._out, self.limits)
+            self._inbound = Inbound(self._connect, self._client_id, self._state, self._out, self.limits)
         return self._inbound
 
     def _acknowledged(self, first: int, packet_ids: list[int], found: list[Any]) -> None:
@@ -445,26 +439,20 @@ class Connection:
         found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifiers[0]))
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
-        expiry_s = opening.expiry_of_disconnect(packet, self._connect)
+        expiry_s = expiry_of_disconnect(packet, self._connect)
         self._end(f"DISCONNECT: {packet.reason.words}" if packet.reason else "DISCONNECT")
         found.extend(self._last(publish_will=packet.reason is not ReasonCode.SUCCESS, session_expiry_s=expiry_s))
 
     # --- ends -------------------------------------------------------------------------------------------------
 
-    def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
-        if reason and self._version == 5:
-            self._out.append(encode_reasons(first, packet_ids, reason, opening.words(self._connect, text, 3)))
-        elif not reason:
-            self._out.append(encode_acknowledgements(first, packet_ids))
-
     def _reply(self, packet: packets.Packet) -> None:
         """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
-        if self._phase is not Phase.OPEN or self._connect is None:
+        if self._phase is not Phase.OPEN:
             return
         self._append(packet.encode(self._version), packet.kind.name)
 
     def _append(self, encoded: bytes, name: str) -> None:
-        if self._connect is None or len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
+        if len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
             self._out.append(encoded)
         else:
             self._close(ReasonCode.PACKET_TOO_LARGE, f"{name} above the client's maximum packet size")
@@ -476,7 +464,7 @@ class Connection:
     def _violated(self, error: RemoteError, data: bytes) -> None:
         """The client broke the standard (section 4.13): answer as its version has it, and close."""
         if self._phase is Phase.CONNECTING:
-            self._out.append(opening.encode_violation(error, data))
+            self._out.append(encode_violation(error, data))
             self._end(str(error))
         else:
             self._close(error.reason, str(error))
@@ -485,27 +473,27 @@ class Connection:
         end = self._farewell if self._phase is Phase.OPEN else self._refuse  # [MQTT-4.12.0-4]
         end(reason, text)
 
-    def _refuse(self, reason: ReasonCode, text: str, told: str = "") -> None:
+    def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
         phase = after_step(self._phase, Step.REFUSE)
-        self._out.append(opening.encode_refusal(reason, self._version, told))
+        self._out.append(encode_refusal(reason, self._version, explanation))
         self._end(text, phase)
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
-        if self._version == 5 and self._connect is not None:
-            self._out.append(opening.encode_farewell(reason, text, self._connect))
+        if self._version == 5:
+            self._out.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
     def _end(self, text: str, phase: Phase | None = None) -> None:
         self._phase = after_step(self._phase, Step.CLOSE) if phase is None else phase
         self._end_reason, self._chunks = text, None
-        if self._phase is Phase.CLOSED and self._state.holder is self:
-            self._state.holder = None
+        if self._phase is Phase.CLOSED and self._state.connection is self:
+            self._state.connection = None
 
     def _last(self, *, publish_will: bool, session_expiry_s: int | None = None) -> Sequence[Event]:
         if self._phase not in ENDED or self._reported:
             return ()
         self._reported = True
         opened = self._phase is Phase.CLOSED
-        will = publish_will and opened and self._connect is not None and self._connect.will is not None
+        will = publish_will and opened and self._connect.will is not None
         return (events.Disconnected(will, self._end_reason, session_expiry_s),)

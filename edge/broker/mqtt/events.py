@@ -88,11 +88,11 @@ class Delivery(msgspec.Struct, frozen=True):  # the collector has to see it: its
     token: object
     identifiers: tuple[int, ...] = ()
     kept: bool = False
-    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `Connection.send_held`."""
+    """QoS 2, and its packet identifier is kept on disk: PUBLISH and PUBREL wait for `Connection.send_committed`."""
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `Connection.send_held`."""
+    """PUBREC for these packet ids of kept deliveries. PUBREL follows with `Connection.send_committed`."""
 
     packet_ids: list[int]
 

@@ -9,7 +9,7 @@ bodies are above 16 KiB, so copying them outweighs any of this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bridge.message import DURABLE, QOS_MASK, RETAIN, Run
@@ -18,8 +18,9 @@ from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_properties import split_publish
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import Reader, decode_string, is_text
-from edge.broker.mqtt.acknowledgements import PUBCOMP, encode_acknowledgements, encode_reasons
-from edge.broker.mqtt.events import Published, Rejected, Released
+from edge.broker.mqtt.acknowledgements import PUBACK, PUBCOMP, PUBREC, encode_acknowledgements, encode_reasons
+from edge.broker.mqtt.connect import reason_string
+from edge.broker.mqtt.events import Connect, Published, Rejected, Released
 from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, UNANSWERED_MAX
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.state import SessionState
@@ -89,15 +90,16 @@ class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
     __slots__ = (
-        "_aliases", "_blocks", "_completing", "_device", "_expected", "_flags", "_length_max", "_out",
+        "_aliases", "_blocks", "_completing", "_connect", "_device", "_expected", "_flags", "_length_max", "_out",
         "_receive_maximum", "_state", "_topics", "_version", "outstanding",
     )  # fmt: skip
 
-    def __init__(self, version: int, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
+    def __init__(self, connect: Connect, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
         """`out` is where an answer that cannot wait goes; `limits`: packet_bytes_max and receive_maximum count."""
         self.outstanding = 0
         """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9), or would."""
-        self._version = version
+        self._connect = connect
+        self._version = version = connect.version
         self._device = device
         self._state = state
         self._out = out
@@ -159,9 +161,21 @@ class Inbound:
             raise violation
         return pos
 
-    def answered(self, count: int) -> None:
-        """The client may send this many messages more."""
-        self.outstanding = max(0, self.outstanding - count)
+    def puback(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
+        """PUBACK for these; before MQTT 5 a refusal is not sent."""
+        self._answered(len(packet_ids))
+        self._acknowledge(PUBACK, packet_ids, reason, text)
+
+    def pubrec(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
+        """PUBREC for those of these whose PUBLISH came over this connection."""
+        expected = self.expected
+        if not expected.issuperset(packet_ids):
+            packet_ids = [packet_id for packet_id in packet_ids if packet_id in expected]
+        if packet_ids:
+            expected.difference_update(packet_ids)
+            if reason.refuses(self._version):
+                self._answered(len(packet_ids))
+            self._acknowledge(PUBREC, packet_ids, reason, text)
 
     def pubrel(self, packet_ids: list[int], events: list[Any]) -> None:
         """PUBREL for these: forget them, append `Released` for those that were known and answer the others.
@@ -200,7 +214,17 @@ class Inbound:
         if ids:
             self.completing.difference_update(ids)
             self._out.append(encode_acknowledgements(PUBCOMP, ids))
-            self.answered(len(ids))
+            self._answered(len(ids))
+
+    def _answered(self, count: int) -> None:
+        """The client may send this many messages more."""
+        self.outstanding = max(0, self.outstanding - count)
+
+    def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
+        if reason and self._version == 5:
+            self._out.append(encode_reasons(first, packet_ids, reason, reason_string(self._connect, text, 3)))
+        elif not reason:
+            self._out.append(encode_acknowledgements(first, packet_ids))
 
     # --- once a run -------------------------------------------------------------------------------------------
 
@@ -272,16 +296,16 @@ class Inbound:
     def _drop_received(self, ids: list[int], bodies: list[bytes]) -> None:
         """QoS 2 method: a packet identifier not released yet is the same message again [MQTT-4.3.3-10]."""
         state = self._state
-        fresh: dict[int, bytes] = {}
+        unwritten: dict[int, bytes] = {}
         for packet_id, body in zip(ids, bodies, strict=True):
             if packet_id not in state.incoming:
-                fresh.setdefault(packet_id, body)
+                unwritten.setdefault(packet_id, body)
             elif packet_id in state.pending:
                 self.expected.add(packet_id)  # PUBREC follows when the message is safe
             else:
                 self._out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
-        ids[:] = fresh.keys()
-        bodies[:] = fresh.values()
+        ids[:] = unwritten.keys()
+        bodies[:] = unwritten.values()
 
 
 def _judge_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | None:

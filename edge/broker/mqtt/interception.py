@@ -13,9 +13,9 @@ from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Refusal
-from edge.broker.mqtt.client import Client
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Published, SubscriptionRequest, Will
+from edge.broker.mqtt.session import Session
 
 
 class NotAdmitted(Exception):
@@ -91,7 +91,7 @@ class Admission:
         """`Interceptor.will` deals with a will the client has no right to leave; else such a client is refused."""
         return False
 
-    def interceptor(self, publisher: Publisher, client: Client) -> Interceptor:
+    def interceptor(self, publisher: Publisher, session: Session) -> Interceptor:
         """For the connection, once the client has its session."""
         return PASS_THROUGH
 

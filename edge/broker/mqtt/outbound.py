@@ -104,9 +104,9 @@ class Outbound:
         ids = self._state.reserve(len(indexes))
         self._state.outgoing.update(zip(ids, zip(repeat(delivery), indexes, strict=False), strict=False))
         if delivery.kept:
-            self._state.held.update(dict.fromkeys(ids))
+            self._state.awaiting_commit.update(dict.fromkeys(ids))
             self._last_kept = ids[-1] if ids else self._last_kept
-        elif send and self._last_kept in self._state.held and self._last_kept in self._state.outgoing:
+        elif send and self._last_kept in self._state.awaiting_commit and self._last_kept in self._state.outgoing:
             if self._behind is None:
                 self._behind = deque()
             self._behind.append((self._last_kept, ids))
@@ -128,27 +128,27 @@ class Outbound:
         """
         state = self._state
         if state.released:
-            released = [packet_id for packet_id in state.released if packet_id not in state.held]
+            released = [packet_id for packet_id in state.released if packet_id not in state.awaiting_commit]
             self._out.append(encode_acknowledgements(PUBREL, released))
         dropped: list[InFlight] = []
         for packet_id, (delivery, index) in list(state.outgoing.items()):
             _, topic, block = self._head(delivery)
             if len(delivery.run.bodies[index]) > self._room(len(topic) + len(block) + 2):
                 dropped.append(state.outgoing.pop(packet_id))
-        unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.held]
+        unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.awaiting_commit]
         if unsent:
             self._unsent = unsent
             self._send_again(unsent)
         return dropped
 
-    def send_held(self, packet_ids: Sequence[int]) -> None:
+    def send_committed(self, packet_ids: Sequence[int]) -> None:
         """The disk knows of these: send their PUBLISH for the first time, or their PUBREL, and what waits behind."""
         state, behind = self._state, self._behind
         released: list[int] = []
         for packet_id in packet_ids:
-            if packet_id not in state.held:
+            if packet_id not in state.awaiting_commit:
                 continue
-            del state.held[packet_id]
+            del state.awaiting_commit[packet_id]
             if packet_id in state.released:
                 released.append(packet_id)
             else:
@@ -193,9 +193,9 @@ class Outbound:
                     break
                 state.released[packet_id] = state.outgoing.pop(packet_id)
                 if entry[0].kept:
-                    state.held[packet_id] = None
+                    state.awaiting_commit[packet_id] = None
                     received.append(packet_id)
-            if packet_id in state.held:
+            if packet_id in state.awaiting_commit:
                 continue  # PUBREL follows when the disk knows of it
             if packet_id in state.released or self._version < 5:
                 known.append(packet_id)
@@ -211,7 +211,7 @@ class Outbound:
         """PUBREC with an error: the client is done with the message (MQTT 5 section 4.3.3)."""
         entry = self._state.outgoing.pop(packet_id, None)
         if entry is not None:
-            self._state.held.pop(packet_id, None)
+            self._state.awaiting_commit.pop(packet_id, None)
             done.append(entry)
         if self._unsent:
             self._send_again(self._unsent)
@@ -223,7 +223,7 @@ class Outbound:
             entry = released.pop(packet_id, None)
             if entry is not None:
                 if entry[0].kept:
-                    self._state.held.pop(packet_id, None)
+                    self._state.awaiting_commit.pop(packet_id, None)
                 done.append(entry)
             elif packet_id in self._state.outgoing:
                 raise ProtocolError("PUBCOMP without PUBREC")

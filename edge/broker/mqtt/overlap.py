@@ -22,7 +22,7 @@ from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERL
 from edge.broker.router.routes import Taker
 
 if TYPE_CHECKING:
-    from edge.broker.mqtt.client import Client, Subscriber
+    from edge.broker.mqtt.session import Session, Subscriber
 
 
 class Combined(NamedTuple):
@@ -38,12 +38,12 @@ class Overlap:
 
     __slots__ = ("_client_id", "_others", "_own", "_stored")
 
-    def __init__(self, client: Client, members: Sequence[Subscriber], pool: WaitingPool) -> None:
+    def __init__(self, session: Session, members: Sequence[Subscriber], pool: WaitingPool) -> None:
         """`members` in the order they were made."""
-        self._client_id = client.client_id
+        self._client_id = session.client_id
         local = [member for member in members if not member.request.no_local]
-        self._others = client.overlaps.taker(members, pool)
-        self._own = client.overlaps.taker(local, pool) if local else None
+        self._others = session.overlaps.merged_subscription(members, pool)
+        self._own = session.overlaps.merged_subscription(local, pool) if local else None
         self._stored = (any(m.durable is not None for m in local), any(m.durable is not None for m in members))
 
     def offer(self, run: Run) -> None:
@@ -51,19 +51,19 @@ class Overlap:
         own = run.device == self._client_id
         if run.qos and self._stored[0 if own else 1]:
             return
-        taker = self._own if own else self._others
-        if taker is not None:
-            taker.offer(run)
+        merged_subscription = self._own if own else self._others
+        if merged_subscription is not None:
+            merged_subscription.offer(run)
 
 
 class Overlaps:
     """The overlapping subscriptions of one client."""
 
-    __slots__ = ("_client", "_combined", "_sent", "_takers")
+    __slots__ = ("_combined", "_merged", "_sent", "_session")
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._takers: dict[tuple[str, ...], tuple[Subscriber, TransientSubscription]] = {}
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._merged: dict[tuple[str, ...], tuple[Subscriber, TransientSubscription]] = {}
         self._combined: dict[tuple[str, bool], Combined] = {}
         self._sent: dict[int, Ranges] = {}
         """Positions sent already for a subscription that overlaps with another, by log."""
@@ -71,10 +71,10 @@ class Overlaps:
     def changed(self, pattern: str) -> None:
         """A subscription was made, replaced or removed: look anew at what it overlaps with."""
         self._combined.clear()
-        for filters in [filters for filters in self._takers if pattern in filters]:
-            subscriber, subscription = self._takers.pop(filters)
+        for filters in [filters for filters in self._merged if pattern in filters]:
+            subscriber, subscription = self._merged.pop(filters)
             subscription.leave(subscriber)
-        subscribers = [each for each in self._client.subscribers.values() if not each.competes]
+        subscribers = [each for each in self._session.subscribers.values() if not each.competes]
         if len(subscribers) > OVERLAP_CHECKED_MAX:
             for each in subscribers:
                 each.overlaps = True  # where it is not so, looking costs time and changes nothing
@@ -84,38 +84,38 @@ class Overlaps:
             if other is not changed and overlaps(other.request.filter, pattern):
                 other.overlaps = changed.overlaps = True  # type: ignore[union-attr]
 
-    def takers(self) -> list[Subscriber]:
+    def merged_subscribers(self) -> list[Subscriber]:
         """The subscribers that stand for several live ones."""
-        return [subscriber for subscriber, _ in self._takers.values()]
+        return [subscriber for subscriber, _ in self._merged.values()]
 
-    def clear_takers(self) -> None:
+    def clear_merged(self) -> None:
         """The client is away: what was waiting for it is gone with its live subscriptions."""
-        for subscriber, subscription in self._takers.values():
+        for subscriber, subscription in self._merged.values():
             subscription.leave(subscriber)
-        self._takers.clear()
+        self._merged.clear()
 
-    def taker(self, members: Sequence[Subscriber], pool: WaitingPool) -> TransientSubscription:
+    def merged_subscription(self, members: Sequence[Subscriber], pool: WaitingPool) -> TransientSubscription:
         """The subscription that delivers in the name of these; made once for the same filters."""
         filters = tuple(member.request.filter for member in members)
-        found = self._takers.get(filters)
+        found = self._merged.get(filters)
         if found is None:
             combined = _combine(members)
-            subscriber = members[0].stand_in(combined)
+            subscriber = members[0].merged(combined)
             subscription = TransientSubscription(members[0].request.filter, pool)
             subscription.join(subscriber)
             subscriber.live = subscription
-            found = self._takers[filters] = (subscriber, subscription)
+            found = self._merged[filters] = (subscriber, subscription)
         return found[1]
 
     def combined(self, run: Run) -> Combined:
         """What the client's subscriptions that match a run ask for together."""
-        own = run.device == self._client.client_id
+        own = run.device == self._session.client_id
         key = (run.address, own)
         found = self._combined.get(key)
         if found is None:
             members = [
                 each
-                for each in self._client.subscribers.values()
+                for each in self._session.subscribers.values()
                 if not each.competes
                 and not (own and each.request.no_local)
                 and matches(each.request.filter, run.address)
@@ -153,24 +153,24 @@ def _combine(members: Sequence[Subscriber]) -> Combined:
 
 def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[Taker]:
     """Live subscriptions of one address, those of one client that overlap as one."""
-    by_client: dict[Client, list[Subscriber]] = {}
+    by_client: dict[Session, list[Subscriber]] = {}
     for subscription in live:
         subscriber = _overlapping(subscription)
         if subscriber is not None:
-            by_client.setdefault(subscriber.client, []).append(subscriber)
-    merged = {client: Overlap(client, found, pool) for client, found in by_client.items() if len(found) > 1}
+            by_client.setdefault(subscriber.session, []).append(subscriber)
+    merged = {session: Overlap(session, found, pool) for session, found in by_client.items() if len(found) > 1}
     if not merged:
         return live
-    takers: list[Taker] = []
-    placed: set[Client] = set()
+    merged_subscribers: list[Taker] = []
+    placed: set[Session] = set()
     for subscription in live:
         subscriber = _overlapping(subscription)
-        if subscriber is None or subscriber.client not in merged:
-            takers.append(subscription)
-        elif subscriber.client not in placed:
-            placed.add(subscriber.client)
-            takers.append(merged[subscriber.client])
-    return takers
+        if subscriber is None or subscriber.session not in merged:
+            merged_subscribers.append(subscription)
+        elif subscriber.session not in placed:
+            placed.add(subscriber.session)
+            merged_subscribers.append(merged[subscriber.session])
+    return merged_subscribers
 
 
 def _overlapping(subscription: TransientSubscription) -> Subscriber | None:

@@ -1,487 +1,345 @@
-"""One MQTT connection's part of a session: turns the machine's events into calls of the router, and answers.
+"""One MQTT session (MQTT 5 section 4.1): its subscriptions, and how what the router delivers for them is sent.
 
-It is the driver's owner and the router's origin. It holds no protocol rule (the machine does) and no subscription
-(the client does); it ends with its connection.
+`Subscriber` is the router's consumer for one subscription, `Session` the session they belong to. Nothing here reads
+packets, and nothing outlives the session but through `edge.broker.mqtt.session_registry`.
 """
 
 from __future__ import annotations
 
-import logging
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from bridge.message import Run
-from bridge.transport.driver import Driver
-from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
-from edge.broker.message.mqtt_reason_codes import ReasonCode
+from bridge.message import AMQP, RETAIN, Run, Stored
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.authorization import Ended, Grant
-from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.topics import is_wide, widened
-from edge.broker.mqtt.authenticator import Authenticator
-from edge.broker.mqtt.client import Client
-from edge.broker.mqtt.clients import NEVER_EXPIRES, Clients
+from edge.broker.model.interfaces import Consumer, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
-from edge.broker.mqtt.events import (
-    Acknowledged,
-    Authenticate,
-    Connect,
-    Disconnected,
-    Published,
-    Received,
-    Rejected,
-    Released,
-    Subscribe,
-    SubscriptionRequest,
-    Unsubscribe,
-)
-from edge.broker.mqtt.figures import PREFIX
-from edge.broker.mqtt.interception import (
-    NO_INTERCEPTION,
-    PASS_THROUGH,
-    UNCHANGED,
-    Admission,
-    Interception,
-    Interceptor,
-    NotAdmitted,
-)
-from edge.broker.mqtt.opening import agree
-from edge.broker.router.router import AddressError, Router
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven
+from edge.broker.mqtt.events import Delivery, SubscriptionRequest, Will
+from edge.broker.mqtt.expiry import EXPIRY_IDENTIFIER, Lifetime
+from edge.broker.mqtt.names import SHARE
+from edge.broker.mqtt.overlap import Combined, Overlaps
+from edge.broker.mqtt.qos2_journal import Qos2Journal, Recovered
+from edge.broker.mqtt.retained_delivery import RetainedDelivery
+from edge.broker.mqtt.state import SessionState
 
-log = logging.getLogger(__name__)
-
-SUBSCRIPTIONS_EXPLAINED_MAX = 3
-"""Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
-
-SUBSCRIBER_BEHIND = "a subscriber has to catch up"
-
-REPLIES = "replies"
-"""Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
-
-QOS2_TOKEN = 1 << 16
-"""Tokens are packet ids; those of QoS 2 messages carry this bit as well."""
-
-REASONS = {
-    Refusal.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
-    Refusal.NO_CONSUMER: ReasonCode.NO_MATCHING_SUBSCRIBERS,
-    Refusal.NO_CONSUMER_CONNECTED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
-    Refusal.FULL: ReasonCode.QUOTA_EXCEEDED,
-    Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
-    Refusal.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
-    Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
-}
+UNLIMITED = 1 << 30
+"""Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
 
 
-class MqttSession(Origin):
-    """Owner of one driver over one MQTT connection."""
+class Attachment(Protocol):
+    """The connection a client has at the moment."""
 
-    in_order = True
-    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+    connection: Connection
+
+    @property
+    def congested(self) -> bool:
+        """The peer does not read fast enough."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Something is to be sent."""
+        ...
+
+    def go_on_soon(self) -> None:
+        """Call `Session.go_on` in the next turn of the loop."""
+        ...
+
+    def taken_over(self) -> None:
+        """Another connection has the session now."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        ...
+
+
+class Token(NamedTuple):
+    """How a delivery finds back to where it is settled."""
+
+    subscription: Subscription
+    position: int
+    subscriber: Subscriber
+
+
+class Subscriber(Consumer):
+    """One subscription of a client: the router's consumer for it."""
+
+    __slots__ = ("competes", "durable", "identifiers", "kept", "kind", "live", "name", "overlaps", "request", "session")
+
+    def __init__(self, session: Session, request: SubscriptionRequest, identifier: int, *, kept: bool) -> None:
+        """`kept`: messages wait for it while the client is away (decided when it is made, for its life)."""
+        self.name = session.client_id
+        self.kept = kept
+        self.kind = AddressType.TOPIC
+        """What it was joined to."""
+        self.competes = False
+        """Others take what this one leaves: a queue, or a shared subscription."""
+        self.overlaps = False
+        """Another subscription of the client matches some of the same topics."""
+        self.session = session
+        self.request = request
+        self.identifiers: tuple[int, ...] = (identifier,) if identifier else ()
+        self.durable: Joinable | None = None
+        self.live: Joinable | None = None
+
+    @property
+    def shared(self) -> bool:
+        """It is a member of a shared subscription."""
+        return self.request.filter.startswith(SHARE)
+
+    @property
+    def credit(self) -> int:
+        attachment = self.session.attachment
+        if attachment is None or attachment.congested:
+            return 0
+        if self.request.qos == 0:
+            return UNLIMITED
+        window = attachment.connection.window
+        if window <= 0:
+            self.session.starve(self)
+        return window
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        run = stored.run
+        if self.overlaps and isinstance(subscription, LogSubscription):
+            self._deliver_once(subscription, stored)
+            return
+        request = self.request
+        retain = request.retain_as_published and bool(run.flags & RETAIN)
+        self.send(subscription, stored, qos_max=request.qos, identifiers=self.identifiers, retain=retain)
+
+    def _deliver_once(self, subscription: LogSubscription, stored: Stored) -> None:
+        """One copy for all subscriptions of the client that match [MQTT-3.3.4-2]: the first to come has it, under the
+        highest QoS [MQTT-3.3.5-1] and every identifier [MQTT-3.3.4-4]; for the others it is done."""
+        overlaps = self.session.overlaps
+        combined = overlaps.combined(stored.run)
+        retain = combined.retain_as_published and bool(stored.run.flags & RETAIN)
+        for part, sent in overlaps.sort_out(subscription.log, stored):
+            if sent:
+                last = part.position + len(part.run.bodies) - 1
+                subscription.settle(self, part.position, last, Outcome.ACCEPTED)
+            else:
+                self.send(subscription, part, qos_max=combined.qos, identifiers=combined.identifiers, retain=retain)
+
+    def abort(self) -> None:
+        if self.session.attachment is not None:
+            self.session.attachment.abort()
+
+    def merged(self, combined: Combined) -> Subscriber:
+        """A live subscriber with the options of several."""
+        request = msgspec.structs.replace(
+            self.request, qos=combined.qos, retain_as_published=combined.retain_as_published, no_local=False
+        )
+        made = Subscriber(self.session, request, 0, kept=False)
+        made.identifiers = combined.identifiers
+        return made
+
+    def pump(self) -> None:
+        """Deliver what is waiting."""
+        for joined in (self.durable, self.live):
+            if joined is not None:
+                joined.pump()
+
+    def send(
+        self,
+        subscription: Subscription,
+        stored: Stored,
+        *,
+        qos_max: int,
+        identifiers: tuple[int, ...],
+        retain: bool,
+    ) -> None:
+        """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        session = self.session
+        attachment = session.attachment
+        if attachment is None:
+            raise LookupError(f"{self.name}: delivery without a connection")
+        position = stored.position
+        for run in session.translate(stored.run) if stored.run.flags & AMQP else (stored.run,):
+            last = position + len(run.bodies) - 1
+            left = session.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
+            if left is None:
+                if position >= 0:
+                    subscription.settle(self, position, last, Outcome.ACCEPTED)
+                    position = last + 1
+                continue
+            qos = min(left.qos, qos_max)
+            token = Token(subscription, position, self)
+            if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
+                delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
+                skipped = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
+            else:
+                skipped = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
+            if position < 0:
+                continue
+            if qos == 0:
+                subscription.settle(self, position, last, Outcome.ACCEPTED)
+            for i in skipped if qos else ():  # above the client's maximum: as if delivered [MQTT-3.1.2-25]
+                subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
+            position = last + 1
+        attachment.flush_soon()
+
+
+class Session:
+    """One session.
+
+    What only some sessions need is made when it is first asked for: there may be 10 000 that are idle.
+    """
 
     __slots__ = (
-        "_admission", "_authenticator", "_client", "_clients", "_clock", "_connect", "_driver", "_gate", "_grant",
-        "_interception", "_interceptor", "_left", "_router", "connection", "name",
+        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "attachment", "client_id", "expires_at",
+        "expiry_s", "lifetime", "recorded", "state", "subscribers", "translate", "user", "will_due",
     )  # fmt: skip
 
     def __init__(
         self,
-        driver: Driver,
-        connection: Connection,
-        router: Router,
-        clients: Clients,
-        clock: Callable[[], float],
-        gate: Gate | None = None,
-        interception: Interception = NO_INTERCEPTION,
+        client_id: str,
+        translate: Callable[[Run], list[Run]],
+        lifetime: Lifetime,
+        journal_changed: Callable[[Session], None],
     ) -> None:
-        """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
-        self.name = ""
-        self.connection = connection
-        self._driver = driver
-        self._router = router
-        self._clients = clients
-        self._clock = clock
-        self._client: Client | None = None
-        """Set by CONNECT for good; `_left` says whether it is still ours."""
-        self._left = False
-        self._connect: Connect | None = None
-        self._gate = gate
-        self._authenticator: Authenticator | None = None
-        """Of a client that named a method, and may come back to it."""
-        self._grant: Grant | None = None
-        """What the client may do; None where everybody may do everything."""
-        self._interception = interception
-        self._admission: Admission = UNCHANGED
-        self._interceptor: Interceptor = PASS_THROUGH
-
-    # --- driver's owner ---------------------------------------------------------------------------------------
-
-    def handle(self, events: Sequence[Any]) -> None:
-        router = self._router
-        for event in events:
-            kind = type(event)
-            if kind is Published:
-                if self._interceptor.published(event):
-                    continue
-                grant = self._grant
-                if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
-                    continue
-                packet_ids = event.packet_ids
-                if event.run.qos == 2:
-                    packet_ids = self._saved(event.run, packet_ids)
-                router.publish(self, event.run, packet_ids)
-            elif kind is Acknowledged:
-                self._attached.acknowledged(event.messages)
-            else:
-                self._control(event)
-
-    def writable(self) -> None:
-        if self._client is not None and not self._left:
-            self._client.pump()
-            self._interceptor.pump()
-
-    # --- for the interceptor -----------------------------------------------------------------------------------
-
-    def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
-        """Publish as the client's; answered to it under these packet identifiers."""
-        self._router.publish(self, run, self._saved(run, packet_ids) if run.qos == 2 else packet_ids)
-
-    def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
-        """Answer messages that are not published; before MQTT 5 an answer says no reason."""
-        told = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
-        self.connection.acknowledge(qos, packet_ids, told)
-
-    def _saved(self, run: Run, packet_ids: Sequence[int]) -> list[int]:
-        """Tokens of QoS 2 messages, whose packet identifiers are kept with them where they are kept."""
-        if self._router.address_type(run.address) is AddressType.ANYCAST:
-            self._attached.state.unkept.update(packet_ids)
-        else:
-            self._clients.save_incoming(self._attached)
-        return [packet_id | QOS2_TOKEN for packet_id in packet_ids]
-
-    # --- attachment of a client -------------------------------------------------------------------------------
+        """`journal_changed`: what `journal` holds has to reach the disk."""
+        self.client_id = client_id
+        self.translate = translate
+        self.lifetime = lifetime
+        self.state = SessionState()
+        self.user = ""
+        """Whom the session belongs to; empty: to whoever names it."""
+        self.expiry_s = 0
+        self.recorded = False
+        """There is a record of it on disk."""
+        self.subscribers: dict[str, Subscriber] = {}
+        self.attachment: Attachment | None = None
+        self.expires_at: float | None = None
+        """When the session ends (monotonic seconds); None while connected, or when it never does."""
+        self.will_due: tuple[float, Will] | None = None
+        """A delayed Will Message and when to publish it (MQTT 5 section 3.1.3.2.2)."""
+        self._starved: dict[Subscriber, None] | None = None
+        """Subscribers the router wanted to serve while the in-flight window was full."""
+        self._retained: RetainedDelivery | None = None
+        self._journal_changed = journal_changed
+        self._journal: Qos2Journal | None = None
+        self._overlaps: Overlaps | None = None
 
     @property
-    def congested(self) -> bool:
-        return self._driver.congested
+    def journal(self) -> Qos2Journal:
+        """Its QoS 2 exchanges that are kept on disk."""
+        if self._journal is None:
+            self._journal = Qos2Journal(self.state, lambda: self._journal_changed(self))
+        return self._journal
 
-    def flush_soon(self) -> None:
-        self._driver.flush_soon()
+    @property
+    def overlaps(self) -> Overlaps:
+        """What its subscriptions have in common."""
+        if self._overlaps is None:
+            self._overlaps = Overlaps(self)
+        return self._overlaps
 
-    def go_on_soon(self) -> None:
-        self._driver.soon(self._go_on)
+    @property
+    def durable(self) -> bool:
+        """The session outlives its connection."""
+        return self.expiry_s > 0
 
-    def _go_on(self) -> None:
-        if self._client is not None and not self._left:
-            self._client.go_on()
+    def acknowledged(self, messages: Iterable[tuple[Delivery, int]]) -> None:
+        """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
+        last_delivery: Delivery | None = None
+        first = last = -2
+        for delivery, i in messages:
+            if delivery is last_delivery and i == last + 1:
+                last = i
+                continue
+            if last_delivery is not None:
+                self._settle(last_delivery, first, last)
+            last_delivery, first, last = delivery, i, i
+        if last_delivery is not None:
+            self._settle(last_delivery, first, last)
+        self.pump_starved()
 
-    def taken_over(self) -> None:
-        """Another connection came with our client id."""
-        self.connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)
-        self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=True, reason="session taken over"))
+    def _settle(self, delivery: Delivery, first: int, last: int) -> None:
+        token = delivery.token
+        if isinstance(token, Token):
+            if token.position >= 0:
+                position = token.position
+                token.subscription.settle(token.subscriber, position + first, position + last, Outcome.ACCEPTED)
+                if delivery.kept and isinstance(token.subscription, LogSubscription):
+                    self.journal.completed(token.subscription.log, position + first, position + last)
+        elif isinstance(token, Recovered):
+            self.journal.recovered_completed(token)
 
-    # --- origin -----------------------------------------------------------------------------------------------
+    def pump_starved(self) -> None:
+        """The window, or the socket, has room again."""
+        self._send_retained()
+        if self._starved is not None:
+            starved, self._starved = self._starved, None
+            for subscriber in starved:
+                subscriber.pump()
 
-    def accepted(self, tokens: Sequence[int]) -> None:
-        qos = 1
-        if tokens[0] >= QOS2_TOKEN:
-            qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
-            self._attached.state.answered(tokens)
-        self._interceptor.accepted(tokens)
-        self.connection.acknowledge(qos, tokens)
-        self._flush_answers()
+    def pump(self) -> None:
+        """Serve every subscription (after a connect)."""
+        self._send_retained()
+        merged_subscribers = () if self._overlaps is None else self._overlaps.merged_subscribers()
+        for subscriber in [*self.subscribers.values(), *merged_subscribers]:
+            subscriber.pump()
 
-    def _flush_answers(self) -> None:
-        """Those of QoS 2 messages go over the connection the session has now."""
-        self._driver.flush_soon()
-        if self._left and self._attached.attachment is not None:
-            self._attached.attachment.flush_soon()
+    def release_group(self, *, ended: bool) -> None:
+        """Give up in-flight messages that others of a group may have instead, before the subscriptions are left.
 
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
-            return
-        older = self._connect is not None and self._connect.version < 5
-        if older and why is Refusal.NO_CONSUMER_CONNECTED:
-            self.accepted(tokens)  # it was handed to all there are
-            return
-        reason = REASONS[why]
-        if tokens[0] < QOS2_TOKEN:
-            self.connection.acknowledge(1, tokens, reason, why.value)
-        else:  # frees the packet identifiers, which were kept with the messages that could not be
-            packet_ids = [token - QOS2_TOKEN for token in tokens]
-            self._attached.state.answered(packet_ids)
-            self.connection.acknowledge(2, packet_ids, reason, why.value)
-            self._clients.save_incoming(self._attached)
-        # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
-        # to take an anycast message is no reason to close; a store that cannot write is.
-        if older and why is not Refusal.NO_CONSUMER:
-            log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
-            self.connection.disconnect(reason)
-        self._flush_answers()
+        QoS 2 messages stay with this client while its session lives [MQTT-4.8.2-4], and those of a shared subscription
+        go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already.
+        """
+        state = self.state
+        for packet_id, (delivery, i) in [*state.outgoing.items(), *state.released.items()]:
+            token = delivery.token
+            if not isinstance(token, Token) or not token.subscriber.competes or token.position < 0:
+                continue
+            position = token.position + i
+            received = packet_id in state.released
+            stored = isinstance(token.subscription, LogSubscription)
+            if not received and (delivery.qos == 1 or not stored):
+                del state.outgoing[packet_id]
+                token.subscription.settle(token.subscriber, position, position, Outcome.RELEASED)
+            elif ended:
+                done = received or token.subscriber.shared
+                outcome = Outcome.ACCEPTED if done else Outcome.RELEASED
+                token.subscription.settle(token.subscriber, position, position, outcome)
 
-    def hold_back(self) -> None:
-        """A subscriber of what we publish is behind: read nothing more of the client for now."""
-        self._driver.pause_reading(SUBSCRIBER_BEHIND)
+    def deliver_retained(self, subscriber: Subscriber, subscription: Subscription, walk: Iterator[Run | None]) -> None:
+        """Send the retained messages `walk` finds (None: a name without one), as the window and the loop allow."""
+        if self._retained is None:
+            self._retained = RetainedDelivery()
+        self._retained.add(subscriber, subscription, walk)
+        self._send_retained()
+
+    def starve(self, subscriber: Subscriber) -> None:
+        """Serve this subscription when the in-flight window has room again."""
+        if self._starved is None:
+            self._starved = {}
+        self._starved[subscriber] = None
+
+    def subscriptions_changed(self, pattern: str) -> None:
+        """The one with this filter was made, replaced or removed: look anew at what it has in common with others."""
+        if self._overlaps is not None or len(self.subscribers) > 1:
+            self.overlaps.changed(pattern)
+
+    def leave(self) -> None:
+        """The connection is gone. A new one gets retained messages for new subscriptions only."""
+        self._starved = None
+        self._retained = None
+
+    def clear_merged(self) -> None:
+        """The client is away: what waited for several of its live subscriptions is gone with them."""
+        if self._overlaps is not None:
+            self._overlaps.clear_merged()
 
     def go_on(self) -> None:
-        """It has caught up, or is not waited for any more."""
-        self._driver.resume_reading(SUBSCRIBER_BEHIND)
+        """The turn of the loop that was asked for (`Attachment.go_on_soon`)."""
+        if self._retained is not None:
+            self._retained.next_turn()
+            self._send_retained()
 
-    def abort(self) -> None:
-        self._driver.abort()
-
-    # --- control packets --------------------------------------------------------------------------------------
-
-    @property
-    def _attached(self) -> Client:
-        if self._client is None:
-            raise LookupError("the machine gave an event before CONNECT was accepted")
-        return self._client
-
-    def _control(self, event: Any) -> None:
-        match event:
-            case Connect():
-                driver = self._driver
-                authenticator = Authenticator(self._gate, self.connection, self, driver.identity, driver.address)
-                if event.authentication_method is not None:
-                    self._authenticator = authenticator
-                authenticator.begin(event)
-            case Authenticate() if self._authenticator is not None:
-                self._authenticator.go_on(event)
-            case Subscribe():
-                self._subscribe(event)
-            case Unsubscribe():
-                codes = [
-                    ReasonCode.SUCCESS if self._unsubscribe(pattern) else ReasonCode.NO_SUBSCRIPTION_EXISTED
-                    for pattern in event.filters
-                ]
-                self.connection.unsubscribed(event.packet_id, codes)
-            case Received():
-                self._attached.unfinished.received(event.packet_ids)
-            case Rejected():
-                self._refuse(event, Refusal.FORMAT_INVALID)
-            case Released():
-                self._clients.released(self._attached, event.packet_ids)
-            case Disconnected():
-                self._leave(event)
-            case _:
-                raise TypeError(f"unknown event {event!r}")
-
-    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
-        """The client is who it says: give it its session. `proven` None: nobody was asked."""
-        if self._clients.full:
-            self.connection.refuse(ReasonCode.SERVER_BUSY)
-            return
-        assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
-        self.name = assigned or connect.client_id
-        user = connect.username if proven is None else proven.user
-        try:
-            self._admission = self._interception.admit(user, authenticated=proven is not None)
-        except NotAdmitted as error:
-            log.warning("%s: not admitted: %s", self.name, error)
-            self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
-            return
-        told_expiry_s = None
-        if not self._admission.keeps_session:
-            told_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
-            connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
-        if proven is not None:
-            refusal = self._take_grant(proven, connect)
-            if refusal is not None:
-                self.connection.refuse(refusal)
-                return
-        self._connect = connect
-        agreed = agree(connect, self.connection.limits)
-        self._client, present = self._clients.attach(
-            self.name,
-            self,
-            clean_start=connect.clean_start,
-            expiry_s=agreed.session_expiry_s,
-            user=proven.user if proven is not None else "",
-        )
-        self._interceptor = self._admission.interceptor(self, self._client)
-        will = self._interceptor.will(connect.will, self._grant)
-        if will is not connect.will:
-            self._connect = msgspec.structs.replace(connect, will=will)
-        self._clients.wills.keep(self.name, self._connect.will, agreed.session_expiry_s)
-        self._drop_subscriptions()
-        events = self.connection.accept(
-            self._client.state,
-            present,
-            assigned_client_id=assigned,
-            session_expiry_s=agreed.told_session_expiry_s if told_expiry_s is None else told_expiry_s,
-            server_keep_alive_s=agreed.told_keep_alive_s,
-            response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
-            authentication_data=data,
-            now=self._clock(),
-        )
-        self._client.pump()
-        self.handle(events)
-
-    # --- authorization ----------------------------------------------------------------------------------------
-
-    def renewed(self, proven: Proven) -> bool:
-        """The client has authenticated again: what it may do now counts. False: it is somebody else."""
-        grant = self._grant
-        if grant is None or self._gate is None or not self._gate.renew(grant, proven):
-            return False
-        will = self._connect.will if self._connect is not None else None
-        if will is not None and not grant.may_send(will.run.address):
-            return False
-        self._drop_subscriptions()
-        return True
-
-    def _drop_subscriptions(self) -> None:
-        """End those to what may not be received any more."""
-        client, grant = self._client, self._grant
-        if client is not None and grant is not None:
-            for pattern in [p for p in client.subscribers if not grant.may_receive(p)]:
-                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
-                self._clients.unsubscribe(client, pattern)
-
-    def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
-        """Find out what the user may do over this connection; why it may not connect at all, if so."""
-        owner = self._clients.owner(self.name)
-        if owner not in (None, "", proven.user):
-            log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
-            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
-        grant = self._gate.grant(proven, self.name, self._revoked) if self._gate is not None else None
-        if grant is None:
-            return ReasonCode.NOT_AUTHORIZED
-        self._grant = grant
-        will = connect.will
-        if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
-            log.warning("%s: its will must not go to %s", self.name, will.run.address)
-            self._release()
-            return ReasonCode.NOT_AUTHORIZED
-        return None
-
-    def _may_publish(self, grant: Grant, event: Published) -> bool:
-        """False when the messages are refused: QoS 0 dropped and counted, else answered as the version allows."""
-        address = event.run.address
-        if grant.may_send(address):
-            return True
-        self._refuse(event, Refusal.NOT_AUTHORIZED)
-        return False
-
-    def _refuse(self, event: Published | Rejected, why: Refusal) -> None:
-        """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
-        packet_ids = event.packet_ids
-        if event.run.qos == 0:
-            self._router.figures.refused += len(event.run.bodies)
-        elif event.run.qos == 2:
-            packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
-        self._router.refuse(self, packet_ids, why)
-
-    def _revoked(self, why: Ended) -> None:
-        """Close. A will was allowed until now when a token has expired; else by rules that are no more."""
-        expired = why is Ended.EXPIRED
-        self.connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME if expired else ReasonCode.NOT_AUTHORIZED)
-        self._driver.flush_soon()
-        self._leave(Disconnected(publish_will=expired, reason=why.value))
-
-    def _release(self) -> None:
-        if self._grant is not None and self._gate is not None:
-            self._gate.release(self._grant)
-
-    def _subscribe(self, event: Subscribe) -> None:
-        client = self._attached
-        codes: list[ReasonCode] = []
-        words: list[str] = []
-        feeds = []
-        for asked in event.requests:
-            request = self._as_its_version_means(asked)
-            if len(client.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in client.subscribers:
-                codes.append(ReasonCode.QUOTA_EXCEEDED)
-                words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
-                continue
-            code = self._interceptor.subscribe(request)
-            if code is not None:
-                codes.append(code)
-                continue
-            if self._grant is not None and not self._grant.may_receive(request.filter):
-                codes.append(ReasonCode.NOT_AUTHORIZED)
-                words.append(f"{request.filter}: not allowed to receive all that matches it")
-                continue
-            try:
-                subscriber, new = self._clients.subscribe(client, request, event.identifier)
-            except AddressError as error:
-                log.info("%s: subscription to %s refused: %s", self.name, request.filter, error)
-                invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
-                codes.append(ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal])
-                words.append(f"{request.filter}: {error}")
-                continue
-            codes.append(ReasonCode(request.qos))
-            shared = request.filter.startswith("$share/")
-            wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
-            if wanted and not shared:
-                feeds.append((subscriber, subscriber.live or subscriber.durable))
-        self.connection.subscribed(event.packet_id, codes, "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX]))
-        for subscriber, subscription in feeds:
-            if subscription is not None:
-                client.feed_retained(subscriber, subscription, self._retained(subscriber.request.filter))
-        client.pump()
-        self._interceptor.pump()
-
-    def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
-        """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
-        ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
-        connect, wide = self._connect, widened(request.filter)
-        if wide == request.filter:
-            return request
-        if connect is not None and connect.version == 3 and self._clients.legacy_dollar_topics and self._grant is None:
-            self._clients.unsubscribe(self._attached, request.filter)  # one filter is one subscription
-            return msgspec.structs.replace(request, filter=wide)
-        self._clients.unsubscribe(self._attached, wide)
-        return request
-
-    def _unsubscribe(self, pattern: str) -> bool:
-        """False when there was no such subscription."""
-        if widened(pattern) in self._attached.subscribers:
-            pattern = widened(pattern)
-        if self._interceptor.unsubscribe(pattern):
-            return True
-        return self._clients.unsubscribe(self._attached, pattern)
-
-    def _retained(self, pattern: str) -> Iterator[Run | None]:
-        """Retained messages; those of the broker about itself are made when they are asked for."""
-        if pattern.startswith(PREFIX):
-            return iter(self._clients.figures.matching(pattern))
-        kept = self._router.retained.walk(pattern)
-        return chain(self._clients.figures.matching(pattern), kept) if is_wide(pattern) else kept
-
-    def _leave(self, event: Disconnected) -> None:
-        client = self._client
-        self._router.forget_origin(self)
-        self._release()
-        if client is None or self._left:
-            return
-        self._left = True
-        log.debug("%s: %s", self.name, event.reason)
-        self._interceptor.leave()
-        if event.session_expiry_s is not None and self._admission.keeps_session:
-            client.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
-        now = self._clock()
-        will = self._connect.will if self._connect is not None and event.publish_will else None
-        self._clients.detach(client, now)
-        wills = self._clients.wills
-        if will is None:
-            wills.drop(client.client_id)
-        elif will.delay_s and client.durable:
-            delay = will.delay_s if client.expiry_s == NEVER_EXPIRES else min(will.delay_s, client.expiry_s)
-            client.will_due = (now + delay, will)
-        else:
-            wills.publish(client.client_id, will)
-
-
-def _qos(tokens: Sequence[int]) -> int:
-    return 1 if tokens[0] < QOS2_TOKEN else 2
+    def _send_retained(self) -> None:
+        if self._retained is not None and self._retained.send(self):
+            self._retained = None

@@ -19,15 +19,15 @@ InFlight = tuple[Delivery, int]
 """A delivery and the index of one message in its run."""
 
 
-class Holder(Protocol):
+class SessionConnection(Protocol):
     """The connection a session has now."""
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """These QoS 2 messages, which came in over an earlier connection, are safe (or refused) now."""
         ...
 
-    def send_held(self, packet_ids: Sequence[int]) -> None:
-        """What `SessionState.held` held back for these is on disk: send it."""
+    def send_committed(self, packet_ids: Sequence[int]) -> None:
+        """What `SessionState.awaiting_commit` held back for these is on disk: send it."""
         ...
 
     def complete(self, packet_ids: Iterable[int]) -> None:
@@ -42,8 +42,8 @@ class SessionState:
     """
 
     __slots__ = (
-        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unkept", "held", "holder", "outgoing",
-        "released",
+        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unkept", "awaiting_commit", "connection",
+        "outgoing", "released",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -51,9 +51,9 @@ class SessionState:
         """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
         self.released: dict[int, InFlight] = {}
         """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
-        self.held: dict[int, None] = {}
+        self.awaiting_commit: dict[int, None] = {}
         """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
-        self.holder: Holder | None = None
+        self.connection: SessionConnection | None = None
         self._next = 1
         self._incoming: set[int] | None = None
         self._pending: set[int] | None = None
@@ -111,8 +111,8 @@ class SessionState:
     def complete(self, packet_ids: Iterable[int]) -> None:
         """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""
         self.releasing.difference_update(packet_ids)
-        if self.holder is not None:
-            self.holder.complete(packet_ids)
+        if self.connection is not None:
+            self.connection.complete(packet_ids)
 
     @property
     def in_flight(self) -> int:

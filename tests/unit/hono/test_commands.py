@@ -88,7 +88,7 @@ class TestDelivery:
         assert name == "ask"
         assert REQUESTS.read("4711", identifier) == Request("app/1", "c/1")
         original = message(subject="ask", reply_to="command_response/T/app/1", correlation_id="c/1")
-        found = outline(amqp_message(command, original, "command_response/T/4711/id", "id", told=True))
+        found = outline(amqp_message(command, original, "command_response/T/4711/id", "id", names_device=True))
         assert list(found.properties) == [None, None, None, "ask", "command_response/T/4711/id", "id"]
         assert (found.application, found.body) == ({"device_id": "4711"}, b"{}")
 

@@ -15,10 +15,10 @@ from edge.broker.message.mqtt_properties import Properties
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.mqtt import packets
-from edge.broker.mqtt.clients import Clients
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
-from edge.broker.mqtt.session import MqttSession
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, User, new_user
@@ -67,7 +67,7 @@ class Site:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
         self.router = Router(self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
-        self.clients = Clients(self.router, self.store, lambda run: [run])
+        self.sessions = SessionRegistry(self.router, self.store, lambda run: [run])
         self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
 
     def settle(self) -> None:
@@ -83,11 +83,11 @@ class Peer:
         self.site, self.version = site, version
         self.connection = Connection(Limits(), 0.0)
         self.driver = Driver(identity)
-        self.session = MqttSession(
+        self.session = ConnectionHandler(
             self.driver,  # type: ignore[arg-type]
             self.connection,
             site.router,
-            site.clients,
+            site.sessions,
             lambda: 0.0,
             site.gate,
         )
@@ -130,14 +130,14 @@ class TestVerdict:
         (answer,) = peer.sent()
         assert answer.reason == reason
         assert peer.connection.closed
-        assert len(site.clients) == 0
+        assert len(site.sessions) == 0
 
     def test_a_client_that_did_not_wait_gets_no_session(self) -> None:
         site = Site()
         peer = Peer(site, 5, username="joe", password=b"x")
         peer.session.handle(peer.connection.receive_eof(1.0))
         site.gate.asked.pop()(Verdict.ACCEPTED)
-        assert len(site.clients) == 0
+        assert len(site.sessions) == 0
 
     def test_a_certificate_is_enough(self) -> None:
         site = Site()
@@ -195,7 +195,7 @@ class TestSessions:
         site.gate.asked.pop()(Verdict.ACCEPTED)
         assert thief.sent()[0].reason == 0x85
         assert not first.connection.closed
-        assert Clients(site.router, site.store, lambda run: [run]).owner("c") == "joe"  # after a restart too
+        assert SessionRegistry(site.router, site.store, lambda run: [run]).owner("c") == "joe"  # after a restart too
 
     def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
         site = Site()

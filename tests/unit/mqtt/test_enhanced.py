@@ -120,7 +120,7 @@ class TestScram:
         peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
         peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
         assert peer.sent()[0].reason is R.SUCCESS
-        assert site.clients._clients["c"].subscribers == {}
+        assert site.sessions._sessions["c"].subscribers == {}
 
     @pytest.mark.parametrize("first", [b"", b"y,,n=", b"p=tls-unique,,n=joe,r=x", b"\xff"])
     def test_nonsense(self, joe: User, first: bytes) -> None:
@@ -137,7 +137,7 @@ class TestScram:
         (question,) = peer.sent()  # the same for a user that does not exist
         peer.send(scram_auth(client.answer(question.properties.authentication_data)))
         assert peer.sent()[0].reason is R.BAD_USER_NAME_OR_PASSWORD
-        assert len(site.clients) == 0
+        assert len(site.sessions) == 0
 
     def test_the_user_name_has_to_be_the_same(self, joe: User) -> None:
         client = scram.ScramClient("joe", "s3cret")
@@ -266,7 +266,7 @@ class TestBearer:
         site = Gated(tokens=True)
         token = f"ann-{NOW + 9:.0f}".encode()
         assert Peer(site, version, username="token", password=token).sent()[0].reason is R.SUCCESS
-        assert site.clients.owner("c") == "ann"
+        assert site.sessions.owner("c") == "ann"
         refused = Peer(site, version, username="ann", password=b"bad", client_id="d").sent()[0]
         assert refused.reason is R.BAD_USER_NAME_OR_PASSWORD
 

@@ -7,16 +7,16 @@ import pytest
 from bridge.message import Run, Stored
 from edge.broker.model.clock import Clock
 from edge.broker.mqtt import overlap
-from edge.broker.mqtt.client import Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
+from edge.broker.mqtt.session import Session, Subscriber
 
 
-def client() -> Client:
-    return Client("c", lambda run: [run], Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
+def client() -> Session:
+    return Session("c", lambda run: [run], Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
 
 
-def subscribe(one: Client, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
+def subscribe(one: Session, pattern: str, qos: int = 1, **options: bool) -> Subscriber:
     made = Subscriber(one, SubscriptionRequest(pattern, qos, **options), len(one.subscribers) + 1, kept=True)
     one.subscribers[pattern] = made
     one.overlaps.changed(pattern)
@@ -27,7 +27,7 @@ def stored(first: int, count: int) -> Stored:
     return Stored(first, first, Run("t/a", "d", 1, b"", [b"%d" % (first + i) for i in range(count)]))
 
 
-def parts(one: Client, first: int, count: int) -> list[tuple[int, int, bool]]:
+def parts(one: Session, first: int, count: int) -> list[tuple[int, int, bool]]:
     return [(p.position, len(p.run.bodies), sent) for p, sent in one.overlaps.sort_out(7, stored(first, count))]
 
 

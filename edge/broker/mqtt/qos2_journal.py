@@ -3,7 +3,7 @@
 A receiver may hand a message on when PUBLISH comes and recognises it again by its packet identifier until PUBREL
 (MQTT 5 section 4.3.3). So two things have to be on disk before they are sent: which packet identifier a message has
 (before PUBLISH), and that it was released (before PUBREL). After a restart the subscription delivers once more, by
-position, what it had not settled; `Unfinished` recognises these messages and goes on where the exchange had stopped.
+position, what it had not settled; `Qos2Journal` recognises these messages and goes on where the exchange had stopped.
 So it does for queues and shared subscriptions; what others of the group are given instead keeps its packet identifier
 from other messages.
 
@@ -54,14 +54,14 @@ class Recovered(NamedTuple):
     position: int
 
 
-class Unfinished:
+class Qos2Journal:
     """The QoS 2 exchanges of one session that are kept on disk."""
 
-    __slots__ = ("_changed", "_done", "_recovered", "_state", "fresh")
+    __slots__ = ("_changed", "_done", "_recovered", "_state", "unwritten")
 
     def __init__(self, state: SessionState, changed: Callable[[], None]) -> None:
         """`changed`: the record has to be written."""
-        self.fresh: list[int] = []
+        self.unwritten: list[int] = []
         """Packet identifiers that wait for a record that has not been written yet."""
         self._state = state
         self._changed = changed
@@ -93,11 +93,11 @@ class Unfinished:
         return skipped
 
     def _deliver_new(self, connection: Connection, delivery: Delivery) -> Sequence[int]:
-        before = len(self._state.held)
+        before = len(self._state.awaiting_commit)
         skipped = connection.deliver(delivery)
-        ids = list(self._state.held)[before:]
+        ids = list(self._state.awaiting_commit)[before:]
         if ids:
-            self.fresh += ids
+            self.unwritten += ids
             self._changed()
         return skipped
 
@@ -115,7 +115,7 @@ class Unfinished:
 
     def received(self, packet_ids: Sequence[int]) -> None:
         """PUBREC came for these: PUBREL follows when that is on disk."""
-        self.fresh += packet_ids
+        self.unwritten += packet_ids
         self._changed()
 
     def completed(self, log: int, first: int, last: int) -> None:
@@ -160,8 +160,8 @@ class Unfinished:
             # PUBREL goes out whatever the cursor says: the client waits for it. So it does for a message that is not
             # coming any more, for another of a group has it: the client must forget the packet identifier.
             if entry.stage == Stage.RELEASED or (entry.stage == Stage.SENT and not owed):
-                stand_in = Delivery(Run("", "", 2, b"", [b""]), 2, retain=False, token=Recovered(*place), kept=True)
-                state.released[entry.packet_id] = (stand_in, 0)
+                merged = Delivery(Run("", "", 2, b"", [b""]), 2, retain=False, token=Recovered(*place), kept=True)
+                state.released[entry.packet_id] = (merged, 0)
             if owed:
                 self._recovered[place] = entry
                 if entry.stage == Stage.SENT:

@@ -10,9 +10,9 @@ from edge.broker.message.mqtt_errors import LocalError
 from edge.broker.message.mqtt_properties import Properties, decode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import events, packets
+from edge.broker.mqtt.connect import NEVER_EXPIRES
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX
-from edge.broker.mqtt.opening import NEVER_EXPIRES
 from edge.broker.mqtt.state import SessionState
 from tests.unit.mqtt.cases import BAD
 from tests.unit.mqtt.client import VERSIONS, Opened, split

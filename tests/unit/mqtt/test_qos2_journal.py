@@ -8,8 +8,8 @@ from bridge.message import Run
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Delivery
+from edge.broker.mqtt.qos2_journal import Qos2Journal
 from edge.broker.mqtt.state import SessionState
-from edge.broker.mqtt.unfinished import Unfinished
 from tests.unit.mqtt.client import Opened
 
 
@@ -27,14 +27,14 @@ def delivery(position: int, *bodies: bytes) -> Delivery:
 
 
 class Rig:
-    """A session over one connection; `commit` is what `Clients` does when a group is on disk."""
+    """A session over one connection; `commit` is what `SessionRegistry` does when a group is on disk."""
 
     def __init__(self, record: bytes = b"", pending: tuple[int, ...] = ()) -> None:
         self.state = SessionState()
         self.changes = 0
-        self.unfinished = Unfinished(self.state, self.changed)
+        self.journal = Qos2Journal(self.state, self.changed)
         if record:
-            self.unfinished.restore(record, lambda log, position: log == 3 and position in pending)
+            self.journal.restore(record, lambda log, position: log == 3 and position in pending)
         self.opened = Opened(5, p.Connect("c", 5, clean_start=False), self.state)
 
     def changed(self) -> None:
@@ -42,22 +42,22 @@ class Rig:
 
     def deliver(self, position: int, *bodies: bytes) -> list[int]:
         made = delivery(position, *bodies)
-        return list(self.unfinished.deliver(self.opened.connection, made, 3, position))
+        return list(self.journal.deliver(self.opened.connection, made, 3, position))
 
     def commit(self, moves_kept: int = 0) -> bytes:
-        record = self.unfinished.encode(moves_kept)
-        fresh, self.unfinished.fresh = self.unfinished.fresh, []
-        self.opened.connection.send_held(fresh)
+        record = self.journal.encode(moves_kept)
+        unwritten, self.journal.unwritten = self.journal.unwritten, []
+        self.opened.connection.send_committed(unwritten)
         return record
 
     def answer(self, *what: p.Packet) -> None:
         for event in self.opened.send(*what):
             if isinstance(event, events.Received):
-                self.unfinished.received(event.packet_ids)
+                self.journal.received(event.packet_ids)
             elif isinstance(event, events.Acknowledged):
                 for made, i in event.messages:
                     position = made.token.position + i  # type: ignore[attr-defined]
-                    self.unfinished.completed(3, position, position)
+                    self.journal.completed(3, position, position)
 
 
 def test_publish_and_pubrel_wait_for_the_disk() -> None:
@@ -72,7 +72,7 @@ def test_publish_and_pubrel_wait_for_the_disk() -> None:
     assert rig.opened.sent() == [p.PubRel(1), p.PubRel(2)]
     rig.answer(p.PubComp(1), p.PubComp(2))
     assert rig.state.in_flight == 0
-    assert not rig.state.held
+    assert not rig.state.awaiting_commit
 
 
 def test_what_is_not_kept_does_not_overtake_what_is() -> None:

@@ -70,8 +70,8 @@ class Agreed(msgspec.Struct, frozen=True):
     """What of a client's wishes is granted; None where it is what it asked for, so that nothing needs to be said."""
 
     session_expiry_s: int
-    told_session_expiry_s: int | None
-    told_keep_alive_s: int | None
+    announced_session_expiry_s: int | None
+    announced_keep_alive_s: int | None
 
 
 def agree(connect: events.Connect, limits: Limits) -> Agreed:
@@ -88,8 +88,8 @@ def agree(connect: events.Connect, limits: Limits) -> Agreed:
     )
 
 
-def connack(connect: events.Connect, limits: Limits, session_present: bool, told: Properties) -> ConnAck:
-    """CONNACK that accepts; MQTT 5 clients read what was `told` and what we support."""
+def connack(connect: events.Connect, limits: Limits, session_present: bool, announced: Properties) -> ConnAck:
+    """CONNACK that accepts; MQTT 5 clients read what was `announced` and what we support."""
     if connect.version < 5:
         return ConnAck(session_present)
     supported: dict[str, object] = {
@@ -101,7 +101,7 @@ def connack(connect: events.Connect, limits: Limits, session_present: bool, told
         "shared_subscription_available": 1,
         "authentication_method": connect.authentication_method,  # [MQTT-4.12.0-5] [MQTT-4.12.0-6]
     }
-    return ConnAck(session_present, properties=msgspec.structs.replace(told, **supported))
+    return ConnAck(session_present, properties=msgspec.structs.replace(announced, **supported))
 
 
 def _will(will: WillMessage, client_id: str) -> events.Will:
@@ -125,15 +125,15 @@ def _will(will: WillMessage, client_id: str) -> events.Will:
 def encode_refusal(reason: ReasonCode, version: int, text: str = "") -> bytes:
     """CONNACK with an error; empty when no return code of MQTT 3.1 or 3.1.1 says it [MQTT-3.2.2-6]."""
     if version == 5:
-        told = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
-        return ConnAck(reason=told, properties=Properties(reason_string=text or None)).encode(5)
+        sent = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
+        return ConnAck(reason=sent, properties=Properties(reason_string=text or None)).encode(5)
     return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
 
 
-def words(connect: events.Connect | None, text: str, content_bytes: int) -> Properties:
+def reason_string(connect: events.Connect, text: str, content_bytes: int) -> Properties:
     """`text` as Reason String of a packet with so many bytes of other content, where the client wants to hear it
     [MQTT-3.1.2-29] and takes a packet of that size [MQTT-3.4.2-2] [MQTT-3.5.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]."""
-    if not text or connect is None or connect.version < 5 or not connect.request_problem_information:
+    if not text or connect.version < 5 or not connect.request_problem_information:
         return NONE
     text = text[:REASON_STRING_CHARACTERS_MAX]
     if len(text.encode()) + content_bytes + _REASON_STRING_HEAD_BYTES > connect.maximum_packet_size:
@@ -143,8 +143,8 @@ def words(connect: events.Connect | None, text: str, content_bytes: int) -> Prop
 
 def encode_farewell(reason: ReasonCode, text: str, connect: events.Connect) -> bytes:
     """DISCONNECT of an MQTT 5 server; nothing at all where the client does not take that many bytes."""
-    told = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
-    encoded = Disconnect(told, words(connect, text, 1)).encode(5)
+    sent = reason if reason in SERVER_DISCONNECT_REASONS else ReasonCode.UNSPECIFIED_ERROR
+    encoded = Disconnect(sent, reason_string(connect, text, 1)).encode(5)
     return encoded if len(encoded) <= connect.maximum_packet_size else b""
 
 
@@ -164,11 +164,11 @@ def encode_violation(error: RemoteError, data: bytes) -> bytes:
     return encode_refusal(error.reason, 4)
 
 
-def expiry_of_disconnect(packet: Disconnect, connect: events.Connect | None) -> int | None:
+def expiry_of_disconnect(packet: Disconnect, connect: events.Connect) -> int | None:
     """The session expiry interval a client's DISCONNECT sets, seconds; None when it sets none. Raises ProtocolError."""
     if packet.reason not in CLIENT_DISCONNECT_REASONS:
         raise ProtocolError(f"DISCONNECT of a client with reason {packet.reason.words}")
     expiry_s = packet.properties.session_expiry_interval_s
-    if expiry_s and connect is not None and not connect.session_expiry_s:
+    if expiry_s and not connect.session_expiry_s:
         raise ProtocolError("session expiry interval set by DISCONNECT, and 0 by CONNECT")
     return expiry_s

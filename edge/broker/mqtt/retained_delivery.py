@@ -15,10 +15,10 @@ from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.model.interfaces import Subscription
 
 if TYPE_CHECKING:
-    from edge.broker.mqtt.client import Client, Subscriber
+    from edge.broker.mqtt.session import Session, Subscriber
 
 
-class RetainedFeed:
+class RetainedDelivery:
     """What a client's new subscriptions still wait for, by filter: one that is made again begins anew."""
 
     __slots__ = ("_goes_on", "_walks")
@@ -36,19 +36,19 @@ class RetainedFeed:
         """The turn that was asked for has come."""
         self._goes_on = False
 
-    def send(self, client: Client) -> bool:
+    def send(self, session: Session) -> bool:
         """Go on where the client has room and this turn allows; True when nothing is left."""
         steps = RETAINED_STEPS_MAX
         while self._walks and not self._goes_on:
             pattern, (subscriber, subscription, walk) = next(iter(self._walks.items()))
-            if client.subscribers.get(pattern) is not subscriber:
+            if session.subscribers.get(pattern) is not subscriber:
                 del self._walks[pattern]  # it has been unsubscribed or replaced
                 continue
             steps = self._send_one(subscriber, subscription, walk, steps)
             if not steps:
                 self._goes_on = True
-                if client.attachment is not None:
-                    client.attachment.go_on_soon()
+                if session.attachment is not None:
+                    session.attachment.go_on_soon()
             elif subscriber.credit <= 0:
                 return False
             else:

@@ -1,8 +1,8 @@
 """All MQTT sessions of a broker: what is remembered of clients between their connections (MQTT 5 section 4.1).
 
-`Clients` restores sessions at start, hands a session to a new connection (taking it from an older one), joins its
-subscriptions to the router's, keeps on disk what has to survive, and ends sessions that expired. Nothing here reads
-packets; `edge.broker.mqtt.session` does that for one connection at a time.
+`SessionRegistry` restores sessions at start, hands a session to a new connection (taking it from an older one), joins
+its subscriptions to the router's, keeps on disk what has to survive, and ends sessions that expired. Nothing here knows
+packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bridge.message import Run
 from edge.broker.delivery import TransientSubscription
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.model.addresses import AddressType
-from edge.broker.mqtt.client import Attachment, Client, Subscriber
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
+from edge.broker.mqtt.session import Attachment, Session, Subscriber
 from edge.broker.mqtt.wills import Wills
 from edge.broker.router.registry import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
@@ -49,7 +49,7 @@ class Record(msgspec.Struct):
     """Whom the session belongs to; empty: to whoever names it."""
 
 
-class Clients:
+class SessionRegistry:
     """All sessions of the broker, by client id."""
 
     def __init__(
@@ -73,11 +73,11 @@ class Clients:
         self._router = router
         self._store = store
         self._translate = translate
-        self._clients: dict[str, Client] = {}
+        self._sessions: dict[str, Session] = {}
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
-        self._dirty: dict[Client, None] = {}
-        self._released: dict[Client, list[int]] = {}
+        self._dirty: dict[Session, None] = {}
+        self._released: dict[Session, list[int]] = {}
         self._sealing: list[Callable[[], None]] = []
         """What is to be done when the group that is sealed next is on disk, and (`_committing`) the one under way."""
         self._committing: list[Callable[[], None]] = []
@@ -87,124 +87,124 @@ class Clients:
         router.followers[self._readdress] = None
 
     def __len__(self) -> int:
-        return len(self._clients)
+        return len(self._sessions)
 
     @property
     def connected(self) -> int:
         """Clients with a connection."""
-        return sum(1 for client in self._clients.values() if client.attachment is not None)
+        return sum(1 for session in self._sessions.values() if session.attachment is not None)
 
     def attached(self) -> list[Attachment]:
         """The connections clients have."""
-        return [client.attachment for client in self._clients.values() if client.attachment is not None]
+        return [session.attachment for session in self._sessions.values() if session.attachment is not None]
 
     @property
     def full(self) -> bool:
         """No room for another session."""
-        return len(self._clients) >= SESSIONS_MAX
+        return len(self._sessions) >= SESSIONS_MAX
 
     def owner(self, client_id: str) -> str | None:
         """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
-        client = self._clients.get(client_id)
-        return client.user if client is not None else None
+        session = self._sessions.get(client_id)
+        return session.user if session is not None else None
 
     def attach(
         self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int, user: str = ""
-    ) -> tuple[Client, bool]:
+    ) -> tuple[Session, bool]:
         """Give the session of `client_id` to a connection; returns it and whether it was there before.
 
         A connection that had it is taken over [MQTT-3.1.4-3]; a clean start ends the old session [MQTT-3.1.2-4].
         """
-        client = self._clients.get(client_id)
-        if client is not None and client.attachment is not None:
-            client.attachment.taken_over()
-        client = self._clients.get(client_id)  # the takeover may have ended it
-        if client is not None and clean_start:
-            self._end(client)
-            client = None
-        present = client is not None
-        if client is None:
-            client = self._make(client_id)
-        client.attachment = attachment
-        client.expires_at = None
-        client.will_due = None
-        client.expiry_s = expiry_s
-        client.user = user
-        self._save(client)
-        for subscriber in list(client.subscribers.values()):
+        session = self._sessions.get(client_id)
+        if session is not None and session.attachment is not None:
+            session.attachment.taken_over()
+        session = self._sessions.get(client_id)  # the takeover may have ended it
+        if session is not None and clean_start:
+            self._end(session)
+            session = None
+        present = session is not None
+        if session is None:
+            session = self._make(client_id)
+        session.attachment = attachment
+        session.expires_at = None
+        session.will_due = None
+        session.expiry_s = expiry_s
+        session.user = user
+        self._save(session)
+        for subscriber in list(session.subscribers.values()):
             self._join_again(subscriber)
-        return client, present
+        return session, present
 
-    def detach(self, client: Client, now: float) -> None:
+    def detach(self, session: Session, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
-        client.attachment = None
-        client.leave()
-        if not client.durable:
-            self._end(client)
+        session.attachment = None
+        session.leave()
+        if not session.durable:
+            self._end(session)
             return
-        if client.expiry_s != NEVER_EXPIRES:
-            client.expires_at = now + client.expiry_s
-        client.clear_takers()
-        client.release_group(ended=False)
-        for subscriber in client.subscribers.values():
+        if session.expiry_s != NEVER_EXPIRES:
+            session.expires_at = now + session.expiry_s
+        session.clear_merged()
+        session.release_group(ended=False)
+        for subscriber in session.subscribers.values():
             if subscriber.durable is not None:
                 subscriber.durable.leave(subscriber, keep=True)
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
-    def subscribe(self, client: Client, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
+    def subscribe(self, session: Session, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
         """Add or replace a subscription; returns it and whether it is new. Raises AddressError."""
-        old = client.subscribers.get(request.filter)
+        old = session.subscribers.get(request.filter)
         if old is not None and old.request.qos == request.qos and old.request.no_local == request.no_local:
             # the same but for how it is delivered: what is in flight stays in flight
             old.request = request
             old.identifiers = (identifier,) if identifier else ()
-            client.subscriptions_changed(request.filter)
+            session.subscriptions_changed(request.filter)
             if old.overlaps:
                 self._router.reroute()
-            self._save(client)
+            self._save(session)
             return old, False
-        subscriber = Subscriber(client, request, identifier, kept=client.durable and request.qos > 0)
+        subscriber = Subscriber(session, request, identifier, kept=session.durable and request.qos > 0)
         if old is not None:
             forget = request.qos == 0 and not request.filter.startswith(SHARE_PREFIX)
             self._leave(old, forget=forget, finish=True)
         try:
             self._join(subscriber)
         except AddressError:
-            if client.subscribers.pop(request.filter, None) is not None:
-                client.subscriptions_changed(request.filter)
-            self._save(client)
+            if session.subscribers.pop(request.filter, None) is not None:
+                session.subscriptions_changed(request.filter)
+            self._save(session)
             raise
-        client.subscribers[request.filter] = subscriber
-        client.subscriptions_changed(request.filter)
-        self._save(client)
+        session.subscribers[request.filter] = subscriber
+        session.subscriptions_changed(request.filter)
+        self._save(session)
         return subscriber, old is None
 
-    def unsubscribe(self, client: Client, pattern: str) -> bool:
+    def unsubscribe(self, session: Session, pattern: str) -> bool:
         """Remove a subscription; False when there was none."""
-        subscriber = client.subscribers.pop(pattern, None)
+        subscriber = session.subscribers.pop(pattern, None)
         if subscriber is None:
             return False
-        client.subscriptions_changed(pattern)
+        session.subscriptions_changed(pattern)
         self._leave(subscriber, forget=True, finish=True)
-        self._save(client)
+        self._save(session)
         return True
 
-    def save_incoming(self, client: Client) -> None:
+    def save_incoming(self, session: Session) -> None:
         """Keep the QoS 2 packet ids under way, in the group that keeps their messages."""
-        if client.recorded:
-            ids = array.array("H", sorted(client.state.kept))
-            self._store.put("incoming", client.client_id, ids.tobytes())
+        if session.recorded:
+            ids = array.array("H", sorted(session.state.kept))
+            self._store.put("incoming", session.client_id, ids.tobytes())
 
-    def released(self, client: Client, packet_ids: Sequence[int]) -> None:
+    def released(self, session: Session, packet_ids: Sequence[int]) -> None:
         """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
         after a restart what it sends again under one of them would be taken for the message before."""
-        if not client.recorded:
-            _complete(client, packet_ids)
+        if not session.recorded:
+            _complete(session, packet_ids)
             return
-        self.save_incoming(client)
-        self._released.setdefault(client, []).extend(packet_ids)
+        self.save_incoming(session)
+        self._released.setdefault(session, []).extend(packet_ids)
         self._router.save_soon()
 
     def tick(self, now: float) -> None:
@@ -212,66 +212,66 @@ class Clients:
         self.now = now
         self.figures.tick(now)
         self.wills.tick(now)
-        for client in list(self._clients.values()):
-            if client.attachment is None and client.expires_at is None and client.expiry_s != NEVER_EXPIRES:
-                client.expires_at = now + client.expiry_s  # restored: its time away counts from our start
-            if client.will_due is not None and client.will_due[0] <= now:
-                self._publish_will(client)
-            if client.expires_at is not None and client.expires_at <= now:
-                self._end(client)
+        for session in list(self._sessions.values()):
+            if session.attachment is None and session.expires_at is None and session.expiry_s != NEVER_EXPIRES:
+                session.expires_at = now + session.expiry_s  # restored: its time away counts from our start
+            if session.will_due is not None and session.will_due[0] <= now:
+                self._publish_will(session)
+            if session.expires_at is not None and session.expires_at <= now:
+                self._end(session)
 
     def _figures(self) -> ClientFigures:
-        clients = self._clients.values()
-        return ClientFigures(self.connected, len(self), sum(len(each.subscribers) for each in clients), self.lifetime)
+        sessions = self._sessions.values()
+        return ClientFigures(self.connected, len(self), sum(len(each.subscribers) for each in sessions), self.lifetime)
 
-    def _publish_will(self, client: Client) -> None:
+    def _publish_will(self, session: Session) -> None:
         """Publish the Will Message that waits, if there is one."""
-        if client.will_due is not None:
-            will, client.will_due = client.will_due[1], None
-            self.wills.publish(client.client_id, will)
-        self.wills.end(client.client_id)
+        if session.will_due is not None:
+            will, session.will_due = session.will_due[1], None
+            self.wills.publish(session.client_id, will)
+        self.wills.end(session.client_id)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _make(self, client_id: str) -> Client:
-        client = Client(client_id, self._translate, self.lifetime, self._unfinished_changed)
-        self._clients[client_id] = client
-        return client
+    def _make(self, client_id: str) -> Session:
+        session = Session(client_id, self._translate, self.lifetime, self._journal_changed)
+        self._sessions[client_id] = session
+        return session
 
     def _restore_all(self) -> None:
         """Bring back the sessions as the store kept them."""
         for client_id, value in self._store.items("session"):
             self._restore(client_id, msgspec.msgpack.decode(value, type=Record))
         for client_id, value in self._store.items("incoming"):
-            if client_id in self._clients:
-                self._clients[client_id].state.restore_incoming(array.array("H", value))
-        unfinished = [(client_id, value) for client_id, value in self._store.items("outgoing") if value]
-        if unfinished:
+            if client_id in self._sessions:
+                self._sessions[client_id].state.restore_incoming(array.array("H", value))
+        journal = [(client_id, value) for client_id, value in self._store.items("outgoing") if value]
+        if journal:
             cursors: dict[str, list[CursorRecord]] = {}
             for record in self._store.cursors():
                 cursors.setdefault(record.name, []).append(record)
-            for client_id, value in unfinished:
-                client = self._clients.get(client_id)
-                if client is not None:
-                    client.unfinished.restore(value, _pending(client, cursors))
+            for client_id, value in journal:
+                session = self._sessions.get(client_id)
+                if session is not None:
+                    session.journal.restore(value, _pending(session, cursors))
         for name in [name for name in self._router.durable_subscriptions if name.startswith(GROUP_PREFIX)]:
             if name not in self._groups:  # its members had no sessions that outlive the broker
                 self._router.forget(name)
 
     def _restore(self, client_id: str, record: Record) -> None:
-        client = self._make(client_id)
-        client.expiry_s = record.expiry_s
-        client.user = record.user
+        session = self._make(client_id)
+        session.expiry_s = record.expiry_s
+        session.user = record.user
         for request, identifier in record.subscriptions:
-            subscriber = Subscriber(client, request, identifier, kept=request.qos > 0)
-            client.subscribers[request.filter] = subscriber
+            subscriber = Subscriber(session, request, identifier, kept=request.qos > 0)
+            session.subscribers[request.filter] = subscriber
             self._enter_group(subscriber)
-            client.subscriptions_changed(request.filter)
-        client.recorded = True
+            session.subscriptions_changed(request.filter)
+        session.recorded = True
 
     def _join(self, subscriber: Subscriber) -> None:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
-        client, request = subscriber.client, subscriber.request
+        session, request = subscriber.session, subscriber.request
         share, pattern = _split_share(request.filter)
         subscriber.kind = self._router.address_type(pattern)
         is_topic = subscriber.kind is AddressType.TOPIC
@@ -284,7 +284,7 @@ class Clients:
         if not subscriber.kept:
             subscriber.live = self._router.subscribe(subscriber, pattern, options)
             return
-        name = _durable_name(client, share, pattern)
+        name = _durable_name(session, share, pattern)
         options = msgspec.structs.replace(options, durable_name=name)
         subscriber.durable = self._router.subscribe(subscriber, pattern, options)
         if not is_topic:
@@ -305,28 +305,28 @@ class Clients:
         try:
             self._join(subscriber)
         except AddressError as error:
-            client, pattern = subscriber.client, subscriber.request.filter
-            log.warning("%s: subscription to %s ends: %s", client.client_id, pattern, error)
-            del client.subscribers[pattern]
-            client.subscriptions_changed(pattern)
+            session, pattern = subscriber.session, subscriber.request.filter
+            log.warning("%s: subscription to %s ends: %s", session.client_id, pattern, error)
+            del session.subscribers[pattern]
+            session.subscriptions_changed(pattern)
             self._leave_group(subscriber)
-            self._save(client)
+            self._save(session)
 
     def _readdress(self) -> None:
         """Addresses may have another type than before: subscriptions to them are what their type says from now on."""
-        for client in list(self._clients.values()):
-            if client.attachment is None:
+        for session in list(self._sessions.values()):
+            if session.attachment is None:
                 continue  # they are joined when it comes back
             changed = False
-            for subscriber in list(client.subscribers.values()):
+            for subscriber in list(session.subscribers.values()):
                 kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
                 if kind is not subscriber.kind:
                     changed = True
                     self._unjoin(subscriber, forget=False, keep=True)
                     self._join_again(subscriber)
-                    client.subscriptions_changed(subscriber.request.filter)
+                    session.subscriptions_changed(subscriber.request.filter)
             if changed:
-                client.pump()
+                session.pump()
 
     def _join_group(self, subscriber: Subscriber, share: str, pattern: str) -> None:
         """A shared subscription is one for all its members, whether their sessions are kept or not: what one leaves
@@ -337,7 +337,7 @@ class Clients:
         subscriber.durable = self._router.subscribe(subscriber, pattern, options)
         live = SubscribeOptions(qos=0, share_name=name, qos0_only=True)
         subscriber.live = self._router.subscribe(subscriber, pattern, live)
-        if subscriber.client.subscribers.get(subscriber.request.filter) is not subscriber:
+        if subscriber.session.subscribers.get(subscriber.request.filter) is not subscriber:
             self._enter_group(subscriber)
 
     def _enter_group(self, subscriber: Subscriber) -> None:
@@ -365,54 +365,54 @@ class Clients:
         self._unjoin(subscriber, forget=forget and last, keep=keep)
         if forget and last and subscriber.durable is None and subscriber.kept:
             # restored and never connected since: the durable subscription is there without being joined
-            self._router.forget(_durable_name(subscriber.client, *_split_share(subscriber.request.filter)))
+            self._router.forget(_durable_name(subscriber.session, *_split_share(subscriber.request.filter)))
 
-    def _end(self, client: Client) -> None:
+    def _end(self, session: Session) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
-        self._publish_will(client)
-        client.release_group(ended=True)
-        client.clear_takers()
-        self._dirty.pop(client, None)
-        for subscriber in client.subscribers.values():
+        self._publish_will(session)
+        session.release_group(ended=True)
+        session.clear_merged()
+        self._dirty.pop(session, None)
+        for subscriber in session.subscribers.values():
             self._leave(subscriber, forget=True)
-        client.subscribers.clear()
-        if self._clients.get(client.client_id) is client:
-            del self._clients[client.client_id]
-        if client.recorded:
-            self._store.delete("session", client.client_id)
-            self._store.delete("incoming", client.client_id)
-            self._store.delete("outgoing", client.client_id)
+        session.subscribers.clear()
+        if self._sessions.get(session.client_id) is session:
+            del self._sessions[session.client_id]
+        if session.recorded:
+            self._store.delete("session", session.client_id)
+            self._store.delete("incoming", session.client_id)
+            self._store.delete("outgoing", session.client_id)
 
-    def _save(self, client: Client) -> None:
-        if client.durable or client.recorded:
-            client.recorded = True
-            requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in client.subscribers.values()]
-            record = Record(client.expiry_s, requests, client.user)
-            self._store.put("session", client.client_id, msgspec.msgpack.encode(record))
+    def _save(self, session: Session) -> None:
+        if session.durable or session.recorded:
+            session.recorded = True
+            requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
+            record = Record(session.expiry_s, requests, session.user)
+            self._store.put("session", session.client_id, msgspec.msgpack.encode(record))
 
     def _merge_live(self, live: list[TransientSubscription]) -> Sequence[Taker]:
         return merge_live(live, self._router.pool)
 
     # --- what waits for a commit (`edge.broker.router.router.Witness`) -----------------------------------------------
 
-    def _unfinished_changed(self, client: Client) -> None:
-        self._dirty[client] = None
+    def _journal_changed(self, session: Session) -> None:
+        self._dirty[session] = None
         self._router.save_soon()
 
     def prepare(self) -> None:
         """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
         dirty, self._dirty = self._dirty, {}
-        for client in dirty:
-            record = client.unfinished.encode(self._store.moves_kept)
+        for session in dirty:
+            record = session.journal.encode(self._store.moves_kept)
             if record:
-                self._store.put("outgoing", client.client_id, record)
+                self._store.put("outgoing", session.client_id, record)
             else:
-                self._store.delete("outgoing", client.client_id)
-            fresh, client.unfinished.fresh = client.unfinished.fresh, []
-            if fresh:
-                self._sealing.append(partial(_send_held, client, fresh))
+                self._store.delete("outgoing", session.client_id)
+            unwritten, session.journal.unwritten = session.journal.unwritten, []
+            if unwritten:
+                self._sealing.append(partial(_send_committed, session, unwritten))
         released, self._released = self._released, {}
-        self._sealing += [partial(_complete, client, packet_ids) for client, packet_ids in released.items()]
+        self._sealing += [partial(_complete, session, packet_ids) for session, packet_ids in released.items()]
 
     def sealed(self) -> None:
         """What was prepared is part of the commit that starts now."""
@@ -428,22 +428,22 @@ class Clients:
             go_on()
 
 
-def _send_held(client: Client, packet_ids: Sequence[int]) -> None:
+def _send_committed(session: Session, packet_ids: Sequence[int]) -> None:
     """The record of these deliveries is on disk."""
-    state = client.state
-    if state.holder is not None:
-        state.holder.send_held(packet_ids)
+    state = session.state
+    if state.connection is not None:
+        state.connection.send_committed(packet_ids)
     for packet_id in packet_ids:
-        state.held.pop(packet_id, None)
-    if client.attachment is not None:
-        client.attachment.flush_soon()
+        state.awaiting_commit.pop(packet_id, None)
+    if session.attachment is not None:
+        session.attachment.flush_soon()
 
 
-def _complete(client: Client, packet_ids: Sequence[int]) -> None:
+def _complete(session: Session, packet_ids: Sequence[int]) -> None:
     """These are forgotten, on disk too where anything of the session is."""
-    client.state.complete(packet_ids)
-    if client.attachment is not None:
-        client.attachment.flush_soon()
+    session.state.complete(packet_ids)
+    if session.attachment is not None:
+        session.attachment.flush_soon()
 
 
 def _split_share(pattern: str) -> tuple[str | None, str]:
@@ -458,16 +458,16 @@ def _group_name(share: str, pattern: str) -> str:
     return f"{GROUP_PREFIX}{share}/{pattern}"
 
 
-def _durable_name(client: Client, share: str | None, pattern: str) -> str:
+def _durable_name(session: Session, share: str | None, pattern: str) -> str:
     """Of the durable subscription a kept session has with a filter."""
-    return _group_name(share, pattern) if share is not None else f"mqtt/{client.client_id}/{pattern}"
+    return _group_name(share, pattern) if share is not None else f"mqtt/{session.client_id}/{pattern}"
 
 
-def _pending(client: Client, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
+def _pending(session: Session, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
     """Whether one of the client's subscriptions has not settled (log, position)."""
     names = {QUEUE_CURSOR}  # a queue's log is its own
-    for subscribed in client.subscribers:
-        names.add(_durable_name(client, *_split_share(subscribed)))
+    for subscribed in session.subscribers:
+        names.add(_durable_name(session, *_split_share(subscribed)))
     records = [record for name in names for record in cursors.get(name, ())]
 
     def pending(log: int, position: int) -> bool:

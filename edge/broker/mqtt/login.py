@@ -37,7 +37,7 @@ class Session(Protocol):
         ...
 
 
-class Authenticator:
+class Login:
     """Of one connection."""
 
     def __init__(

@@ -1,0 +1,487 @@
+"""One MQTT connection's part of a session: turns the machine's events into calls of the router, and answers.
+
+It is the driver's owner and the router's origin. It holds no protocol rule (the machine does) and no subscription
+(the client does); it ends with its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from bridge.message import Run
+from bridge.transport.driver import Driver
+from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import Ended, Grant
+from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.topics import is_wide, widened
+from edge.broker.mqtt.connect import agree
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import (
+    Acknowledged,
+    Authenticate,
+    Connect,
+    Disconnected,
+    Published,
+    Received,
+    Rejected,
+    Released,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
+from edge.broker.mqtt.figures import PREFIX
+from edge.broker.mqtt.interception import (
+    NO_INTERCEPTION,
+    PASS_THROUGH,
+    UNCHANGED,
+    Admission,
+    Interception,
+    Interceptor,
+    NotAdmitted,
+)
+from edge.broker.mqtt.login import Login
+from edge.broker.mqtt.session import Session
+from edge.broker.mqtt.session_registry import NEVER_EXPIRES, SessionRegistry
+from edge.broker.router.router import AddressError, Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Proven
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTIONS_EXPLAINED_MAX = 3
+"""Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
+
+SUBSCRIBER_BEHIND = "a subscriber has to catch up"
+
+REPLIES = "replies"
+"""Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
+
+QOS2_TOKEN = 1 << 16
+"""Tokens are packet ids; those of QoS 2 messages carry this bit as well."""
+
+REASONS = {
+    Refusal.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
+    Refusal.NO_CONSUMER: ReasonCode.NO_MATCHING_SUBSCRIBERS,
+    Refusal.NO_CONSUMER_CONNECTED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
+    Refusal.FULL: ReasonCode.QUOTA_EXCEEDED,
+    Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
+    Refusal.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
+    Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
+    Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
+}
+
+
+class ConnectionHandler(Origin):
+    """Owner of one driver over one MQTT connection."""
+
+    in_order = True
+    """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
+
+    __slots__ = (
+        "_admission", "_clock", "_connect", "_driver", "_gate", "_grant", "_interception", "_interceptor", "_left",
+        "_login", "_router", "_session", "_sessions", "connection", "name",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        driver: Driver,
+        connection: Connection,
+        router: Router,
+        sessions: SessionRegistry,
+        clock: Callable[[], float],
+        gate: Gate | None = None,
+        interception: Interception = NO_INTERCEPTION,
+    ) -> None:
+        """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
+        self.name = ""
+        self.connection = connection
+        self._driver = driver
+        self._router = router
+        self._sessions = sessions
+        self._clock = clock
+        self._session: Session | None = None
+        """Set by CONNECT for good; `_left` says whether it is still ours."""
+        self._left = False
+        self._connect: Connect | None = None
+        self._gate = gate
+        self._login: Login | None = None
+        """Of a client that named a method, and may come back to it."""
+        self._grant: Grant | None = None
+        """What the client may do; None where everybody may do everything."""
+        self._interception = interception
+        self._admission: Admission = UNCHANGED
+        self._interceptor: Interceptor = PASS_THROUGH
+
+    # --- driver's owner ---------------------------------------------------------------------------------------
+
+    def handle(self, events: Sequence[Any]) -> None:
+        router = self._router
+        for event in events:
+            kind = type(event)
+            if kind is Published:
+                if self._interceptor.published(event):
+                    continue
+                grant = self._grant
+                if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
+                    continue
+                packet_ids = event.packet_ids
+                if event.run.qos == 2:
+                    packet_ids = self._saved(event.run, packet_ids)
+                router.publish(self, event.run, packet_ids)
+            elif kind is Acknowledged:
+                self._attached.acknowledged(event.messages)
+            else:
+                self._control(event)
+
+    def writable(self) -> None:
+        if self._session is not None and not self._left:
+            self._session.pump()
+            self._interceptor.pump()
+
+    # --- for the interceptor -----------------------------------------------------------------------------------
+
+    def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
+        """Publish as the client's; answered to it under these packet identifiers."""
+        self._router.publish(self, run, self._saved(run, packet_ids) if run.qos == 2 else packet_ids)
+
+    def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
+        """Answer messages that are not published; before MQTT 5 an answer says no reason."""
+        sent = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
+        self.connection.acknowledge(qos, packet_ids, sent)
+
+    def _saved(self, run: Run, packet_ids: Sequence[int]) -> list[int]:
+        """Tokens of QoS 2 messages, whose packet identifiers are kept with them where they are kept."""
+        if self._router.address_type(run.address) is AddressType.ANYCAST:
+            self._attached.state.unkept.update(packet_ids)
+        else:
+            self._sessions.save_incoming(self._attached)
+        return [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+
+    # --- attachment of a client -------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        return self._driver.congested
+
+    def flush_soon(self) -> None:
+        self._driver.flush_soon()
+
+    def go_on_soon(self) -> None:
+        self._driver.soon(self._go_on)
+
+    def _go_on(self) -> None:
+        if self._session is not None and not self._left:
+            self._session.go_on()
+
+    def taken_over(self) -> None:
+        """Another connection came with our client id."""
+        self.connection.disconnect(ReasonCode.SESSION_TAKEN_OVER)
+        self._driver.flush_soon()
+        self._leave(Disconnected(publish_will=True, reason="session taken over"))
+
+    # --- origin -----------------------------------------------------------------------------------------------
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        qos = 1
+        if tokens[0] >= QOS2_TOKEN:
+            qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
+            self._attached.state.answered(tokens)
+        self._interceptor.accepted(tokens)
+        self.connection.acknowledge(qos, tokens)
+        self._flush_answers()
+
+    def _flush_answers(self) -> None:
+        """Those of QoS 2 messages go over the connection the session has now."""
+        self._driver.flush_soon()
+        if self._left and self._attached.attachment is not None:
+            self._attached.attachment.flush_soon()
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
+            return
+        older = self._connect is not None and self._connect.version < 5
+        if older and why is Refusal.NO_CONSUMER_CONNECTED:
+            self.accepted(tokens)  # it was handed to all there are
+            return
+        reason = REASONS[why]
+        if tokens[0] < QOS2_TOKEN:
+            self.connection.acknowledge(1, tokens, reason, why.value)
+        else:  # frees the packet identifiers, which were kept with the messages that could not be
+            packet_ids = [token - QOS2_TOKEN for token in tokens]
+            self._attached.state.answered(packet_ids)
+            self.connection.acknowledge(2, packet_ids, reason, why.value)
+            self._sessions.save_incoming(self._attached)
+        # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
+        # to take an anycast message is no reason to close; a store that cannot write is.
+        if older and why is not Refusal.NO_CONSUMER:
+            log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
+            self.connection.disconnect(reason)
+        self._flush_answers()
+
+    def hold_back(self) -> None:
+        """A subscriber of what we publish is behind: read nothing more of the client for now."""
+        self._driver.pause_reading(SUBSCRIBER_BEHIND)
+
+    def go_on(self) -> None:
+        """It has caught up, or is not waited for any more."""
+        self._driver.resume_reading(SUBSCRIBER_BEHIND)
+
+    def abort(self) -> None:
+        self._driver.abort()
+
+    # --- control packets --------------------------------------------------------------------------------------
+
+    @property
+    def _attached(self) -> Session:
+        if self._session is None:
+            raise LookupError("the machine gave an event before CONNECT was accepted")
+        return self._session
+
+    def _control(self, event: Any) -> None:
+        match event:
+            case Connect():
+                driver = self._driver
+                login = Login(self._gate, self.connection, self, driver.identity, driver.address)
+                if event.authentication_method is not None:
+                    self._login = login
+                login.begin(event)
+            case Authenticate() if self._login is not None:
+                self._login.go_on(event)
+            case Subscribe():
+                self._subscribe(event)
+            case Unsubscribe():
+                codes = [
+                    ReasonCode.SUCCESS if self._unsubscribe(pattern) else ReasonCode.NO_SUBSCRIPTION_EXISTED
+                    for pattern in event.filters
+                ]
+                self.connection.unsubscribed(event.packet_id, codes)
+            case Received():
+                self._attached.journal.received(event.packet_ids)
+            case Rejected():
+                self._refuse(event, Refusal.FORMAT_INVALID)
+            case Released():
+                self._sessions.released(self._attached, event.packet_ids)
+            case Disconnected():
+                self._leave(event)
+            case _:
+                raise TypeError(f"unknown event {event!r}")
+
+    def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
+        """The client is who it says: give it its session. `proven` None: nobody was asked."""
+        if self._sessions.full:
+            self.connection.refuse(ReasonCode.SERVER_BUSY)
+            return
+        assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
+        self.name = assigned or connect.client_id
+        user = connect.username if proven is None else proven.user
+        try:
+            self._admission = self._interception.admit(user, authenticated=proven is not None)
+        except NotAdmitted as error:
+            log.warning("%s: not admitted: %s", self.name, error)
+            self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
+            return
+        announced_expiry_s = None
+        if not self._admission.keeps_session:
+            announced_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
+            connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
+        if proven is not None:
+            refusal = self._take_grant(proven, connect)
+            if refusal is not None:
+                self.connection.refuse(refusal)
+                return
+        self._connect = connect
+        agreed = agree(connect, self.connection.limits)
+        self._session, present = self._sessions.attach(
+            self.name,
+            self,
+            clean_start=connect.clean_start,
+            expiry_s=agreed.session_expiry_s,
+            user=proven.user if proven is not None else "",
+        )
+        self._interceptor = self._admission.interceptor(self, self._session)
+        will = self._interceptor.will(connect.will, self._grant)
+        if will is not connect.will:
+            self._connect = msgspec.structs.replace(connect, will=will)
+        self._sessions.wills.keep(self.name, self._connect.will, agreed.session_expiry_s)
+        self._drop_subscriptions()
+        events = self.connection.accept(
+            self._session.state,
+            present,
+            assigned_client_id=assigned,
+            session_expiry_s=agreed.announced_session_expiry_s if announced_expiry_s is None else announced_expiry_s,
+            server_keep_alive_s=agreed.announced_keep_alive_s,
+            response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
+            authentication_data=data,
+            now=self._clock(),
+        )
+        self._session.pump()
+        self.handle(events)
+
+    # --- authorization ----------------------------------------------------------------------------------------
+
+    def renewed(self, proven: Proven) -> bool:
+        """The client has authenticated again: what it may do now counts. False: it is somebody else."""
+        grant = self._grant
+        if grant is None or self._gate is None or not self._gate.renew(grant, proven):
+            return False
+        will = self._connect.will if self._connect is not None else None
+        if will is not None and not grant.may_send(will.run.address):
+            return False
+        self._drop_subscriptions()
+        return True
+
+    def _drop_subscriptions(self) -> None:
+        """End those to what may not be received any more."""
+        session, grant = self._session, self._grant
+        if session is not None and grant is not None:
+            for pattern in [p for p in session.subscribers if not grant.may_receive(p)]:
+                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
+                self._sessions.unsubscribe(session, pattern)
+
+    def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
+        """Find out what the user may do over this connection; why it may not connect at all, if so."""
+        owner = self._sessions.owner(self.name)
+        if owner not in (None, "", proven.user):
+            log.warning("%s: the session belongs to user %s, not to %s", self.name, owner, proven.user)
+            return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        grant = self._gate.grant(proven, self.name, self._revoked) if self._gate is not None else None
+        if grant is None:
+            return ReasonCode.NOT_AUTHORIZED
+        self._grant = grant
+        will = connect.will
+        if will is not None and not self._admission.takes_will and not grant.may_send(will.run.address):
+            log.warning("%s: its will must not go to %s", self.name, will.run.address)
+            self._release()
+            return ReasonCode.NOT_AUTHORIZED
+        return None
+
+    def _may_publish(self, grant: Grant, event: Published) -> bool:
+        """False when the messages are refused: QoS 0 dropped and counted, else answered as the version allows."""
+        address = event.run.address
+        if grant.may_send(address):
+            return True
+        self._refuse(event, Refusal.NOT_AUTHORIZED)
+        return False
+
+    def _refuse(self, event: Published | Rejected, why: Refusal) -> None:
+        """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
+        packet_ids = event.packet_ids
+        if event.run.qos == 0:
+            self._router.figures.refused += len(event.run.bodies)
+        elif event.run.qos == 2:
+            packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+        self._router.refuse(self, packet_ids, why)
+
+    def _revoked(self, why: Ended) -> None:
+        """Close. A will was allowed until now when a token has expired; else by rules that are no more."""
+        expired = why is Ended.EXPIRED
+        self.connection.disconnect(ReasonCode.MAXIMUM_CONNECT_TIME if expired else ReasonCode.NOT_AUTHORIZED)
+        self._driver.flush_soon()
+        self._leave(Disconnected(publish_will=expired, reason=why.value))
+
+    def _release(self) -> None:
+        if self._grant is not None and self._gate is not None:
+            self._gate.release(self._grant)
+
+    def _subscribe(self, event: Subscribe) -> None:
+        session = self._attached
+        codes: list[ReasonCode] = []
+        words: list[str] = []
+        feeds = []
+        for asked in event.requests:
+            request = self._as_its_version_means(asked)
+            if len(session.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in session.subscribers:
+                codes.append(ReasonCode.QUOTA_EXCEEDED)
+                words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
+                continue
+            code = self._interceptor.subscribe(request)
+            if code is not None:
+                codes.append(code)
+                continue
+            if self._grant is not None and not self._grant.may_receive(request.filter):
+                codes.append(ReasonCode.NOT_AUTHORIZED)
+                words.append(f"{request.filter}: not allowed to receive all that matches it")
+                continue
+            try:
+                subscriber, new = self._sessions.subscribe(session, request, event.identifier)
+            except AddressError as error:
+                log.info("%s: subscription to %s refused: %s", self.name, request.filter, error)
+                invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
+                codes.append(ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal])
+                words.append(f"{request.filter}: {error}")
+                continue
+            codes.append(ReasonCode(request.qos))
+            shared = request.filter.startswith("$share/")
+            wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
+            if wanted and not shared:
+                feeds.append((subscriber, subscriber.live or subscriber.durable))
+        self.connection.subscribed(event.packet_id, codes, "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX]))
+        for subscriber, subscription in feeds:
+            if subscription is not None:
+                session.deliver_retained(subscriber, subscription, self._retained(subscriber.request.filter))
+        session.pump()
+        self._interceptor.pump()
+
+    def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
+        """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
+        ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
+        connect, wide = self._connect, widened(request.filter)
+        if wide == request.filter:
+            return request
+        if connect is not None and connect.version == 3 and self._sessions.legacy_dollar_topics and self._grant is None:
+            self._sessions.unsubscribe(self._attached, request.filter)  # one filter is one subscription
+            return msgspec.structs.replace(request, filter=wide)
+        self._sessions.unsubscribe(self._attached, wide)
+        return request
+
+    def _unsubscribe(self, pattern: str) -> bool:
+        """False when there was no such subscription."""
+        if widened(pattern) in self._attached.subscribers:
+            pattern = widened(pattern)
+        if self._interceptor.unsubscribe(pattern):
+            return True
+        return self._sessions.unsubscribe(self._attached, pattern)
+
+    def _retained(self, pattern: str) -> Iterator[Run | None]:
+        """Retained messages; those of the broker about itself are made when they are asked for."""
+        if pattern.startswith(PREFIX):
+            return iter(self._sessions.figures.matching(pattern))
+        kept = self._router.retained.walk(pattern)
+        return chain(self._sessions.figures.matching(pattern), kept) if is_wide(pattern) else kept
+
+    def _leave(self, event: Disconnected) -> None:
+        session = self._session
+        self._router.forget_origin(self)
+        self._release()
+        if session is None or self._left:
+            return
+        self._left = True
+        log.debug("%s: %s", self.name, event.reason)
+        self._interceptor.leave()
+        if event.session_expiry_s is not None and self._admission.keeps_session:
+            session.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
+        now = self._clock()
+        will = self._connect.will if self._connect is not None and event.publish_will else None
+        self._sessions.detach(session, now)
+        wills = self._sessions.wills
+        if will is None:
+            wills.drop(session.client_id)
+        elif will.delay_s and session.durable:
+            delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
+            session.will_due = (now + delay, will)
+        else:
+            wills.publish(session.client_id, will)
+
+
+def _qos(tokens: Sequence[int]) -> int:
+    return 1 if tokens[0] < QOS2_TOKEN else 2
