@@ -68,8 +68,8 @@ def test_off_unless_asked_for() -> None:
     [
         (space("{deviceApi: {type: hono, tenant: T, commandTtl: 0}}"), "spec.deviceApi.commandTtl: must be above 0"),
         (SPACE + user("gw@OTHER", "{}"), "a device's user is called auth-id@T"),
-        (SPACE + user("gw@T", "{id: 'a/b'}"), '"a/b" is no device'),
-        (SPACE + user("gw@T", "{actsFor: ['+']}"), 'spec.device.actsFor[0]: "+" is no device'),
+        (SPACE + user("gw@T", "{id: 'a/b'}"), '"a/b" is not a device'),
+        (SPACE + user("gw@T", "{actsFor: ['+']}"), 'spec.device.actsFor[0]: "+" is not a device'),
         (SPACE + user("gw@T", f"{{actsFor: [{', '.join(['d'] * (ACTS_FOR_MAX + 1))}]}}"), '"*" means all'),
     ],
 )
@@ -85,7 +85,7 @@ def test_wrong_between_resources(text: str, expected: str) -> None:
         ("{deviceApi: {type: hono}}", '"tenant" is missing'),
         ("{deviceApi: {tenant: T}}", '"type" is missing'),
         ("{deviceApi: {type: hone, tenant: T}}", 'did you mean "hono"?'),
-        ("{deviceApi: {type: hono, tenant: 'a/b'}}", '"a/b" is no name'),
+        ("{deviceApi: {type: hono, tenant: 'a/b'}}", '"a/b" is not a name'),
         ("{deviceAPI: {type: hono, tenant: T}}", 'did you mean "deviceApi"?'),
     ],
 )
