@@ -15,6 +15,15 @@ ROUTES_CACHED_MAX: Final = 100_000
 WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 """Bytes a peer may leave unread in our socket buffer before deliveries to it pause."""
 
+ADDRESSES_MATCHED_MAX: Final = 10_000
+"""Addresses of one log whose subscriptions are kept found; beyond it they are looked for anew."""
+
+FEEDS_LOOKED_AT_MAX: Final = 1_000
+"""Logs asked in one tick whether they hold something nobody was told of; with more, a round takes several ticks."""
+
+CURSORS_MOVED_MAX: Final = 2_000
+"""Cursors that pass, in one tick, what did not concern their subscriptions; each is a row of a later commit."""
+
 UNREAD_BYTES_MAX: Final = 4 * MIB
 """Bytes of answers (deliveries have paused long before) a peer may leave unread before nothing more is read of it: a
 million PUBACKs, so that a client which sends all it has before it reads is not caught unless it overdoes it."""

@@ -8,6 +8,7 @@ from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import RETURNED, ConsumerGroup, part_of
+from edge.broker.delivery.isolation import delivered
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
 
@@ -65,7 +66,8 @@ class AnycastGroup:
             self._waiting_bytes -= stored.run.size
             held = self._outstanding.setdefault(consumer, {})
             held.update(dict.fromkeys(range(stored.position, stored.position + len(stored.run.bodies)), stored))
-            consumer.deliver(self, stored)
+            if not delivered(consumer, self, stored):
+                self.leave(consumer)
         self.changed()
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:

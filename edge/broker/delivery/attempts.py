@@ -109,6 +109,11 @@ class Attempts:
     def delay(self, position: int, due_s: float) -> None:
         heapq.heappush(self._due, (due_s, position))
 
+    def nothing_waits(self) -> None:
+        """What waits for its time or for another consumer is found again by who reads the log."""
+        self.parked = Ranges()
+        self._due.clear()
+
     @property
     def delayed(self) -> int:
         """Messages that wait for their time."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from bridge.message import Stored
+from bridge.message import Run, Stored
+from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.group import SETTLED, part_of
+from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
@@ -22,9 +24,13 @@ class BrowsingSubscription:
 
     attempts = 0
 
-    def __init__(self, store: Store, queue: LogSubscription) -> None:
+    def __init__(self, store: Store, feeds: LogFeeds, queue: LogSubscription) -> None:
         self.pattern = queue.pattern
+        self.log = queue.log
+        self.name = queue.name
+        self.accepts: Callable[[Run], bool] | None = None
         self._store = store
+        self._feeds = feeds
         self._queue = queue
         self._consumer: Consumer | None = None
         self._next = 0
@@ -33,12 +39,24 @@ class BrowsingSubscription:
 
     def join(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._queue.browsers[self] = None
+        self._feeds.attach(self)
 
     def leave(self, consumer: Consumer, *, keep: bool) -> None:
         self._consumer = None
-        self._queue.browsers.pop(self, None)
+        self._feeds.detach(self)
         self._waiting.clear()
+
+    def arrived(self, stored: Stored) -> None:
+        """It is read in its turn."""
+
+    def fall_behind(self) -> None:
+        """It reads to the end whatever it is told."""
+
+    def pass_to(self, watermark: int) -> None:
+        """It has no cursor."""
+
+    def begin_anew(self) -> None:
+        """Nothing is remembered of it that could be wrong."""
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Whatever is said of a copy, the message stays."""
@@ -55,7 +73,8 @@ class BrowsingSubscription:
             if credit < total:
                 waiting.appendleft(part_of(stored, credit, total))
                 stored = part_of(stored, 0, credit)
-            self._consumer.deliver(self, Stored(SETTLED, stored.sequence, stored.run))
+            if not delivered(self._consumer, self, Stored(SETTLED, stored.sequence, stored.run)):
+                self.leave(self._consumer, keep=False)
         if waiting or self._reading or self._consumer is None or self._consumer.credit <= 0:
             return
         if self._next < self._store.bounds(self._queue.log)[1]:

@@ -24,6 +24,7 @@ from edge.broker.limits import (
 )
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Store
 
 ATTEMPTS: Final = "attempts"
@@ -61,6 +62,8 @@ class Burying(Place, ABC):
         self._giving_up: deque[tuple[int, int, Reason]] = deque()  # to be read from the store
         self._refused: deque[tuple[int, int, Reason]] = deque()  # the same, at the next tick
         self._given_up = 0  # on their way to a dead letter address
+        self._leaving = Ranges()
+        """All that is to be given up, and is not yet."""
         self._burying = False
         self._attempts_kept = False
         self._attempts_due_s = 0.0  # when their counts may be written again
@@ -75,6 +78,10 @@ class Burying(Place, ABC):
     @abstractmethod
     def pump(self) -> None:
         """Deliver what is waiting, or give it up when it has expired."""
+
+    @abstractmethod
+    def raised(self, error: Exception) -> None:
+        """One of the calls below raised."""
 
     @abstractmethod
     def tick(self, now_s: float) -> bool:
@@ -156,6 +163,7 @@ class Burying(Place, ABC):
         """These messages are in the ledger, or on disk at their dead letter address."""
         full = self._given_up > GIVING_UP_MAX
         self._given_up -= last - first + 1
+        self._leaving.remove(first, last)
         if self._closed:
             return
         self._store.acknowledge(self.cursor, first, last)
@@ -216,8 +224,15 @@ class Burying(Place, ABC):
         """There is room at the dead letter address, as far as is known, and not too much on its way to it."""
         return not (self._giving_up or self._refused) and self._given_up <= GIVING_UP_MAX
 
+    def _bury_later(self, first: int, last: int, reason: Reason) -> None:
+        """To be read from the store, as it is not in memory any more."""
+        self._leaving.add(first, last)
+        self._giving_up.append((first, last, reason))
+
     def _bury(self, stored: Stored, reason: Reason) -> None:
-        self._given_up += len(stored.run.bodies)
+        count = len(stored.run.bodies)
+        self._leaving.add(stored.position, stored.position + count - 1)
+        self._given_up += count
         self._deadletters.give_up(self, stored, reason)
 
     def _bury_again(self) -> None:
@@ -238,7 +253,14 @@ class Burying(Place, ABC):
         self._burying = False
         if self._closed:
             return
+        try:
+            self._bury_read(runs)
+        except Exception as error:
+            self.raised(error)
+
+    def _bury_read(self, runs: Sequence[Stored]) -> None:
         first, last, reason = self._giving_up.popleft()
+        self._leaving.remove(first, last)
         end = first
         for stored in runs:
             start, end = max(stored.position, first), min(stored.position + len(stored.run.bodies), last + 1)
@@ -248,5 +270,6 @@ class Burying(Place, ABC):
                 break
         if runs and end <= last:
             self._giving_up.appendleft((max(end, first), last, reason))
+            self._leaving.add(max(end, first), last)
         if not self._refused:
             self._bury_next()

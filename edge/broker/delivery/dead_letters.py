@@ -67,6 +67,10 @@ class Owner(Protocol):
         """Do what is due; False when nothing more is to come."""
         ...
 
+    def raised(self, error: Exception) -> None:
+        """`tick` raised."""
+        ...
+
 
 class _UnderWay(NamedTuple):
     """A message on its way to a dead letter address."""
@@ -169,7 +173,12 @@ class DeadLetters(Origin):
             return
         now_s = self.now_s()
         for owner in list(self._due):
-            if not owner.tick(now_s):
+            try:
+                waits = owner.tick(now_s)
+            except Exception as error:
+                owner.raised(error)
+                continue
+            if not waits:
                 self._due.pop(owner, None)
 
     # --- origin -----------------------------------------------------------------------------------------------

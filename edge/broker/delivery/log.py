@@ -8,13 +8,15 @@ has reached the end. So memory does not depend on the backlog.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from functools import partial
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.attempts import delay_s
 from edge.broker.delivery.burying import Burying
 from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.group import ConsumerGroup, part_of
+from edge.broker.delivery.isolation import delivered
 from edge.broker.limits import GIVING_UP_MAX, READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import Consumer, Outcome
@@ -24,12 +26,6 @@ from edge.broker.store.contract import Store
 
 ADDRESSES_CACHED_MAX = 10_000
 """Addresses a subscription remembers to match or not to match; then it starts anew."""
-
-
-class Browser(Protocol):
-    """Wants to hear when a queue may have got more."""
-
-    def pump(self) -> None: ...
 
 
 class LogSubscription(Burying):
@@ -47,9 +43,10 @@ class LogSubscription(Burying):
         position: int,
         name: str,
         deadletters: DeadLetters,
+        feeds: LogFeeds,
         acknowledged: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """`position` and `acknowledged` as the store kept them; `name` is the cursor's."""
+        """`position` and `acknowledged` as the store kept them; `name` is the cursor's; `feeds` tell it what comes."""
         super().__init__(
             store, log, cursor, position=position, name=name, deadletters=deadletters, acknowledged=acknowledged
         )
@@ -59,8 +56,6 @@ class LogSubscription(Burying):
         """One consumer, and never another: what it cannot take nobody will."""
         self.accepts: Callable[[Run], bool] | None = None
         """Narrows what matches `pattern`."""
-        self.browsers: dict[Browser, None] = {}
-        """Who looks at the messages of a queue without taking them."""
         self._behind = position < store.bounds(log)[1]
         self._buffer_bytes = 0
         self._outstanding: dict[Consumer, Ranges] = {}
@@ -72,8 +67,10 @@ class LogSubscription(Burying):
         """What is being read was for consumers that are all gone: older messages have come back since."""
         self._read_from = 0
         self._address_matches: dict[str, bool] = {}
+        self._feeds = feeds
+        feeds.attach(self)
 
-    # --- from the router --------------------------------------------------------------------------------------
+    # --- from the feed of its log -----------------------------------------------------------------------------
 
     def wants(self, run: Run) -> bool:
         """True when the run is one this subscription delivers."""
@@ -99,6 +96,33 @@ class LogSubscription(Burying):
         if run.properties != self._timeless or (self._due_ns is None and self.policy.ttl_max_s is not None):
             self._note_due(run)
 
+    def fall_behind(self) -> None:
+        """Something was committed that it was not told of: it is in the store."""
+        self._behind = True
+        self._due_ns = 0
+
+    def pass_to(self, watermark: int) -> None:
+        """While level, the cursor moves past what did not concern this subscription, which is below the watermark."""
+        if not self._behind:
+            self._skip_to(watermark)
+
+    def begin_anew(self) -> None:
+        """A call raised: what is in memory may be wrong. What the store has is read again, but for what is with
+        consumers, or is being given up."""
+        record = self._store.cursor(self.cursor)
+        self._buffer.clear()
+        self._buffer_bytes = 0
+        held = (part for ranges in self._outstanding.values() for part in ranges)
+        self._begin_at(record.position, (*record.acknowledged, *held, *self._leaving))
+        self._attempts.nothing_waits()
+        self._behind, self._stale, self._due_ns = True, self._reading, 0
+
+    def raised(self, error: Exception) -> None:
+        """A call of this subscription raised, outside of what its feed or a consumer called: it begins anew."""
+        self._feeds.raised(self, error)
+
+    # --- delivering -------------------------------------------------------------------------------------------
+
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit, then read on when there is more in the store."""
         if self._pumping:
@@ -111,9 +135,6 @@ class LogSubscription(Burying):
                 self._deliver()
         finally:
             self._pumping = False
-        if self.browsers:
-            for browser in list(self.browsers):
-                browser.pump()
         if not self._buffer or self._failed:  # what is skipped in the buffer must not hold up the rest
             self._read_on()
 
@@ -138,7 +159,8 @@ class LogSubscription(Burying):
             if held is None:
                 held = self._outstanding[consumer] = Ranges()
             held.add(stored.position, stored.position + count - 1)
-            consumer.deliver(self, stored)
+            if not delivered(consumer, self, stored):
+                self._take_out(consumer, stored)
 
     def _deliver_failed(self) -> None:
         """As `_deliver`, while some messages have failed before: those go one by one, and not to everybody."""
@@ -169,7 +191,8 @@ class LogSubscription(Burying):
                 self._buffer_bytes -= stored.run.size
                 self._outstanding.setdefault(consumer, Ranges()).add(first, first + count - 1)
                 self.attempts = self._failed.get(first, 0)
-                consumer.deliver(self, self._attempts.annotated(stored))
+                if not delivered(consumer, self, self._attempts.annotated(stored)):
+                    self._take_out(consumer, stored)
                 self.attempts = 0
         buffer.extendleft(reversed(skipped))
 
@@ -186,10 +209,19 @@ class LogSubscription(Burying):
                 return consumer, credit
         return None, 0 if allowed else -1
 
-    def idle(self) -> None:
-        """Housekeeping: while level, the cursor moves past what did not concern this subscription."""
-        if not self._behind and not self._buffer:
-            self._skip_to(self._store.bounds(self.log)[1])
+    def _take_out(self, consumer: Consumer, stored: Stored) -> None:
+        """A consumer raised: what it was given is for others, or for when it is back. What else is with it stays there
+        until its connection has ended."""
+        self.group.leave(consumer)
+        held = self._outstanding.get(consumer)
+        if held is not None:
+            first, last = stored.position, stored.position + len(stored.run.bodies) - 1
+            parts = held.within(first, last)
+            held.remove(first, last)
+            for low, high in parts:
+                self._give_back(low, high)
+        if not self.group:
+            self._put_back()
 
     def join(self, consumer: Consumer) -> None:
         self.group.join(consumer)
@@ -217,9 +249,17 @@ class LogSubscription(Burying):
     def close(self) -> None:
         """The subscription is deleted: its cursor goes, and the log keeps nothing for it."""
         self._closed = True
-        self._buffer.clear()
+        self.retire()
         self._drop_attempts()
         self._store.drop_cursor(self.cursor)
+
+    def retire(self) -> None:
+        """Another object serves the cursor, or nobody: this one delivers nothing more, and hears what consumers say of
+        what they have."""
+        self._feeds.detach(self)
+        self.group = ConsumerGroup()
+        self._buffer.clear()
+        self._buffer_bytes = 0
 
     @property
     def idle_now(self) -> bool:
@@ -259,7 +299,7 @@ class LogSubscription(Burying):
             if outcome is Outcome.RELEASED:
                 self._give_back(low, high)
             elif outcome is Outcome.REJECTED:
-                self._giving_up.append((low, high, Reason.REJECTED))
+                self._bury_later(low, high, Reason.REJECTED)
             elif outcome is Outcome.TOO_LARGE:
                 self._leave_to_others(consumer, low, high)
             else:
@@ -297,9 +337,9 @@ class LogSubscription(Burying):
             if undeliverable:
                 self._attempts.exclude(position, consumer)
             if redelivery.attempts_max is not None and attempts >= redelivery.attempts_max:
-                self._giving_up.append((position, position, Reason.ATTEMPTS))
+                self._bury_later(position, position, Reason.ATTEMPTS)
             elif undeliverable and self.exclusive:
-                self._giving_up.append((position, position, Reason.UNDELIVERABLE))
+                self._bury_later(position, position, Reason.UNDELIVERABLE)
             elif redelivery.delay_s > 0 and not undeliverable:
                 self._attempts.delay(position, self._deadletters.now_s() + delay_s(redelivery, attempts))
             else:
@@ -309,7 +349,7 @@ class LogSubscription(Burying):
         """Larger than this consumer takes; where there will be no other one, they are given up."""
         if self.exclusive:
             self._deadletters.wake_later(self)
-            self._giving_up += [(position, position, Reason.UNDELIVERABLE) for position in range(first, last + 1)]
+            self._bury_later(first, last, Reason.UNDELIVERABLE)
             return
         for position in range(first, last + 1):
             self._attempts.exclude(position, consumer)
@@ -323,7 +363,7 @@ class LogSubscription(Burying):
 
     def _give_back(self, first: int, last: int) -> None:
         """These may be delivered again."""
-        self._returned.add(first, last)
+        self._returns(first, last)
         self._due_ns = 0
 
     def _put_back(self) -> None:
@@ -372,20 +412,25 @@ class LogSubscription(Burying):
         self._reading = True
         if self._returned:
             self._read_from = self._returned.first
-            self._store.read(self.log, self._read_from, READ_BYTES_MAX, self._read_returned)
+            self._store.read(self.log, self._read_from, READ_BYTES_MAX, partial(self._was_read, returned=True))
         else:
-            self._store.read(self.log, self._next, READ_BYTES_MAX, self._read_next)
+            self._store.read(self.log, self._next, READ_BYTES_MAX, partial(self._was_read, returned=False))
 
-    def _has_read(self) -> bool:
-        """The store has answered; False when that is of no use: who comes next begins with the oldest there is."""
+    def _was_read(self, runs: Sequence[Stored], *, returned: bool) -> None:
         stale, self._reading, self._stale = self._stale, False, False
-        if stale:
-            self.pump()
-        return not (stale or self._closed)
+        if self._closed:
+            return
+        try:
+            if stale:  # who comes next begins with the oldest there is
+                self.pump()
+            elif returned:
+                self._read_returned(runs)
+            else:
+                self._read_next(runs)
+        except Exception as error:
+            self.raised(error)
 
     def _read_next(self, runs: Sequence[Stored]) -> None:
-        if not self._has_read():
-            return
         for stored in runs:
             end = stored.position + len(stored.run.bodies)
             if self.wants(stored.run):
@@ -399,8 +444,6 @@ class LogSubscription(Burying):
             self._tell_idle()
 
     def _read_returned(self, runs: Sequence[Stored]) -> None:
-        if not self._has_read():
-            return
         end = self._read_from
         for stored in runs:
             end = stored.position + len(stored.run.bodies)

@@ -22,11 +22,7 @@ class Place:
         self.log = log
         self.cursor = cursor
         self._store = store
-        self._next = position
-        self._done = Ranges()
-        for first, last in acknowledged:
-            self._done.add(first, last)
-        self._returned = Ranges()
+        self._begin_at(position, acknowledged)
 
     @property
     def lowest(self) -> int:
@@ -47,6 +43,22 @@ class Place:
             return self._done.outside(first, last)
         parts = self._returned.within(first, min(last, following - 1))
         return parts + self._done.outside(following, last) if last >= following else parts
+
+    def _begin_at(self, position: int, done: Iterable[tuple[int, int]]) -> None:
+        """Forget what was looked at: everything from `position` on is to be had but for `done`."""
+        self._next = position
+        self._returned = Ranges()
+        self._done = Ranges()
+        for first, last in done:
+            if last >= position:
+                self._done.add(max(first, position), last)
+
+    def _returns(self, first: int, last: int) -> None:
+        """Nobody has these any more."""
+        if first < self._next:
+            self._returned.add(first, min(last, self._next - 1))
+        if last >= self._next:
+            self._done.remove(max(first, self._next), last)  # taken out of turn: it is met in turn
 
     def missing(self, first: int, last: int) -> None:
         """The store has none of these, or they do not concern us."""

@@ -20,6 +20,7 @@ from bridge.message import GROUPED, Stored
 from edge.broker.delivery.dead_letters import Reason
 from edge.broker.delivery.group import part_of
 from edge.broker.delivery.groups import GroupTable
+from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.delivery.priorities import NORMAL, Priorities, priority_of
 from edge.broker.delivery.view import View, is_grouped
@@ -66,8 +67,6 @@ class QueueSubscription(LogSubscription):
             self._serve()
         finally:
             self._pumping = False
-        for browser in list(self.browsers):
-            browser.pump()
         if not self._needs_views:
             self._close_views()
             super().pump()
@@ -82,10 +81,7 @@ class QueueSubscription(LogSubscription):
             self._open_views()
 
     def leave(self, consumer: Consumer, *, keep: bool) -> None:
-        for view in [view for view in self._views if view.consumer is consumer]:
-            self._views.remove(view)
-            self._remember(view)
-            view.close()
+        self._close_view(consumer)
         if self._groups.leave(consumer):
             self._looked.clear()
             for view in self._views:
@@ -99,6 +95,18 @@ class QueueSubscription(LogSubscription):
         if not self._views:
             return super().idle_now
         return all(view.idle for view in self._views if view.consumer.credit > 0)
+
+    def begin_anew(self) -> None:
+        super().begin_anew()
+        self._priorities = Priorities()
+        self._looked.clear()
+        for view in self._views:
+            view.rewind()
+
+    @property
+    def in_views(self) -> bool:
+        """Its consumers each go their own way through it."""
+        return bool(self._views)
 
     # --- from the views ---------------------------------------------------------------------------------------
 
@@ -137,7 +145,8 @@ class QueueSubscription(LogSubscription):
         self._outstanding.setdefault(consumer, Ranges()).add(first, first + count - 1)
         self.attempts = self._failed.get(first, 0)
         part = part_of(stored, 0, count)
-        consumer.deliver(self, self._attempts.annotated(part) if self._failed else part)
+        if not delivered(consumer, self, self._attempts.annotated(part) if self._failed else part):
+            self._take_out(consumer, part)
         self.attempts = 0
         return count
 
@@ -188,6 +197,16 @@ class QueueSubscription(LogSubscription):
         position = self.lowest if selection is None else self._looked.get(selection.text, self.lowest)
         return View(self, self._store, consumer, max(position, self.lowest))
 
+    def _close_view(self, consumer: Consumer) -> None:
+        for view in [view for view in self._views if view.consumer is consumer]:
+            self._views.remove(view)
+            self._remember(view)
+            view.close()
+
+    def _take_out(self, consumer: Consumer, stored: Stored) -> None:
+        self._close_view(consumer)
+        super()._take_out(consumer, stored)
+
     def _close_views(self) -> None:
         for view in self._views:
             view.close()
@@ -227,10 +246,7 @@ class QueueSubscription(LogSubscription):
         return True
 
     def _give_back(self, first: int, last: int) -> None:
-        if first < self._next:
-            super()._give_back(first, min(last, self._next - 1))
-        if last >= self._next:
-            self._done.remove(max(first, self._next), last)  # taken out of turn: the cursor meets it in turn
+        super()._give_back(first, last)
         for text, position in self._looked.items():
             self._looked[text] = min(position, first)
         for view in self._views:

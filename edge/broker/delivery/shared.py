@@ -12,6 +12,7 @@ from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import RETURNED, part_of
+from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
@@ -106,7 +107,8 @@ class SharedSubscription(TransientSubscription):
         position = stored.position
         self._held[consumer].update(zip(range(position, position + len(stored.run.bodies)), repeat(stored)))
         self.attempts = self._failed.get(position, 0)
-        consumer.deliver(self, stored)
+        if not delivered(consumer, self, stored):
+            self.leave(consumer)
         self.attempts = 0
 
     def _gave_up(self, waiting: deque[Stored]) -> bool:

@@ -63,6 +63,10 @@ class Swept(Protocol):
         """Give up what has expired of what was read from `start` on; True when all of it is gone and there is more."""
         ...
 
+    def raised(self, error: Exception) -> None:
+        """One of these raised."""
+        ...
+
 
 class Sweeper:
     """See the module's docstring."""
@@ -121,9 +125,16 @@ class Sweeper:
                 if began:
                     return  # all were asked
                 self._round, began = iter(list(self._subscriptions())), True
-            elif subscription.due(self._clock.now_ns):
+            elif self._is_due(subscription):
                 self._read(subscription)
                 return
+
+    def _is_due(self, subscription: Swept) -> bool:
+        try:
+            return subscription.due(self._clock.now_ns)
+        except Exception as error:
+            subscription.raised(error)
+            return False
 
     def _read(self, subscription: Swept) -> None:
         self._reading = True
@@ -136,7 +147,11 @@ class Sweeper:
         looked_at = list(runs)[: self._runs_left]
         self._bytes_left -= sum(stored.run.size for stored in looked_at)
         self._runs_left -= len(looked_at)
-        more = subscription.bury_expired(start, looked_at, self._clock)
+        try:
+            more = subscription.bury_expired(start, looked_at, self._clock)
+        except Exception as error:
+            subscription.raised(error)
+            more = False
         self._flush_soon()
         if more and self._bytes_left > 0 and self._runs_left > 0:
             self._read(subscription)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import SETTLED, ConsumerGroup, part_of
+from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
@@ -92,7 +93,8 @@ class TransientSubscription:
         if not self._waiting and len(self.group.consumers) == 1:
             consumer = self.group.consumers[0]
             if consumer.credit >= len(run.bodies):
-                consumer.deliver(self, stored)
+                if not delivered(consumer, self, stored):
+                    self.leave(consumer)
                 return
         if self._pool.admits(run.size, self._waiting_bytes):
             self._keep(stored)
@@ -141,7 +143,8 @@ class TransientSubscription:
 
     def _hand(self, consumer: Consumer, stored: Stored) -> None:
         self._changed(-stored.run.size)
-        consumer.deliver(self, stored)
+        if not delivered(consumer, self, stored):
+            self.leave(consumer)
 
     def _gave_up(self, waiting: deque[Stored]) -> bool:
         """Drop the first that waits when its time to live has passed."""

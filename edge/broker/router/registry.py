@@ -22,6 +22,7 @@ from edge.broker.delivery import (
 from edge.broker.delivery.burying import ATTEMPTS
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.durable import Declaration, DurableSubscription, consumers_of
+from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.limits import ROUTES_CACHED_MAX
 from edge.broker.model.address_policy import AddressPolicy
@@ -76,6 +77,7 @@ class Registry:
         self.quotas = Quotas(store)
         self.deadletters = deadletters
         self.pool = pool
+        self.feeds = LogFeeds(store)
         self._flush_soon = flush_soon
         self._routes: dict[str, Route] = {}
         self._queues: dict[str, LogSubscription] = {}
@@ -114,7 +116,7 @@ class Registry:
             subscription = self._temporary[address]
             subscription.join(consumer)
         elif options.browse and kind.is_queue:
-            subscription = BrowsingSubscription(self._store, self._queue(address))
+            subscription = BrowsingSubscription(self._store, self.feeds, self._queue(address))
             subscription.join(consumer)
         elif kind.is_queue or kind is AddressType.ANYCAST:
             subscription = self._compete(consumer, address, kind)
@@ -453,6 +455,7 @@ class Registry:
             position=record.position,
             name=name,
             deadletters=self.deadletters,
+            feeds=self.feeds,
             acknowledged=record.acknowledged,
         )
         subscription.policy = policy
@@ -477,6 +480,8 @@ class Registry:
         self._flush_soon()
 
     def _drop(self, subscription: DurableSubscription) -> None:
+        for part in subscription.parts:
+            part.retire()
         del self._durable[subscription.declaration.name]
         self._durable_tree.remove(subscription.declaration.pattern, subscription)
         self._routes.clear()

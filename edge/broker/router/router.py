@@ -8,14 +8,11 @@ The router never blocks, never looks at a socket and never asks for the time oth
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from bridge.message import CLOCK_GOOD, Run, Stored
-from edge.broker.delivery import (
-    LogSubscription,
-    WaitingPool,
-)
+from edge.broker.delivery import WaitingPool
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.delivery.sweep import Sweeper
@@ -96,8 +93,6 @@ class Router(Registry):
         """Addresses whose senders wait for room."""
         self._failing = False
         """The last commit failed: senders to stored addresses get no credit until one succeeds."""
-        self._fresh: list[Stored] = []
-        """Taken in memory, and not handed on yet."""
         store.commit_listeners.append(self.committed)
         self._restore()
         store.account_for_lost()
@@ -122,7 +117,7 @@ class Router(Registry):
         """Append to a log; `tokens` are answered when that is on disk, or at once where the address wants no more."""
         joined = self._store.append(log, run)
         if isinstance(joined, Stored):
-            self._fresh.append(joined)
+            self.feeds.took(log, joined)
             self.done(origin, tokens)
             self._flush_soon()
         else:
@@ -176,8 +171,8 @@ class Router(Registry):
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running."""
-        if self._fresh:
-            self._hand_on(())
+        if self.feeds.taken:
+            self.feeds.committed(())
         if self._pressure.unfinished:
             self._pressure.go_on()
         if self._store.committing:
@@ -204,22 +199,8 @@ class Router(Registry):
         if commit.gave_up:
             for tell in self.loss_listeners:
                 tell()  # before anybody is given what comes after the gap
-        self._hand_on(stored for _, stored in commit.appended)
+        self.feeds.committed(commit.appended)
         self.flush()
-
-    def _hand_on(self, committed: Iterable[Stored]) -> None:
-        """Deliver what was taken in memory, which came first, and what was committed."""
-        touched: set[LogSubscription] = set()
-        routes = self._routes
-        fresh, self._fresh = self._fresh, []
-        for runs in (fresh, committed):
-            for stored in runs:
-                route = routes.get(stored.run.address)
-                if route is None:
-                    route = self._resolve(stored.run.address)
-                route.arrived(stored, touched)
-        for subscription in touched:
-            subscription.pump()
 
     def _answer(self, answers: Sequence[Answer], commit: Committed | None) -> None:
         error = commit.error if commit is not None else None
@@ -296,17 +277,13 @@ class Router(Registry):
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
-        if self._fresh:
-            self._hand_on(())  # `idle` below takes what subscriptions were not told of for nothing to them
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()
         if self._ordered:
             self.figures.refused += self._turns.expire()
         self.retained.purge(self.now_ns(), self.deadletters.expired)
-        for durable in self._durable.values():
-            for part in durable.parts:
-                part.idle()
+        self.feeds.tick()
         if self._failing:
             self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from bridge.message import RETAIN, Run, Stored
+from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
@@ -74,10 +74,6 @@ class Route(Protocol):
         """Take a run of a sender."""
         ...
 
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        """A run of this address was committed; add to `touched` who has something to deliver now."""
-        ...
-
 
 def admitted(account: Account, log: int, run: Run) -> bool:
     """True when the account has room for a run, or has made it."""
@@ -98,10 +94,6 @@ class QueueRoute:
             keeper.refuse(origin, tokens, Refusal.FULL)
             return
         keeper.keep(self.subscription.log, origin, run, tokens)
-
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        self.subscription.arrived(stored)
-        touched.add(self.subscription)
 
 
 class TopicRoute:
@@ -145,12 +137,6 @@ class TopicRoute:
         else:
             keeper.done(origin, tokens)
 
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        for subscription in self.durable:
-            if subscription.wants(stored.run):
-                subscription.arrived(stored)
-                touched.add(subscription)
-
 
 class AnycastRoute:
     """Handed to one consumer; its answer goes back to the origin."""
@@ -166,9 +152,6 @@ class AnycastRoute:
         why = self.group.offer(origin, run, tokens)
         if why is not None:
             keeper.refuse(origin, tokens, why)
-
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        """Nothing of an anycast address is ever committed."""
 
 
 class MulticastRoute:
@@ -187,9 +170,6 @@ class MulticastRoute:
         else:
             keeper.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
 
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        """Nothing of a multicast address is ever committed."""
-
 
 class RefusingRoute:
     """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
@@ -201,6 +181,3 @@ class RefusingRoute:
 
     def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         keeper.refuse(origin, tokens, self._why)
-
-    def arrived(self, stored: Stored, touched: set[LogSubscription]) -> None:
-        """Nothing that came by this is ever committed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -48,6 +49,9 @@ class Receiver(interfaces.Consumer):
             assert not self.text or self.takes(body)
             self.machine.given_out(self, stored.position + i, body)
             self.held.append((subscription, stored.position + i, body))
+
+    def abort(self) -> None:
+        pytest.fail("delivering raised")
 
 
 class QueueMachine(RuleBasedStateMachine):

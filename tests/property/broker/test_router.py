@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -102,6 +103,9 @@ class Receiver(interfaces.Consumer):
                 key = (id(subscription), stored.position + i)
                 assert key not in self.held
                 self.held[key] = (subscription, run.address, body)
+
+    def abort(self) -> None:
+        pytest.fail("delivering raised")
 
 
 class RouterMachine(RuleBasedStateMachine):

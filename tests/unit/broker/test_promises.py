@@ -55,6 +55,9 @@ class Consumer(interfaces.Consumer):
         self.runs.append(stored.run)
         self.last = (subscription, stored.position)
 
+    def abort(self) -> None:
+        pytest.fail("delivering raised")
+
     def answer(self, outcome: Outcome, count: int = 1) -> None:
         assert self.last is not None
         subscription, position = self.last
@@ -76,6 +79,7 @@ class Site:
         self.boot()
 
     def boot(self) -> None:
+        self.store.commit_listeners.clear()  # those of the process before
         self.router = Router(
             self.store,
             self.table,

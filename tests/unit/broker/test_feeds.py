@@ -1,0 +1,348 @@
+"""Delivery follows the log a message was stored in: whatever changes, raises or is missed while a commit runs, what was
+acknowledged is delivered, and no cursor passes what nobody saw."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bridge.amqp_values import Described, Ubyte, Ulong, encode
+from bridge.message import AMQP, Run, Stored
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.delivery.queue import QueueSubscription
+from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.router.router import SubscribeOptions
+from tests.unit.broker.test_promises import Consumer, Origin, Site
+
+SECRET = b"not for the log"
+DURABLE = SubscribeOptions(durable_name="kept")
+TOPICS = AddressTable([AddressRule("plant/#", AddressType.TOPIC)])
+
+
+class Asking(Origin):
+    """An origin that remembers what was accepted."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.taken += tokens
+
+
+class Failing(Consumer):
+    """Raises when it is given something, with the message in what it says."""
+
+    def __init__(self, name: str = "failing", failures: int = 1_000_000) -> None:
+        super().__init__(name)
+        self.failures = failures
+        self.aborted = 0
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ValueError(f"cannot send {stored.run.bodies!r}")
+        super().deliver(subscription, stored)
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+
+def names(consumer: Consumer) -> list[str]:
+    return [name for name, _ in consumer.got]
+
+
+def sealed(site: Site, address: str, *bodies: bytes) -> Asking:
+    """Publish, and start the commit, which is over when the site settles down."""
+    origin = Asking()
+    site.router.publish(origin, Run(address, "device", 1, b"", list(bodies)), range(len(bodies)))
+    site.router.flush()
+    assert site.store.committing
+    return origin
+
+
+def joined(site: Site, consumer: Any, address: str, options: SubscribeOptions) -> Any:
+    consumer.joined = site.router.subscribe(consumer, address, options)
+    consumer.joined.pump()
+    site.settle_down()
+    return consumer
+
+
+def open_messages(site: Site, name: str) -> int:
+    """Messages no cursor of this name is done with."""
+    site.settle_down()
+    site.settle_down(wait_s=1.0)  # so that its moves are written
+    records = [record for record in site.store.cursors() if record.name == name]
+    done = sum(last - first + 1 for record in records for first, last in record.acknowledged)
+    return sum(site.store.bounds(record.log)[1] - record.position for record in records) - done
+
+
+class TestConfiguredWhileACommitRuns:
+    @pytest.mark.parametrize(
+        "rules",
+        [
+            pytest.param([AddressRule("plant/#", AddressType.QUEUE)], id="the topic is a queue"),
+            pytest.param([AddressRule("plant/#", AddressType.ANYCAST)], id="the topic is anycast"),
+            pytest.param(
+                [AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)],
+                id="a narrower rule",
+            ),
+            pytest.param([], id="the rule is gone"),
+        ],
+    )
+    def test_a_durable_subscriber_gets_what_was_stored_by_the_older_rules(self, rules: list[AddressRule]) -> None:
+        site = Site()
+        site.router.reconfigure(TOPICS)
+        consumer = site.consumer("plant/#", options=DURABLE)
+        site.send("plant/press/1", b"before")
+        origin = sealed(site, "plant/press/1", b"a", b"b")
+        site.router.reconfigure(AddressTable(rules))
+        site.settle_down()
+        assert origin.taken == [0, 1]
+        assert names(consumer) == ["before", "a", "b"]
+        consumer.answer(Outcome.ACCEPTED, 2)
+        assert open_messages(site, "kept") == 1  # "before" is still with the consumer
+
+    def test_a_consumer_of_a_queue_gets_what_was_stored_before_it_was_a_topic(self) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        origin = sealed(site, "queue/a", b"a")
+        site.router.reconfigure(AddressTable([AddressRule("queue/#", AddressType.TOPIC)]))
+        site.settle_down()
+        assert origin.taken == [0]
+        assert names(consumer) == ["a"]
+
+    def test_no_cursor_passes_what_was_stored_while_its_subscriber_is_away(self) -> None:
+        site = Site()
+        site.router.reconfigure(TOPICS)
+        consumer = site.consumer("plant/#", options=DURABLE)
+        assert consumer.joined is not None
+        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        sealed(site, "plant/press/1", b"a")
+        site.router.reconfigure(
+            AddressTable([AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)])
+        )
+        assert open_messages(site, "kept") == 1
+        again = site.consumer("plant/#", options=DURABLE)
+        assert names(again) == ["a"]
+
+    def test_the_position_in_one_log_is_nothing_to_the_cursor_in_another(self) -> None:
+        site = Site()
+        site.router.reconfigure(TOPICS)
+        consumer = site.consumer("plant/#", options=DURABLE)
+        other = site.consumer("plant/other", "other", options=SubscribeOptions(durable_name="other"))
+        site.send("plant/press/1", *[b"%d" % i for i in range(10)])
+        sealed(site, "plant/press/1", b"late")
+        sealed_other = Asking()
+        site.router.publish(sealed_other, Run("plant/other", "device", 1, b"", [b"x"]), [0])
+        site.router.reconfigure(
+            AddressTable([AddressRule("plant/#", AddressType.TOPIC), AddressRule("plant/press/#", AddressType.TOPIC)])
+        )
+        site.settle_down()  # no ValueError: position ... is not committed yet
+        assert names(consumer)[-2:] == ["late", "x"]
+        assert names(other) == ["x"]
+
+    def test_a_subscription_declared_anew_does_not_follow_the_log_twice(self) -> None:
+        site = Site()
+        consumer = site.consumer("topic/a", options=DURABLE)
+        again = SubscribeOptions(durable_name="kept", no_local=True)
+        consumer.joined = site.router.subscribe(consumer, "topic/a", again)
+        site.send("topic/a", b"once")
+        assert names(consumer) == ["once"]
+
+
+class TestIsolation:
+    def test_a_consumer_that_raises_loses_its_subscription_and_nobody_else_notices(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site = Site()
+        failing = joined(site, Failing(), "topic/#", SubscribeOptions(durable_name="failing"))
+        before = site.consumer("topic/#", "before", options=SubscribeOptions(durable_name="before"))
+        after = site.consumer("topic/#", "after", options=SubscribeOptions(durable_name="after"))
+        for body in (SECRET, b"2"):
+            site.send("topic/a", body)
+        assert names(before) == names(after) == [SECRET.decode(), "2"]
+        assert failing.aborted == 1
+        told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert len(told) == 1
+        assert "not for the log" not in caplog.text
+        assert "ValueError" in caplog.text
+        assert open_messages(site, "failing") == 2
+
+    def test_what_it_could_not_take_is_there_when_it_comes_back(self) -> None:
+        site = Site()
+        failing = joined(site, Failing(failures=1), "topic/#", DURABLE)
+        site.send("topic/a", b"1")
+        assert names(failing) == []
+        joined(site, failing, "topic/#", DURABLE)
+        assert names(failing) == ["1"]
+
+    def test_what_it_could_not_take_goes_to_the_other_consumers_of_a_queue(self) -> None:
+        site = Site()
+        joined(site, Failing(), "queue/a", SubscribeOptions())
+        other = site.consumer("queue/a", "other")
+        site.send("queue/a", b"1", b"2")
+        assert sorted(names(other)) == ["1", "2"]
+
+    def test_of_a_queue_with_priorities_too(self) -> None:
+        site = Site()
+        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
+        first = site.consumer("queue/a", "first", credit=0)
+        joined(site, Failing(), "queue/a", SubscribeOptions())
+        site.send("queue/a", b"\x00\x53\x75\xa0\x01b", properties=header, flags=AMQP | 1)
+        first.credit = 10
+        assert first.joined is not None
+        first.joined.pump()
+        site.settle_down()
+        assert len(first.got) == 2
+
+    @pytest.mark.parametrize("address", ["topic/a", "multicast/a", "anycast/a"])
+    def test_who_publishes_does_not_feel_that_a_live_consumer_raises(self, address: str) -> None:
+        site = Site()
+        failing = joined(site, Failing(), address, SubscribeOptions())
+        other = site.consumer(address, "other")
+        site.send(address, b"1")
+        site.send(address, b"2")
+        assert sorted(names(other)) == ["1", "2"]
+        assert failing.aborted == 1
+
+    def test_of_a_shared_subscription_too(self) -> None:
+        site = Site()
+        shared = SubscribeOptions(share_name="s")
+        joined(site, Failing(), "topic/a", shared)
+        other = site.consumer("topic/a", "other", options=shared)
+        site.send("topic/a", b"1")
+        site.send("topic/a", b"2")
+        assert sorted(names(other)) == ["1", "2"]
+
+    @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "_read_next"])
+    def test_a_subscription_that_raises_begins_anew_from_the_store(
+        self, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site = Site()
+        broken = site.consumer("topic/#", "broken", credit=2, options=SubscribeOptions(durable_name="broken"))
+        other = site.consumer("topic/#", "other", options=SubscribeOptions(durable_name="other"))
+        site.send("topic/a", b"1")
+        site.send("topic/a", b"2")
+        part = site.router.durable_subscriptions["broken"].parts[0]
+
+        def raising(*_: Any) -> None:
+            raise RuntimeError(SECRET.decode())
+
+        with monkeypatch.context() as patch:
+            patch.setattr(part, method, raising)
+            for body in (b"3", b"4"):
+                site.send("topic/a", body)
+            broken.credit += 1
+            site.settle_down()
+        assert names(other) == ["1", "2", "3", "4"]
+        assert SECRET.decode() not in caplog.text
+        assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) <= 1
+        broken.credit += 10
+        part.pump()
+        site.settle_down(wait_s=1.0)
+        assert names(broken) == ["1", "2", "3", "4"]
+        subscription, position = broken.last or (None, 0)
+        assert subscription is part
+        part.settle(broken, 0, position, Outcome.ACCEPTED)
+        assert open_messages(site, "broken") == 0
+
+
+class TestWatermark:
+    def test_a_missed_wake_only_delays(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        consumer = site.consumer("topic/#", options=DURABLE)
+        queue = site.consumer("queue/a", "queue")
+        with monkeypatch.context() as patch:
+            patch.setattr(LogFeeds, "committed", lambda *_: None)
+            sealed(site, "topic/a", b"1")
+            while site.posted:
+                site.posted.popleft()()
+            sealed(site, "queue/a", b"1")
+            while site.posted:
+                site.posted.popleft()()
+        assert names(consumer) == names(queue) == []
+        assert open_messages(site, "kept") == 1
+        site.settle_down()
+        assert names(consumer) == names(queue) == ["1"]
+
+    def test_what_comes_after_a_missed_wake_comes_after_what_was_missed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        consumer = site.consumer("topic/#", options=DURABLE)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogFeeds, "committed", lambda *_: None)
+            sealed(site, "topic/a", b"1")
+            while site.posted:
+                site.posted.popleft()()
+        sealed(site, "topic/a", b"2")
+        while site.posted:
+            site.posted.popleft()()
+        assert names(consumer) == ["1", "2"]
+
+    def test_the_cursor_of_a_subscription_that_is_level_moves_to_the_watermark_and_not_further(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site = Site()
+        site.consumer("topic/a", "a", options=SubscribeOptions(durable_name="a"))
+        site.consumer("topic/b", "b", options=SubscribeOptions(durable_name="b"))
+        site.send("topic/a", b"1")
+        assert open_messages(site, "b") == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(LogFeeds, "committed", lambda *_: None)
+            patch.setattr(LogFeeds, "_look_for_missed", lambda *_: None)
+            sealed(site, "topic/a", b"2")
+            assert open_messages(site, "b") == 1
+
+    def test_every_cursor_moves_however_many_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge.broker.delivery.feeds.CURSORS_MOVED_MAX", 3)
+        site = Site()
+        for i in range(10):
+            site.consumer("topic/other", f"{i}", options=SubscribeOptions(durable_name=f"{i}"))
+        site.consumer("topic/a", "a", options=SubscribeOptions(durable_name="a"))
+        site.send("topic/a", b"1")
+        assert [open_messages(site, f"{i}") for i in range(10)] == [0] * 10
+
+    def test_runs_taken_in_memory_are_told_by_the_same_feed_and_in_order(self) -> None:
+        site = Site(topic=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
+        consumer = site.consumer("topic/#", options=DURABLE)
+        site.send("topic/a", b"0")  # reserves numbers
+        for i in range(1, 5):
+            site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"%d" % i]), ())
+        site.router.publish(Origin(), Run("topic/new", "device", 1, b"", [b"5"]), ())  # waits for a commit
+        site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"6"]), ())
+        site.settle_down()
+        assert names(consumer) == ["0", "1", "2", "3", "4", "5", "6"]
+
+    def test_a_commit_costs_nothing_for_subscriptions_that_do_not_match(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        for i in range(50):
+            site.consumer(f"topic/{i}", f"{i}", options=SubscribeOptions(durable_name=f"{i}"))
+        seen: list[str] = []
+        for name, durable in site.router.durable_subscriptions.items():
+            part = durable.parts[0]
+            monkeypatch.setattr(part, "arrived", lambda _, name=name: seen.append(name))
+        site.send("topic/7", b"1")
+        assert seen == ["7"]
+
+    def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
+        """A message that was read before its feed told of it leaves nothing behind."""
+        site = Site(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))
+        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        consumer = site.consumer("queue/a", credit=0)
+        site.send("queue/a", b"\x00\x53\x75\xa0\x01a", properties=header, flags=AMQP | 1)
+        consumer.credit = 10
+        site.router.publish(Origin(), Run("queue/a", "d", AMQP | 1, header, [b"\x00\x53\x75\xa0\x01b"]), ())
+        assert consumer.joined is not None
+        consumer.joined.pump()
+        while site.posted:
+            site.posted.popleft()()
+        site.settle_down()
+        queue = site.router.queues["queue/a"]
+        assert isinstance(queue, QueueSubscription)
+        assert len(consumer.got) == 2
+        assert not queue.in_views
