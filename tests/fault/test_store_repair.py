@@ -233,7 +233,7 @@ class TestTrees:
     def test_an_epoch_is_missing(self, made: Made) -> None:
         change(made.path, "INSERT INTO epoch VALUES (1, 'e', 0, 'x')")
         assert [finding.where for finding in verify(made.path).findings if finding.damage] == ["file"]
-        with pytest.raises(StoreDamaged, match="waypost store verify"):
+        with pytest.raises(StoreDamaged, match="waypost store repair"):
             SqliteStore.open(made.path.parent, post=lambda _: None)
         done = mend(made)
         assert "an epoch is missing" in " ".join(done.notes)

@@ -1,21 +1,26 @@
 """What a segment held that cannot be believed any more: from its own remains, and from the segments around it.
 
-A flipped bit mostly hits a body, and then everything else the segment says is right. It is believed when its lengths
-add up and its sequences fit between those of the segments around it. Otherwise what is missing of an address is what
-lies between its last sequence before and its first one after. What neither tells is entered as positions of the log.
+Where it begins and ends is what the segments around it say: they lie behind one another without a gap. Where these do
+not tell, nothing may be passed over. A flipped bit mostly hits a body, and then everything else the segment says is
+right: its names are believed when they are what is missing between the sequences around it. Otherwise what is missing
+of an address is what lies between its last sequence before and its first one after. What neither tells is entered as
+positions of the log.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import msgspec
 
 from bridge.message import DURABLE, Run, Stored
 from edge.broker.store import segment
-from edge.broker.store.contract import Loss
+from edge.broker.store.contract import Loss, StoreDamaged
+from edge.broker.store.faults import ADVICE
+from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.group import Holder
 from edge.broker.store.limits import NEIGHBOUR_BYTES, NEIGHBOURS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
@@ -27,7 +32,7 @@ UNNAMED: Final = "$log/"
 """Begins the address of an entry that can only say which positions of which log are lost."""
 
 _BEFORE: Final = f"{segment.SELECT} WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT {NEIGHBOURS}"
-_AFTER: Final = f"{segment.SELECT} WHERE key > ? AND key <= ? ORDER BY key LIMIT {NEIGHBOURS}"
+_AFTER: Final = f"{segment.SELECT} WHERE key > ? AND key < ? ORDER BY key LIMIT {NEIGHBOURS}"
 
 
 class Damage(NamedTuple):
@@ -61,38 +66,46 @@ class Damage(NamedTuple):
             yield Loss(holder.name, UNNAMED + self.name, self.first, self.last, left, 0, DAMAGED, now_ns)
 
 
+class _Neighbour(NamedTuple):
+    """A segment near a damaged one."""
+
+    first: int
+    end: int
+    """As it says itself."""
+    sound: bool
+    heads: Sequence[segment.Head]
+    """Of a damaged one what it says itself: it confirms what follows on from it, and proves nothing."""
+    sparse: bool
+
+
 class _Around:
-    """The segments next to a damaged one: where the sequences of their addresses end before it and begin after it."""
+    """The segments next to a damaged one: where it begins and ends, and where the sequences of their addresses end
+    before it and begin after it."""
 
-    def __init__(self, connection: sqlite3.Connection, key: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, row: Row, end: int) -> None:
+        """`end`: of the log. Raises sqlite3.Error."""
         self._connection = connection
-        base = key >> POSITION_BITS << POSITION_BITS
-        self.following: int | None = None
-        """Position of the next segment."""
-        self.ends: dict[str, int] = {}
-        self.begins: dict[str, int] = {}
-        for head in self._heads(connection.execute(_BEFORE, (base, key))):
-            self.ends[head.address] = max(self.ends.get(head.address, 0), head.sequence + head.messages)
-        self.at_end = True
-        """Everything after it was looked at."""
-        for head in self._heads(connection.execute(_AFTER, (key, base | POSITION_MAX)), after=True):
-            self.begins[head.address] = min(self.begins.get(head.address, head.sequence), head.sequence)
+        self._row = row
+        self._log = row.key >> POSITION_BITS
+        self._end = end
+        base = row.key & ~POSITION_MAX
+        self._before, _ = _neighbours(connection.execute(_BEFORE, (base, row.key)))
+        self._after, self.at_end = _neighbours(connection.execute(_AFTER, (row.key, base | end)))
+        sparse = isinstance(row.data, bytes) and row.data[:1] == bytes((segment.SPARSE,))
+        self._sparse = sparse or any(neighbour.sparse for neighbour in chain(self._before, self._after))
 
-    def _heads(self, rows: Iterable[tuple[object, ...]], *, after: bool = False) -> Iterator[segment.Head]:
-        size = count = 0
-        for row in map(Row._make, rows):
-            count += 1
-            if after and self.following is None:
-                self.following = row.key & POSITION_MAX
-            size += len(row.data) if isinstance(row.data, bytes) else 0
-            if count == NEIGHBOURS or size > NEIGHBOUR_BYTES:
-                self.at_end = False
-            if size > NEIGHBOUR_BYTES and count > 1:
-                return
-            try:
-                yield from segment.heads(row)
-            except SegmentDamaged:
-                continue
+    def last(self) -> int:
+        """The last position of the damaged segment. Raises StoreDamaged when it cannot be told, and sqlite3.Error."""
+        first = self._row.key & POSITION_MAX
+        begins = self._before[0].end if self._before else 0
+        if begins > first or (begins < first and not is_accounted_for(self._connection, self._log, begins, first - 1)):
+            raise StoreDamaged(f"the segment at position {first} is damaged and not where it was written: {ADVICE}")
+        if not self._after:
+            return self._end - 1
+        after = self._after[0]
+        if not after.sound and after.first != first + segment.extent(self._row):
+            raise StoreDamaged(f"the segments at positions {first} and {after.first} are damaged: {ADVICE}")
+        return after.first - 1
 
     def counters(self, addresses: Iterable[str]) -> dict[str, int]:
         """The next sequence of each address as last counted; those that have none are left out."""
@@ -101,42 +114,99 @@ class _Around:
         return dict(self._connection.execute(query, (names,)).fetchall())
 
     def confirm(self, runs: Sequence[Stored]) -> bool:
-        """True when these sequences, and no others, fit between what is around."""
-        known = self.counters({stored.run.address for stored in runs} - self.ends.keys() - self.begins.keys())
-        ends = dict(self.ends)
+        """True when these sequences are what is missing between the segments around.
+
+        Where messages were left out when they were written (``durability: memory``, thinning) more may be missing.
+        """
+        ends, begins = self._ends(sound=False), self._begins({stored.run.address for stored in runs}, sound=False)
+        reached: dict[str, int] = {}
         for _, sequence, run in runs:
-            address, end = run.address, sequence + len(run.bodies)
-            if address not in known and address not in self.ends and address not in self.begins:
+            known = reached.get(run.address, ends.get(run.address))
+            if (known is None and run.address not in begins) or not self._continues(known, sequence):
                 return False
-            if sequence < ends.get(address, 0) or end > self.begins.get(address, end):
-                return False
-            ends[address] = end
-        return True
+            reached[run.address] = sequence + len(run.bodies)
+        fits = all(self._continues(end, begins.get(address)) for address, end in reached.items())
+        return fits and (self._sparse or all(address in reached for address, _, _ in self.gaps()))
 
     def gaps(self) -> list[tuple[str, int, int]]:
         """(address, first, last) of sequences that are missing for certain."""
-        begins = {**(self.counters(self.ends) if self.at_end else {}), **self.begins}
-        found = ((address, end, begins.get(address, end) - 1) for address, end in self.ends.items())
+        ends = self._ends(sound=True)
+        begins = self._begins(ends, sound=True)
+        found = ((address, end, begins.get(address, end) - 1) for address, end in ends.items())
         return [(address, first, last) for address, first, last in found if first <= last]
+
+    def _continues(self, end: int | None, begin: int | None) -> bool:
+        """True when what begins at `begin` may follow what ended at `end`, as far as both are known."""
+        return end is None or begin is None or end == begin or (end < begin and self._sparse)
+
+    def _is_counted(self) -> bool:
+        (end,) = self._connection.execute("SELECT next FROM log WHERE log = ?", (self._log,)).fetchone()
+        return bool(end >= self._end)
+
+    def _ends(self, *, sound: bool) -> dict[str, int]:
+        ends: dict[str, int] = {}
+        for head in _heads(self._before, sound=sound):
+            ends[head.address] = max(ends.get(head.address, 0), head.sequence + head.messages)
+        return ends
+
+    def _begins(self, addresses: Iterable[str], *, sound: bool) -> dict[str, int]:
+        """Where nothing follows, the counters say where an address goes on, if they have counted this segment."""
+        begins = self.counters(addresses) if self.at_end and self._is_counted() else {}
+        following: dict[str, int] = {}
+        for head in _heads(self._after, sound=sound):
+            following[head.address] = min(following.get(head.address, head.sequence), head.sequence)
+        return {**begins, **following}
+
+
+def _heads(neighbours: Iterable[_Neighbour], *, sound: bool) -> Iterator[segment.Head]:
+    return chain.from_iterable(neighbour.heads for neighbour in neighbours if neighbour.sound or not sound)
+
+
+def _neighbours(rows: Iterable[tuple[object, ...]]) -> tuple[list[_Neighbour], bool]:
+    """(those looked at, nearest first; there are no others). Raises sqlite3.Error."""
+    found: list[_Neighbour] = []
+    size = 0
+    for row in map(Row._make, rows):
+        size += len(row.data) if isinstance(row.data, bytes) else 0
+        if size > NEIGHBOUR_BYTES and len(found) > 1:
+            return found, False
+        first = row.key & POSITION_MAX
+        end = first + segment.extent(row)
+        try:
+            found.append(_Neighbour(first, end, True, segment.heads(row), segment.is_sparse(row)))
+        except SegmentDamaged:
+            found.append(_Neighbour(first, end, False, _said(row), False))
+    return found, len(found) < NEIGHBOURS
+
+
+def _said(row: Row) -> list[segment.Head]:
+    """What a damaged segment says it holds."""
+    try:
+        runs = segment.remains(row, row.key & POSITION_MAX)
+    except SegmentDamaged:
+        return []
+    return [segment.Head(run.address, sequence, len(run.bodies)) for _, sequence, run in runs]
 
 
 def examine(connection: sqlite3.Connection, row: Row, end: int) -> Damage:
     """What a damaged segment of a log, that ends at position `end`, held. Reads a bounded number of others.
 
-    Raises nothing: what cannot be read says nothing.
+    Raises StoreDamaged when it cannot be told where it begins and ends, and sqlite3.Error.
     """
     log, first = row.key >> POSITION_BITS, row.key & POSITION_MAX
-    messages, name = segment.extent(row), str(log)
+    around = _Around(connection, row, end)
+    last = around.last()
+    (name,) = connection.execute("SELECT name FROM log WHERE log = ?", (log,)).fetchone()
     try:
-        name = str(connection.execute("SELECT name FROM log WHERE log = ?", (log,)).fetchone()[0])
-        around = _Around(connection, row.key)
-        last = (end if around.following is None else min(around.following, end)) - 1
-        try:
-            runs = segment.remains(row, first)
-        except SegmentDamaged:
-            runs = []
-        if runs and first + messages - 1 <= last and around.confirm(runs):
-            return Damage(log, name, first, first + messages - 1, runs)
-        return Damage(log, name, first, max(first, last), (), around.gaps())
-    except (sqlite3.Error, TypeError, ValueError):
-        return Damage(log, name, first, max(first, min(first + messages, end) - 1))
+        runs = [_probe(stored) for stored in segment.remains(row, first)]
+    except SegmentDamaged:
+        runs = []
+    if runs and first + segment.extent(row) - 1 == last and around.confirm(runs):
+        return Damage(log, name, first, last, runs)
+    return Damage(log, name, first, last, (), around.gaps())
+
+
+def _probe(stored: Stored) -> Stored:
+    """As every consumer wants it that takes its address: what else it says may be what is wrong with it."""
+    run = stored.run
+    return stored._replace(run=Run(run.address, run.device, 1 | DURABLE, b"", run.bodies, run.received_at))

@@ -10,8 +10,9 @@ from itertools import accumulate
 from typing import Final
 
 from bridge.message import Stored
-from edge.broker.store.contract import Loss
+from edge.broker.store.contract import Loss, StoreDamaged
 from edge.broker.store.damage import examine
+from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.group import Evicted, Eviction
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
@@ -33,10 +34,15 @@ def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
             if freed >= eviction.bytes or misplaced:
                 break
             position = row.key & POSITION_MAX
+            if position != until and not is_accounted_for(connection, eviction.log, until, position - 1):
+                break  # what is missing there must not be passed over: whoever reads it says so
             try:
                 runs = decode(row, position)
             except SegmentDamaged:  # nobody has read it, so nobody has told the ledger; and nobody can be spared it
-                damage = examine(connection, row, eviction.limit)
+                try:
+                    damage = examine(connection, row, eviction.limit)
+                except StoreDamaged:
+                    break
                 losses += damage.losses(eviction.holders, eviction.now_ns)
                 freed += row.body_bytes if isinstance(row.body_bytes, int) else len(row.data)
                 until = damage.last + 1

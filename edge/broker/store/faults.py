@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import errno
 import sqlite3
+from typing import Final
 
 from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
+
+ADVICE: Final = "stop the gateway and run `waypost store repair`"
+"""What helps when something is not as it was written."""
 
 _PRIMARY_CODE = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
@@ -14,7 +18,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_FULL: (StoreFull, "the medium is full: free space or raise the quota; nothing stored is lost"),
     sqlite3.SQLITE_READONLY: (StoreFull, "the medium is read-only: check the card and the system log, then remount it"),
     sqlite3.SQLITE_IOERR: (StoreError, "the medium failed: check the card and the system log"),
-    sqlite3.SQLITE_CORRUPT: (StoreDamaged, "the store is damaged: run `waypost store verify`"),
+    sqlite3.SQLITE_CORRUPT: (StoreDamaged, f"the store is damaged: {ADVICE}"),
     sqlite3.SQLITE_NOTADB: (StoreDamaged, "the file is not a store: move it away, or give another data directory"),
     sqlite3.SQLITE_CANTOPEN: (
         StoreInaccessible,

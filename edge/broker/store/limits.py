@@ -42,6 +42,11 @@ NEIGHBOURS: Final = 64
 NEIGHBOUR_BYTES: Final = 2 * MIB
 """Segments, and bytes of them, looked at on each side of a damaged one to name what is lost: a few ms."""
 
+NEWEST_SEGMENTS: Final = 16
+NEWEST_BYTES: Final = 4 * MIB
+"""Newest segments of each log, and bytes of them over all logs, that opening a store compares with the counters of
+addresses: a few ms."""
+
 FINDINGS_MAX: Final = 1000
 """Findings a verification keeps; the others are counted. A card that rots everywhere must not fill the memory."""
 POSITIONS_LOST_MAX: Final = 1 << 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import sqlite3
 import threading
@@ -14,12 +13,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bridge.message import Stored
+from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.damage import Damage, examine
-from edge.broker.store.faults import meaning, misplaced
+from edge.broker.store.faults import ADVICE, meaning, misplaced
+from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
-
-logger = logging.getLogger(__name__)
 
 _SEEK: Final = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
 SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
@@ -34,29 +34,47 @@ class Request(NamedTuple):
     """Read ``position <= p < end`` of a log, about `bytes_max` of bodies; `done` gets the runs."""
 
     log: int
+    name: str
+    """Of the log."""
     position: int
     end: int
     bytes_max: int
     done: Callable[[Sequence[Stored]], None]
 
 
+class _Segment(NamedTuple):
+    """A segment that was read."""
+
+    runs: list[Stored]
+    end: int
+    """The position behind it."""
+
+
 class Reader:
-    """Owns the reading connection and its thread."""
+    """Owns the reading connection and its thread.
+
+    What it did not expect (a gap, segments out of order or over one another, fewer than there are, an error of SQLite)
+    stops that log: nothing beyond is handed out, and it is one of the store's problems until it can be read. Only a
+    segment whose bounds its neighbours confirm is passed over, as then it can be said exactly what is lost.
+    """
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         post: Callable[[Callable[[], None]], object],
         damaged: Callable[[Damage], None],
+        problems: Problems,
         limits: Limits,
     ) -> None:
-        """`damaged` is posted for each segment that fails its checksum."""
+        """`damaged` is posted for each segment that is passed over."""
         self._connection = connection
         self._post = post
         self._damaged = damaged
+        self._problems = problems
         self._limits = limits
         self._outdated = False
-        self._partly_read: OrderedDict[int, list[Stored]] = OrderedDict()
+        self._found: list[Damage] = []
+        self._partly_read: OrderedDict[int, _Segment] = OrderedDict()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="store-reader", daemon=True)
         self._thread.start()
@@ -78,71 +96,116 @@ class Reader:
         while (request := self._requests.get()) is not None:
             runs = FAILED
             try:
-                runs = self.read(request)
-            except sqlite3.Error as error:
-                logger.error("%s", meaning(error, f"read of log {request.log} at {request.position}"))  # noqa: TRY400
+                runs = self._answer(request)
+            except Exception as error:
+                self._failed(request, error)
+            else:
+                self._problems.solved(READING + request.name)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the answer any more
+                for damage in self._found:
+                    self._post(partial(self._damaged, damage))
                 self._post(partial(request.done, runs))
 
+    def _answer(self, request: Request) -> list[Stored]:
+        """As `read`. What looks damaged is looked at once more in one transaction: between two statements of a read the
+        writer may have deleted or rewritten segments."""
+        try:
+            return self.read(request)
+        except StoreDamaged:
+            self._partly_read.clear()
+            self._connection.execute("BEGIN")
+            try:
+                return self.read(request)
+            finally:
+                self._connection.execute("COMMIT")
+
+    def _failed(self, request: Request, error: Exception) -> None:
+        about = f"read of log {request.name!r} at position {request.position}"
+        said = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {error}"
+        self._problems.report(READING + request.name, f"{said}; nothing is delivered from there on, it is tried again")
+
     def read(self, request: Request) -> list[Stored]:
-        """What `request` asks for. Raises sqlite3.Error."""
+        """What `request` asks for, as far as it can be read; damage that is passed over is in `_found`.
+
+        Raises sqlite3.Error, or StoreDamaged, when that is nothing and something is in the way.
+        """
         taken: list[Stored] = []
+        self._found = []
         if self._outdated:
             self._outdated = False
             self._partly_read.clear()
         if request.position >= request.end:
             return taken
+        try:
+            self._take(request, taken)
+        except (sqlite3.Error, StoreDamaged):
+            if not taken:
+                raise
+        return taken
+
+    def _take(self, request: Request, taken: list[Stored]) -> None:
         size = 0
-        for key, segment in self._segments(request):
-            for index in range(_containing(segment, request.position), len(segment)):
-                stored = _from(segment[index], request.position)
+        for key, read in self._segments(request):
+            for index in range(_containing(read.runs, request.position), len(read.runs)):
+                stored = _from(read.runs[index], request.position)
                 if stored is None:
                     continue
                 size += stored.run.size
                 if taken and size > request.bytes_max:
-                    self._keep(key, segment)
-                    return taken
+                    self._keep(key, read)
+                    return
                 taken.append(stored)
             self._partly_read.pop(key, None)
             if size >= request.bytes_max:
-                break
-        return taken
+                return
 
-    def _segments(self, request: Request) -> Iterator[tuple[int, list[Stored]]]:
-        """(key, decoded runs) of the segment that holds the position and of those after it."""
+    def _segments(self, request: Request) -> Iterator[tuple[int, _Segment]]:
+        """(key, segment) of the one that holds the position and of those after it, each where the one before ended.
+        Raises sqlite3.Error, StoreDamaged."""
         base = request.log << POSITION_BITS
         end = base | request.end
         wanted = base | request.position
         key = self._connection.execute(_SEEK, (base, wanted)).fetchone()[0]
         start = wanted if key is None else key
+        expected = start & POSITION_MAX
         kept = self._partly_read.get(start)
         if kept is not None:
             yield start, kept
-            start += 1
+            start, expected = start + 1, kept.end
         rows = self._connection.execute(SCAN, (start, end))
         try:
             for row in map(Row._make, rows):
                 if not start <= row.key < end:
                     raise misplaced(row.key)
                 start = row.key + 1
+                self._follows(request, expected, row.key & POSITION_MAX)
                 try:
-                    segment = decode(row, row.key & POSITION_MAX)
+                    runs = decode(row, row.key & POSITION_MAX)
                 except SegmentDamaged:
-                    self._report(request, row)
+                    damage = examine(self._connection, row, request.end)
+                    self._found.append(damage)
+                    expected = damage.last + 1
                 else:
-                    yield row.key, segment
+                    expected = (row.key & POSITION_MAX) + row.messages
+                    yield row.key, _Segment(runs, expected)
+            self._follows(request, expected, request.end)
         finally:
             rows.close()  # an open statement would hold back the checkpoint
 
-    def _keep(self, key: int, segment: list[Stored]) -> None:
-        self._partly_read[key] = segment
+    def _follows(self, request: Request, expected: int, position: int) -> None:
+        """What comes next, a segment or the end, is where the segment before ended. Raises StoreDamaged."""
+        if expected == position or (expected > position == request.end):
+            return  # a segment that was committed meanwhile may be beyond what was asked for
+        if expected > position:
+            raise StoreDamaged(f"segments overlap at position {position}: {ADVICE}")
+        if not is_accounted_for(self._connection, request.log, expected, position - 1):
+            raise StoreDamaged(f"positions {expected} to {position - 1} are missing: {ADVICE}")
+
+    def _keep(self, key: int, read: _Segment) -> None:
+        self._partly_read[key] = read
         self._partly_read.move_to_end(key)
         if len(self._partly_read) > self._limits.segments_cached_max:
             self._partly_read.popitem(last=False)
-
-    def _report(self, request: Request, row: Row) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._post(partial(self._damaged, examine(self._connection, row, request.end)))
 
 
 def _containing(segment: list[Stored], position: int) -> int:

@@ -132,6 +132,11 @@ def is_packed(row: Row) -> bool:
     return row.data[:1] == bytes((PACKED,))
 
 
+def is_sparse(row: Row) -> bool:
+    """True when positions may be missing in a verified row. Raises SegmentDamaged."""
+    return _plain(row)[0] == SPARSE
+
+
 def verify(row: Row) -> None:
     """Raises SegmentDamaged when the row is not as it was written."""
     try:

@@ -16,17 +16,18 @@ from typing import Any, Final, Self
 import msgspec
 
 from bridge.message import Stored
-from edge.broker.store import epochs, openings, schema, segment, wal, wear
+from edge.broker.store import epochs, openings, schema, segment, soundness, wal, wear
 from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.contract import CursorRecord, LedgerEntry, StoreDamaged, StoreError, StoreInaccessible, Summary
 from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
 from edge.broker.store.epochs import Epochs
-from edge.broker.store.faults import meaning, meaning_of_system
+from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
 from edge.broker.store.group import CursorState, Group, Holder, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
 from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.problems import Problems
 from edge.broker.store.progress import Progress
 from edge.broker.store.reader import SCAN, Reader, Request
 from edge.broker.store.tail import MEMORY, Settlement, unpack_mark
@@ -92,9 +93,9 @@ class SqliteStore(GroupingStore):
             except StoreError as error:
                 raise type(error)(f"{path}: {error}") from error
             except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
-                raise StoreDamaged(f"{path}: a table is damaged ({error}): run `waypost store verify`") from error
+                raise StoreDamaged(f"{path}: a table is damaged ({error}): {ADVICE}") from error
             store._writer = Writer(connection, post, store._ledger, limits, checkpointer)
-            store._reader = Reader(reading, post, store._skip_damaged, limits)
+            store._reader = Reader(reading, post, store._skip_damaged, store.problems, limits)
             undo.pop_all()
             return store
 
@@ -117,6 +118,8 @@ class SqliteStore(GroupingStore):
         self._lock = lock
         self._writer: Writer
         self._reader: Reader
+        self.problems = Problems()
+        """What keeps it from doing its work."""
         self._openings: list[str] = []
         self._boot = 0
         self._boot_row: tuple[int, str, int] | None = None
@@ -160,7 +163,7 @@ class SqliteStore(GroupingStore):
     def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         tail = self._tails.get(log.log)
         end = log.next if tail is None else tail.written  # a rotten last segment reaches no further either
-        self._reader.submit(Request(log.log, position, end, bytes_max, done))
+        self._reader.submit(Request(log.log, log.name, position, end, bytes_max, done))
 
     def _written(self, log: int, before: int) -> int:
         base = log << POSITION_BITS
@@ -318,6 +321,7 @@ class SqliteStore(GroupingStore):
 
     def _load(self) -> None:
         """Read what is kept in memory: O(logs + cursors), and the few segments not counted yet."""
+        soundness.check_tables(self._side)
         self._load_boot()
         self._load_ledger()
         for row in self._side.execute("SELECT log, name, first, next, bytes FROM log"):
@@ -328,12 +332,17 @@ class SqliteStore(GroupingStore):
         for address, end in self._load_sequences(self._uncounted).items():  # reserved further by another log
             self._uncounted[address] = max(self._uncounted[address], end)
         self._sequences.update(self._uncounted)
+        soundness.check_logs(self._side, self._logs.values(), self._counted_sequences)
         for cursor in self._stored_cursors():
+            soundness.check_cursor(cursor, self._logs[cursor.log])
             self._add_cursor(cursor)
         self._lost = [unpack_mark(key, value) for key, value in self.items(MEMORY)]
         for state in self._logs.values():  # what a crash kept from being deleted
             if self._floor(state, state.next) > state.first:
                 self._reclaim[state.log] = None
+
+    def _counted_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
+        return {**self._load_sequences(addresses), **self._uncounted}
 
     def _start_meter(self) -> None:
         self.device = device = wear.Device.of(self._path)
@@ -361,11 +370,14 @@ class SqliteStore(GroupingStore):
         base = state.log << POSITION_BITS
         rows = self._side.execute(SCAN, (base | state.next, base | POSITION_MAX))
         for row in map(segment.Row._make, rows):
+            heads = _heads(state.name, row)
+            if row.key & POSITION_MAX != state.next:
+                raise StoreDamaged(f"log {state.name!r}: positions from {state.next} on are missing: {ADVICE}")
             state.next = (row.key & POSITION_MAX) + row.messages
             state.bytes += row.body_bytes
             self._uncounted_logs.add(state.log)
             self._uncounted_bytes += row.body_bytes
-            for address, sequence, count in _heads(state.name, row):
+            for address, sequence, count in heads:
                 self._uncounted[address] = max(self._uncounted.get(address, 0), sequence + count)
 
     def _stored_cursors(self) -> Iterator[CursorState]:

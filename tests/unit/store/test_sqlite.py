@@ -410,7 +410,7 @@ def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
     rig.store.acknowledge(cursor, 0, 1)
     rig.settle()
     assert isinstance(rig.store, SqliteStore)
-    runs = rig.store._reader.read(Request(log, 0, 4, 1000, print))
+    runs = rig.store._reader.read(Request(log, "a", 0, 4, 1000, print))
     assert [position for position, *_ in flat(runs)] == [2, 3]
 
 

@@ -25,7 +25,6 @@ from edge.appliance.store.recovery.inspection import key_of, log_of
 from edge.appliance.store.recovery.losses import LogShort
 from edge.appliance.store.recovery.salvage import Salvage
 from edge.appliance.store.recovery.snapshot import Snapshot
-from edge.appliance.store.recovery.verification import GAPS, gaps_in
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import overlaps
 from edge.broker.store import epochs, schema, segment
@@ -33,6 +32,7 @@ from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
+from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.group import Holder
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_MAX, Limits
 from edge.broker.store.lock import DirectoryLock
@@ -319,8 +319,8 @@ class _Repair:
             try:
                 yield row, segment.decode(row, log_of(row.key)[1])
             except segment.SegmentDamaged:
-                damage = self._salvage.remains(row)
-                if damage.runs and damage.first >= (log.first or 0):
+                damage = self._salvage.remains(row, log.counted)
+                if damage is not None and damage.runs and damage.first >= (log.first or 0):
                     log.short.damages.append(damage)
                     self._take(log, damage.runs)
 

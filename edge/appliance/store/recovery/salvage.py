@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from edge.appliance.store.recovery.inspection import key_of, log_of
-from edge.broker.store import schema
+from edge.broker.store import schema, segment
+from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.damage import Damage, examine
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import SELECT, Row
@@ -105,9 +106,12 @@ class Salvage:
                 return
             start = key
 
-    def remains(self, row: Row) -> Damage:
-        """What a row held that fails its checks."""
-        return examine(self._connection, row, POSITION_MAX)
+    def remains(self, row: Row, end: int) -> Damage | None:
+        """What a row held that fails its checks; `end`: of its log, as last counted. None when nobody can tell."""
+        position = row.key & POSITION_MAX
+        with contextlib.suppress(StoreDamaged, *ERRORS):
+            return examine(self._connection, row, end if position < end else position + segment.extent(row))
+        return None
 
     def reached(self, log: int) -> int:
         """The position behind the beginning of the last row seen of a log, sound or not."""

@@ -10,7 +10,6 @@ import enum
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 
@@ -18,11 +17,9 @@ from edge.appliance.store.recovery.inspection import CursorFacts, Inspection, Lo
 from edge.broker.model.ranges import Ranges
 from edge.broker.store import schema, segment
 from edge.broker.store.contract import StoreDamaged, StoreError
+from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
 from edge.broker.store.progress import Progress
-
-GAPS: Final = "gaps"
-"""Key of table ``meta``: positions a repair left missing, as JSON ``[[log, first, last], ...]``."""
 
 Told = Callable[[int, int], None]
 """Called with (bytes of bodies verified, bytes there are)."""
@@ -360,11 +357,3 @@ class _Verification:
 def known_gaps(inspection: Inspection) -> list[tuple[int, int, int]]:
     """(log, first, last) of the positions repairs have accounted for."""
     return gaps_in(inspection.meta(GAPS))
-
-
-def gaps_in(value: object) -> list[tuple[int, int, int]]:
-    """The gaps that the value of `GAPS` names; none when it cannot be read."""
-    try:
-        return [] if value is None else msgspec.json.decode(str(value), type=list[tuple[int, int, int]])
-    except msgspec.DecodeError:
-        return []

@@ -1,0 +1,118 @@
+"""What opening a store makes sure of before it believes a file: whatever can be checked against something else.
+
+Segments have a checksum, and whoever reads them sees that none is missing (`reader`). Rows of the small tables have
+none; but a log begins with its first segment and ends with its newest one, a cursor is within its log, counters are
+beyond what was given, and the indexes of a table say the same as the table. Reads O(logs + cursors).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from edge.broker.store import segment
+from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.faults import ADVICE
+from edge.broker.store.gaps import is_accounted_for
+from edge.broker.store.group import CursorState, LogState
+from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.segment import Row, SegmentDamaged
+
+Counters = Callable[[Iterable[str]], Mapping[str, int]]
+"""The next sequence of each of these addresses; those that have none are left out."""
+
+_TABLES: Final = ("meta", "log", "cursor")
+"""Small tables whose rows lead to messages: with a row that cannot be found they would be passed over."""
+_PRAGMAS: Final = (("encoding", "UTF-8"), ("auto_vacuum", 0))
+"""As every store is made; with anything else SQLite reads names wrongly, or writes over pages in use."""
+_BOUNDS: Final = "SELECT min(key), max(key) FROM segment WHERE key >= ? AND key <= ?"
+_NEWEST: Final = "SELECT key, length(data) FROM segment WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT ?"
+
+
+def check_tables(connection: sqlite3.Connection) -> None:
+    """Raises StoreDamaged, sqlite3.Error."""
+    for pragma, expected in _PRAGMAS:
+        (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
+        if found != expected:
+            raise StoreDamaged(f"{pragma} is {found} instead of {expected}: {ADVICE}")
+    for table in _TABLES:
+        for (line,) in connection.execute(f"PRAGMA integrity_check({table})"):
+            if line != "ok":
+                raise StoreDamaged(f"table {table} is damaged ({line}): {ADVICE}")
+    logs = [number for (number,) in connection.execute("SELECT log FROM log ORDER BY log")]
+    lowest, highest = connection.execute(_BOUNDS, (-1 << 63, (1 << 63) - 1)).fetchone()
+    if logs != list(range(1, len(logs) + 1)) or not _within(lowest, highest, len(logs)):
+        raise StoreDamaged(f"a row of table log is missing or a segment is of none of them: {ADVICE}")
+    if connection.execute("SELECT 1 FROM cursor WHERE position < 0 LIMIT 1").fetchone() is not None:
+        raise StoreDamaged(f"a cursor is before the beginning: {ADVICE}")
+
+
+def check_logs(connection: sqlite3.Connection, logs: Iterable[LogState], counters: Counters) -> None:
+    """Each log has segments from its first position to its end, and what is in the newest is counted.
+
+    Raises StoreDamaged, sqlite3.Error.
+    """
+    left = NEWEST_BYTES
+    for log in logs:
+        base = log.log << POSITION_BITS
+        lowest, newest = connection.execute(_BOUNDS, (base, base | POSITION_MAX)).fetchone()
+        if lowest is None:
+            _check_gap(connection, log, log.first, log.next)
+            continue
+        _check_gap(connection, log, log.first, lowest & POSITION_MAX)
+        _check_end(connection, log, newest)
+        for key, size in connection.execute(_NEWEST, (base, newest, NEWEST_SEGMENTS)).fetchall():
+            left -= size
+            if left < 0:
+                break
+            _check_counted(log, _heads(connection, key)[1], counters)
+
+
+def check_cursor(cursor: CursorState, log: LogState) -> None:
+    """Raises StoreDamaged when a cursor is done with what is not there yet: new messages would be passed over."""
+    progress = cursor.progress
+    end = max((last + 1 for _, last in progress.above), default=progress.position)
+    if end > log.next:
+        raise StoreDamaged(f"cursor {cursor.name!r} is at {end}, its log {log.name!r} ends at {log.next}: {ADVICE}")
+
+
+def _within(lowest: int | None, highest: int | None, logs: int) -> bool:
+    return lowest is None or highest is None or (lowest >> POSITION_BITS > 0 and highest >> POSITION_BITS <= logs)
+
+
+def _check_gap(connection: sqlite3.Connection, log: LogState, expected: int, position: int) -> None:
+    if position < expected:
+        raise StoreDamaged(f"log {log.name!r}: position {position} is where {expected} should be: {ADVICE}")
+    if position > expected and not is_accounted_for(connection, log.log, expected, position - 1):
+        raise StoreDamaged(f"log {log.name!r}: positions {expected} to {position - 1} are missing: {ADVICE}")
+
+
+def _check_end(connection: sqlite3.Connection, log: LogState, newest: int) -> None:
+    (messages,) = connection.execute("SELECT messages FROM segment WHERE key = ?", (newest,)).fetchone()
+    end = (newest & POSITION_MAX) + messages
+    if end == log.next:
+        return
+    sound, _ = _heads(connection, newest)
+    if sound or newest & POSITION_MAX >= log.next:  # who reads a damaged one enters what is lost, up to the log's end
+        _check_gap(connection, log, end, log.next)
+
+
+def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.Head]]:
+    """(the segment is sound, what it holds)."""
+    row = Row._make(connection.execute(f"{segment.SELECT} WHERE key = ?", (key,)).fetchone())
+    try:
+        return True, segment.heads(row)
+    except SegmentDamaged:
+        return False, []
+
+
+def _check_counted(log: LogState, heads: Iterable[segment.Head], counters: Counters) -> None:
+    ends = {head.address: head.sequence + head.messages for head in heads}
+    counted = counters(ends)
+    for address, end in ends.items():
+        if counted.get(address, 0) < end:
+            raise StoreDamaged(
+                f"log {log.name!r}: the counter of address {address!r} is at {counted.get(address, 0)}, and "
+                f"{end - 1} was given: {ADVICE}"
+            )

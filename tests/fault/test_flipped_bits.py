@@ -1,0 +1,86 @@
+"""One bit of a store's file is another: everything is delivered, or named in the ledger to the message, or refused."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.sqlite import FILE_NAME
+from tests.fault.store import flips
+from tests.fault.store.flips import LOGS
+
+SAMPLES = 400
+"""Bits of a file that are flipped where not all of them are."""
+
+
+def _counters(path: Path) -> list[tuple[object, ...]]:
+    """What nothing else in the file says: how far consumer groups have come, and addresses silent for long."""
+    connection = sqlite3.connect(path)
+    try:
+        rows = connection.execute("SELECT name, log, position, acknowledged FROM cursor ORDER BY cursor").fetchall()
+        return rows + connection.execute("SELECT name, next FROM address ORDER BY name").fetchall()
+    except (sqlite3.Error, UnicodeDecodeError):
+        return []
+    finally:
+        connection.close()
+
+
+class Walk:
+    """Flips bits of one store, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sound, self.data = folder / "sound", folder / "data"
+        self.sent = flips.make(self.sound)
+        flips.flip(self.sound, self.data, FILE_NAME, 0, width=0)
+        self.counters = _counters(self.data / FILE_NAME)
+        self.seen = flips.look(self.data)
+        assert set(self.seen.delivered) == {(group, log) for log in LOGS for group in flips.GROUPS[log]}
+        assert self.faults() == []
+
+    def faults(self) -> list[str]:
+        return flips.faults(self.sent, self.seen, self.seen)
+
+    def run(self, bits: Iterable[int]) -> dict[str, int]:
+        """How often what happened."""
+        outcomes: dict[str, int] = {}
+        for bit in bits:
+            flips.flip(self.sound, self.data, FILE_NAME, bit)
+            believed = _counters(self.data / FILE_NAME)
+            seen = flips.look(self.data)
+            faults = flips.faults(self.sent, self.seen, seen)
+            if faults and believed and believed != self.counters:
+                outcome = "believed"
+            else:
+                assert faults == [], f"bit {bit} (page {bit // 8 // flips.PAGE_BYTES + 1})"
+                outcome = (
+                    "refused" if seen.refused else "stopped" if seen.stopped else "ledger" if seen.entries else "ok"
+                )
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        return outcomes
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+    return Walk(tmp_path_factory.mktemp("flips"))
+
+
+def test_some_bits(walk: Walk) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    outcomes = walk.run(dice.sample(range(flips.bits(walk.sound)), SAMPLES))
+    print(outcomes)
+    assert outcomes.keys() >= {"ok", "ledger", "refused"}
+    assert outcomes.get("believed", 0) < SAMPLES // 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(14_400)
+def test_every_bit(walk: Walk) -> None:
+    outcomes = walk.run(range(flips.bits(walk.sound)))
+    print(outcomes)
+    assert outcomes.keys() >= {"ok", "ledger", "refused", "stopped"}
