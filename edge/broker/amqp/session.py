@@ -93,7 +93,7 @@ class AmqpSession:
             put_token=self._put_token if gate is not None and gate.tokens else None,
             administration=administration,
         )
-        router.followers[self._links.detach_readdressed] = None
+        router.followers.add(self._links.detach_readdressed)
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ class AmqpSession:
                 last_first.callback(self._on_closed, condition)
             last_first.callback(self._release_grant)
             last_first.callback(self._publish_will, condition)
-            last_first.callback(self._router.followers.pop, self._links.detach_readdressed, None)
+            last_first.callback(self._router.followers.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end)
             if self._sole is not None:
                 self._containers.discard(self._sole)

@@ -8,9 +8,9 @@ from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import RETURNED, ConsumerGroup, part_of
-from edge.broker.delivery.isolation import delivered
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
+from edge.broker.model.isolation import answered, delivered
 
 _NOBODY: tuple[Origin | None, int] = (None, 0)
 
@@ -93,10 +93,10 @@ class AnycastGroup:
         for origin, tokens in answers.items():
             if outcome is Outcome.ACCEPTED:
                 self._figures.acknowledged += len(tokens)
-                origin.accepted(tokens)
+                answered(origin, tokens, None)
             else:
                 self._figures.refused += len(tokens)
-                origin.refused(tokens, Refusal.TOO_LARGE if outcome is Outcome.TOO_LARGE else Refusal.REJECTED)
+                answered(origin, tokens, Refusal.TOO_LARGE if outcome is Outcome.TOO_LARGE else Refusal.REJECTED)
         if returned:
             self.pump()
 
@@ -119,7 +119,7 @@ class AnycastGroup:
         self._waiting_bytes = 0
         for origin, tokens in refused.items():
             self._figures.refused += len(tokens)
-            origin.refused(tokens, Refusal.NO_CONSUMER)
+            answered(origin, tokens, Refusal.NO_CONSUMER)
 
     def withdraw(self, origin: Origin) -> None:
         """Nobody waits for answers to what `origin` sent: what no consumer has yet is dropped."""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from bridge.message import Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.group import SETTLED, part_of
-from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import Store
 

@@ -17,8 +17,8 @@ from itertools import chain
 from typing import Protocol
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.isolation import report
 from edge.broker.limits import ADDRESSES_MATCHED_MAX, CURSORS_MOVED_MAX, FEEDS_LOOKED_AT_MAX
+from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
 from edge.broker.store.contract import Store
 

@@ -16,10 +16,10 @@ from edge.broker.delivery.burying import Burying
 from edge.broker.delivery.dead_letters import DeadLetters, Reason
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.group import ConsumerGroup, part_of
-from edge.broker.delivery.isolation import delivered
 from edge.broker.limits import GIVING_UP_MAX, READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.store.contract import Store

@@ -20,13 +20,13 @@ from bridge.message import GROUPED, Stored
 from edge.broker.delivery.dead_letters import Reason
 from edge.broker.delivery.group import part_of
 from edge.broker.delivery.groups import GroupTable
-from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.delivery.priorities import NORMAL, Priorities, priority_of
 from edge.broker.delivery.view import View, is_grouped
 from edge.broker.limits import GIVING_UP_MAX, SELECTIONS_REMEMBERED_MAX, TAKEN_RANGES_MAX
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.interfaces import Consumer
+from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from itertools import repeat
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import RETURNED, part_of
-from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.isolation import delivered
 
 
 class SharedSubscription(TransientSubscription):

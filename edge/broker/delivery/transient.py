@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.group import SETTLED, ConsumerGroup, part_of
-from edge.broker.delivery.isolation import delivered
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
@@ -18,6 +17,7 @@ from edge.broker.limits import (
     TRANSIENT_POOL_BYTES_MAX,
 )
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.isolation import delivered
 
 
 class WaitingPool:

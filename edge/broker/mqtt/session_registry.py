@@ -84,7 +84,7 @@ class SessionRegistry:
         self._restore_all()
         router.merge_live = self._merge_live
         router.witness = self
-        router.followers[self._readdress] = None
+        router.followers.add(self._readdress)
 
     def __len__(self) -> int:
         return len(self._sessions)

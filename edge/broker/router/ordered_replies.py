@@ -1,9 +1,10 @@
 """Answers in the order of what was sent, where a consumer gives some of them [MQTT-4.6.0-2] [MQTT-4.6.0-3].
 
 What is stored is answered by commits, which keep the order. An anycast message is answered when its consumer settles
-it, sooner or later than what was sent before and behind it. From such a message on, and until it has been answered, an
-origin that promises the order has a queue of turns here: whoever has an answer for it gives it to the turn, which is
-an origin of its own, and the queue passes on what nothing older is missing of. All other origins never get here.
+it, sooner or later than what was sent before and behind it. From such a message on, and until it has been answered,
+every run of an origin that promises the order has an `OrderedReply` here: whoever has an answer for the run gives it to
+the reply, which is an origin of its own, and the replies of one origin pass their answers on oldest first. All other
+origins never get here.
 
 A consumer that keeps a message to itself does not hold up the rest for ever: after `limits.ANYCAST_ANSWER_S_MAX` the
 message counts as refused, and what was waiting with no consumer is taken back.
@@ -17,32 +18,37 @@ from typing import Final
 
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.isolation import answered
 
-_OPEN: Final = object()
-"""No answer yet."""
+_NOT_ANSWERED: Final = object()
 
 Withdraw = Callable[[Origin], None]
 """Nobody waits for an answer to the messages of this origin any more."""
 
 
-class Turn(Origin):
-    """The answers to one run: an origin whose tokens are the places of its messages in the run."""
+class OrderedReply(Origin):
+    """The answers to one run: an origin whose tokens are the indexes of its messages in the run."""
 
-    __slots__ = ("_answers", "_given", "_origin", "_queues", "deadline_s", "name", "tokens", "withdraw")
+    __slots__ = ("_answers", "_origin", "_passed_on", "_replies", "deadline_s", "name", "tokens", "withdraw")
 
     def __init__(
-        self, queues: Turns, origin: Origin, tokens: Sequence[int], deadline_s: float, withdraw: Withdraw | None
+        self,
+        replies: OrderedReplies,
+        origin: Origin,
+        tokens: Sequence[int],
+        deadline_s: float,
+        withdraw: Withdraw | None,
     ) -> None:
         self.name = origin.name
         self.tokens = tokens
         self.deadline_s = deadline_s
         """When the consumer's time is over; without `withdraw` a commit answers, and has all the time it takes."""
         self.withdraw = withdraw
-        self._queues = queues
+        self._replies = replies
         self._origin = origin
-        self._answers: list[object] = [_OPEN] * len(tokens)
-        self._given = 0
-        """So many answers were passed on."""
+        self._answers: list[object] = [_NOT_ANSWERED] * len(tokens)
+        self._passed_on = 0
+        """So many answers the origin has."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
         self._note(tokens, None)
@@ -52,86 +58,88 @@ class Turn(Origin):
 
     @property
     def unanswered(self) -> list[int]:
-        """Places of the messages without an answer."""
-        return [i for i, answer in enumerate(self._answers) if answer is _OPEN]
+        """Indexes of the messages without an answer."""
+        return [i for i, answer in enumerate(self._answers) if answer is _NOT_ANSWERED]
 
-    def pass_on(self) -> bool:
-        """Give the origin the next answers that are alike; False when the next one is missing, or none is left."""
-        start, answers = self._given, self._answers
-        if start == len(answers) or answers[start] is _OPEN:
-            return False
+    def take_alike(self) -> tuple[Sequence[int], Refusal | None] | None:
+        """The next answers for the origin that are alike: its tokens, and why they are refused, if they are. None when
+        the next one is missing, or none is left."""
+        start, answers = self._passed_on, self._answers
+        if start == len(answers) or answers[start] is _NOT_ANSWERED:
+            return None
         why = answers[start]
         stop = start + 1 if answers.count(why) < len(answers) else len(answers)  # nearly always all of them
         while stop < len(answers) and answers[stop] is why:
             stop += 1
-        self._given = stop
-        if isinstance(why, Refusal):
-            self._origin.refused(self.tokens[start:stop], why)
-        else:
-            self._origin.accepted(self.tokens[start:stop])
-        return True
+        self._passed_on = stop
+        return self.tokens[start:stop], why if isinstance(why, Refusal) else None
 
     @property
-    def over(self) -> bool:
+    def complete(self) -> bool:
         """Every answer was passed on."""
-        return self._given == len(self._answers)
+        return self._passed_on == len(self._answers)
 
     def _note(self, tokens: Sequence[int], why: Refusal | None) -> None:
         answers = self._answers
-        if len(tokens) == len(answers) == answers.count(_OPEN):
+        if len(tokens) == len(answers) == answers.count(_NOT_ANSWERED):
             self._answers = [why] * len(answers)
         else:
             for i in tokens:
-                if answers[i] is _OPEN:
+                if answers[i] is _NOT_ANSWERED:
                     answers[i] = why
-        self._queues.release(self._origin)
+        self._replies.release(self._origin)
 
 
-class Turns:
-    """The queues of a router's origins; those that wait for no consumer have none."""
+class OrderedReplies:
+    """The replies of a router's origins that wait for a consumer, and of what such an origin sent since."""
 
-    def __init__(self, committing: Container[Origin], now_s: Callable[[], float]) -> None:
-        """`committing`: origins that have answers to come of a commit, which are older than all of their turns;
+    def __init__(self, awaiting_commit: Container[Origin], now_s: Callable[[], float]) -> None:
+        """`awaiting_commit`: origins that have answers to come of a commit, which are older than all of their replies;
         `now_s` is monotonic seconds."""
-        self.queues: dict[Origin, deque[Turn]] = {}
+        self.waiting: dict[Origin, deque[OrderedReply]] = {}
         """By origin, oldest first (outside only to be looked at: empty most of the time)."""
-        self._committing = committing
+        self._awaiting_commit = awaiting_commit
         self._now_s = now_s
 
-    def take(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw | None) -> tuple[Origin, Sequence[int]]:
+    def add(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw | None) -> tuple[Origin, Sequence[int]]:
         """Whom to answer for `tokens` of `origin`, and under which tokens; `withdraw` where a consumer answers."""
-        turn = Turn(self, origin, tokens, self._now_s() + ANYCAST_ANSWER_S_MAX, withdraw)
-        self.queues.setdefault(origin, deque()).append(turn)
-        return turn, range(len(tokens))
+        reply = OrderedReply(self, origin, tokens, self._now_s() + ANYCAST_ANSWER_S_MAX, withdraw)
+        self.waiting.setdefault(origin, deque()).append(reply)
+        return reply, range(len(tokens))
 
-    def follow(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
-        """As `take`, for what no consumer answers, where the origin has a queue; else it is answered itself."""
-        return self.take(origin, tokens, None) if origin in self.queues else (origin, tokens)
+    def behind(self, origin: Origin, tokens: Sequence[int]) -> tuple[Origin, Sequence[int]]:
+        """As `add`, for what no consumer answers, where older replies wait; else the origin is answered itself."""
+        return self.add(origin, tokens, None) if origin in self.waiting else (origin, tokens)
 
     def release(self, origin: Origin) -> None:
-        """Pass on what nothing older is missing of; nothing happens while a commit owes older answers."""
-        queue = self.queues.get(origin)
-        if queue is None or origin in self._committing:
+        """Pass on what nothing older is missing of; nothing happens while a commit owes older answers. Nothing more is
+        passed on to an origin that raises."""
+        replies = self.waiting.get(origin)
+        if replies is None or origin in self._awaiting_commit:
             return
-        while queue:
-            turn = queue[0]
-            if turn.over:
-                queue.popleft()
-            elif not turn.pass_on():
+        while replies:
+            oldest = replies[0]
+            if oldest.complete:
+                replies.popleft()
+                continue
+            alike = oldest.take_alike()
+            if alike is None:
                 return
-        if self.queues.get(origin) is queue:
-            del self.queues[origin]
+            if not answered(origin, *alike):
+                break
+        if self.waiting.get(origin) is replies:
+            del self.waiting[origin]
 
     def expire(self) -> int:
         """Refuse what consumers have not answered in time; returns how many messages that were."""
         now_s, count = self._now_s(), 0
-        for queue in list(self.queues.values()):
-            while queue and queue[0].deadline_s <= now_s:
-                turn = queue[0]
-                late = turn.unanswered
-                if turn.withdraw is None or not late:
+        for replies in list(self.waiting.values()):
+            while replies and replies[0].deadline_s <= now_s:
+                oldest = replies[0]
+                late = oldest.unanswered
+                if oldest.withdraw is None or not late:
                     break  # a commit answers it, or older answers are still to come of one
-                turn.withdraw(turn)
+                oldest.withdraw(oldest)
                 count += len(late)
-                turn.refused(late, Refusal.NO_ANSWER)
+                oldest.refused(late, Refusal.NO_ANSWER)
         return count

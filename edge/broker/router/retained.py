@@ -13,7 +13,7 @@ from bridge.message import AMQP, RETAIN, Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_MAX, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.message.translation import is_empty
 from edge.broker.model.topics import filter_levels, is_wide
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import Store, Ticket
 
 KIND = "retained"
 """Kind of the store's small state they are kept under, by address."""
@@ -56,22 +56,21 @@ class RetainedMessages:
     def __len__(self) -> int:
         return self._count
 
-    def put(self, run: Run) -> bool:
+    def put(self, run: Run) -> Ticket | None:
         """Replace the message of the run's address by its last one; an empty body clears it.
 
-        Returns True when the store has to commit for it.
+        Returns the ticket of the commit it waits for; None when nothing changes.
         """
         address, body = run.address, run.bodies[-1]
         if not body or (run.flags & AMQP and is_empty(body)):
             return self.discard(address)
         if self._count >= RETAINED_MAX and self._find(address) is None:
             self.refused += 1
-            return False
+            return None
         kept = Run(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at)
         self._set(address, kept)
         self._remember_expiry(kept)
-        self._store.put(KIND, address, msgspec.msgpack.encode(kept))
-        return True
+        return self._store.put(KIND, address, msgspec.msgpack.encode(kept))
 
     def purge(self, now_ns: int, is_over: Callable[[Run, int], bool]) -> None:
         """Take away messages that have expired, from the store too: so many a call, those due first.
@@ -135,17 +134,17 @@ class RetainedMessages:
             elif names[i] in below:
                 stack.append((iter((below[names[i]],)), i + 1))
 
-    def discard(self, address: str) -> bool:
-        """Forget the message of an address; False when there is none."""
+    def discard(self, address: str) -> Ticket | None:
+        """Forget the message of an address; None when there is none."""
         path = [self._root]
         names = address.split("/")
         for name in names:
             level = path[-1].levels.get(name) if path[-1].levels is not None else None
             if level is None:
-                return False
+                return None
             path.append(level)
         if path[-1].run is None:
-            return False
+            return None
         path[-1].run = None
         self._count -= 1
         for i in range(len(names), 0, -1):  # take away what is empty now
@@ -153,8 +152,7 @@ class RetainedMessages:
             if path[i].run is not None or path[i].levels or above is None:
                 break
             del above[names[i - 1]]
-        self._store.delete(KIND, address)
-        return True
+        return self._store.delete(KIND, address)
 
     def _set(self, address: str, run: Run) -> None:
         level = self._root

@@ -7,7 +7,6 @@ The router never blocks, never looks at a socket and never asks for the time oth
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -22,26 +21,18 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
+from edge.broker.model.isolation import Listeners
 from edge.broker.model.topics import overlaps
-from edge.broker.router.ordered_replies import Turns
+from edge.broker.router.answers import Answers
 from edge.broker.router.registry import Registry
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.routes import (
     Witness,
 )
-from edge.broker.store.contract import Committed, Store, StoreFull
+from edge.broker.store.contract import Committed, Store, Ticket
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
-
-class Taken(enum.Enum):
-    """The answer to what needed no commit, and only waits for its turn."""
-
-    TAKEN = "taken"
-
-
-Answer = tuple[Origin, Sequence[int], Refusal | Taken | None]
-"""Whom to answer for which tokens, and what, when that is the answer whatever becomes of the commit."""
 
 PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
@@ -75,20 +66,16 @@ class Router(Registry):
         self._clock_good = clock_good
         self.witness: Witness | None = None
         """Who has something to write in each commit, and waits for it."""
-        self.followers: dict[Callable[[], None], None] = {}
+        self.followers: Listeners[[]] = Listeners("changed addresses")
         """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
-        self.loss_listeners: list[Callable[[], None]] = []
+        self.loss_listeners: Listeners[[]] = Listeners("losses")
         """Called when entries of the loss ledger were committed."""
         self._pressure = self.pool.pressure
         self._pressure.wake = self._flush_soon
         self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
         self._sweeper = Sweeper(store, self.clock, self._log_subscriptions, self._flush_soon)
         self.quotas.short = self._sweeper.first
-        self._gathered: list[Answer] = []
-        self._committing: list[Answer] = []
-        self._unanswered: dict[Origin, int] = {}
-        self._turns = Turns(self._unanswered, deadletters.now_s)
-        self._ordered: Final = self._turns.queues
+        self._answers = Answers(self.figures, now_s)
         self._without_room: set[str] = set()
         """Addresses whose senders wait for room."""
         self._failing = False
@@ -118,59 +105,36 @@ class Router(Registry):
         joined = self._store.append(log, run)
         if isinstance(joined, Stored):
             self.feeds.took(log, joined)
-            self.done(origin, tokens)
-            self._flush_soon()
+            self._answers.accept(origin, tokens)
         else:
-            self.done_on_disk(origin, tokens)
+            self._answers.accept_with(joined, origin, tokens)
+        self._flush_soon()
 
-    def retain(self, run: Run) -> bool:
-        """Make it the retained message of its address; True when that has to reach the disk before the answer."""
+    def retain(self, run: Run) -> Ticket | None:
+        """Make it the retained message of its address; the ticket is what the answer waits for."""
         return self.retained.put(run)
 
-    def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
-        """Answer `tokens` when the open group is on disk."""
-        if tokens:
-            if self._ordered:
-                origin, tokens = self._turns.follow(origin, tokens)
-            self._gathered.append((origin, tokens, None))
-            self._unanswered[origin] = self._unanswered.get(origin, 0) + 1
+    def done_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
+        """Answer `tokens` with the outcome of a commit."""
+        self._answers.accept_with(ticket, origin, tokens)
         self._flush_soon()
 
     def done(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Nothing to wait for; yet answers keep the order of what was sent [MQTT-4.6.0-2]."""
-        if not tokens:
-            return
-        if self._ordered:
-            origin, tokens = self._turns.follow(origin, tokens)
-        if origin in self._unanswered:
-            self._gathered.append((origin, tokens, Taken.TAKEN))
-            self._unanswered[origin] += 1
-            self._flush_soon()
-        else:
-            self.figures.acknowledged += len(tokens)
-            origin.accepted(tokens)
+        self._answers.accept(origin, tokens)
 
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
         """Not taken, whatever becomes of the open group; said in its turn like every other answer [MQTT-4.6.0-2]."""
-        if not tokens:
-            return
-        if self._ordered:
-            origin, tokens = self._turns.follow(origin, tokens)
-        if origin in self._unanswered:
-            self._gathered.append((origin, tokens, why))
-            self._unanswered[origin] += 1
-            self._flush_soon()
-        else:
-            self.figures.refused += len(tokens)
-            origin.refused(tokens, why)
+        self._answers.refuse(origin, tokens, why)
 
     def in_turn(
         self, origin: Origin, tokens: Sequence[int], withdraw: Callable[[Origin], None]
     ) -> tuple[Origin, Sequence[int]]:
-        return self._turns.take(origin, tokens, withdraw)
+        return self._answers.by_consumer(origin, tokens, withdraw)
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running."""
+        self._answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
         if self._pressure.unfinished:
@@ -180,54 +144,25 @@ class Router(Registry):
         witness = self.witness
         if witness is not None:
             witness.prepare()
-        if self._store.flush():
-            self._committing, self._gathered = self._gathered, []
-            if witness is not None:
-                witness.sealed()
-        elif self._gathered and not (self._store.committing or self._store.gathered):
-            answers, self._gathered = self._gathered, []
-            self._answer(answers, None)
+        if self._store.flush() and witness is not None:
+            witness.sealed()
 
     def committed(self, commit: Committed) -> None:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
-        answers, self._committing = self._committing, []
         self._failing = commit.error is not None
-        # The promise: an acknowledgement is released by the commit that made its message durable, and here only.
-        self._answer(answers, commit)
+        self._answers.release()
         if self.witness is not None:
             self.witness.committed(kept=commit.error is None)
         if commit.gave_up:
-            for tell in self.loss_listeners:
-                tell()  # before anybody is given what comes after the gap
+            self.loss_listeners.tell()  # before anybody is given what comes after the gap
         self.feeds.committed(commit.appended)
         self.flush()
-
-    def _answer(self, answers: Sequence[Answer], commit: Committed | None) -> None:
-        error = commit.error if commit is not None else None
-        failure = None
-        if error is not None:
-            failure = Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
-        unanswered, ordered = self._unanswered, self._ordered
-        for origin, tokens, said in answers:
-            left = unanswered.pop(origin) - 1
-            if left:
-                unanswered[origin] = left
-            why = said or failure
-            if why is None or why is Taken.TAKEN:
-                self.figures.acknowledged += len(tokens)
-                origin.accepted(tokens)
-            else:
-                self.figures.refused += len(tokens)
-                origin.refused(tokens, why)
-            if ordered and not left:
-                self._turns.release(origin)
 
     # --- subscriptions ----------------------------------------------------------------------------------------
 
     def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
         super().reconfigure(table, policies)
-        for follow in list(self.followers):
-            follow()
+        self.followers.tell()
 
     def join_remainder(self, consumer: Consumer, name: str) -> Joinable | None:
         """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
@@ -280,8 +215,7 @@ class Router(Registry):
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()
-        if self._ordered:
-            self.figures.refused += self._turns.expire()
+        self._answers.expire()
         self.retained.purge(self.now_ns(), self.deadletters.expired)
         self.feeds.tick()
         if self._failing:

@@ -9,6 +9,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
+from edge.broker.store.contract import Ticket
 
 
 class Taker(Protocol):
@@ -47,16 +48,16 @@ class Keeper(Protocol):
         """Nothing to keep: the origin may hear `accepted`, behind what it sent before."""
         ...
 
-    def retain(self, run: Run) -> bool:
-        """Replace the retained message of the address; True when that has to reach the disk before the answer."""
+    def retain(self, run: Run) -> Ticket | None:
+        """Replace the retained message of the address; the ticket is what the answer waits for."""
         ...
 
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
         """Not taken: the origin hears `refused`, behind what it sent before."""
         ...
 
-    def done_on_disk(self, origin: Origin, tokens: Sequence[int]) -> None:
-        """The origin hears `accepted` when the open group is on disk."""
+    def done_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
+        """The origin hears `accepted` when the commit of the ticket is on disk."""
         ...
 
     def in_turn(
@@ -128,10 +129,11 @@ class TopicRoute:
             keeps = False
         for subscription in self.live:
             subscription.offer(run)
-        if run.flags & RETAIN and keeper.retain(run):
+        ticket = keeper.retain(run) if run.flags & RETAIN else None
+        if ticket is not None:
             if keeps:
                 keeper.keep(self.log, origin, run, ())
-            keeper.done_on_disk(origin, tokens)
+            keeper.done_with(ticket, origin, tokens)
         elif keeps:
             keeper.keep(self.log, origin, run, tokens)
         else:

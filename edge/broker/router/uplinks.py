@@ -62,7 +62,7 @@ class ConnectorUplink:
         self.connector = connector
         self.reports = Reports()
         self._losses = LossReports(store, self.reports, connector.name)
-        router.loss_listeners.append(self._losses.feed)
+        router.loss_listeners.add(self._losses.feed)
         self.uplink = Uplink(
             f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases, epochs=store.epochs
         )

@@ -167,6 +167,11 @@ class RouterMachine(RuleBasedStateMachine):
             self.posted.popleft()()
 
     @rule()
+    def foreign_flush(self) -> None:
+        """Somebody else seals the group: nothing is answered but by its outcome."""
+        self.store.flush()
+
+    @rule()
     def tick(self) -> None:
         self.now += 0.1
         self.router.tick()

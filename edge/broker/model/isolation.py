@@ -1,0 +1,89 @@
+"""What a session raises ends with it: it is logged once, its connection ends, and nobody else notices.
+
+Nothing an exception says is logged, as it may quote a message: its type and where it was raised have to do.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, ParamSpec
+
+from bridge.message import Stored
+from edge.broker.model.interfaces import Consumer, Origin, Refusal, Subscription
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+def report(name: str, outcome: str, error: Exception) -> None:
+    """Log what was raised on behalf of `name`, and what becomes of it."""
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s raised %s: %s\n%s", name, type(error).__name__, outcome, frames)
+
+
+def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) -> bool:
+    """Deliver to a consumer. False when it raised: its connection ends, and the caller delivers nothing more to it."""
+    try:
+        consumer.deliver(subscription, stored)
+    except Exception as error:
+        _end(consumer, f"consumer {consumer.name!r}", error)
+        return False
+    return True
+
+
+def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:
+    """Give an origin answers: accepted, or refused for `why`. False when it raised: its connection ends, and the caller
+    gives it no more answers."""
+    try:
+        if why is None:
+            origin.accepted(tokens)
+        else:
+            origin.refused(tokens, why)
+    except Exception as error:
+        _end(origin, f"sender {origin.name!r}", error)
+        return False
+    return True
+
+
+def _end(party: Consumer | Origin, name: str, error: Exception) -> None:
+    report(name, "its connection ends", error)
+    try:
+        party.abort()
+    except Exception as again:
+        report(name, "its connection could not be ended", again)
+
+
+class Listeners(Generic[P]):
+    """Who wants to hear of something: all of them do, whatever one of them raises."""
+
+    __slots__ = ("_event", "_listeners")
+
+    def __init__(self, event: str) -> None:
+        """`event` as the log names it."""
+        self._event = event
+        self._listeners: dict[Callable[P, None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def __iter__(self) -> Iterator[Callable[P, None]]:
+        return iter(list(self._listeners))
+
+    def add(self, listener: Callable[P, None]) -> None:
+        """Idempotent."""
+        self._listeners[listener] = None
+
+    def remove(self, listener: Callable[P, None]) -> None:
+        """Idempotent."""
+        self._listeners.pop(listener, None)
+
+    def tell(self, *arguments: P.args, **named: P.kwargs) -> None:
+        """Call every one."""
+        for listener in self:
+            try:
+                listener(*arguments, **named)
+            except Exception as error:
+                report(f"a listener to {self._event}", "the others go on", error)

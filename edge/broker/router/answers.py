@@ -1,0 +1,125 @@
+"""Answers to origins. The promise is kept here: what waits for a commit is answered by that commit's outcome.
+
+An answer that waits carries the `Ticket` its message joined the store's open group with, and nothing but the decided
+ticket releases it: who sealed the group, and in which order `flush` and the end of a commit are heard of, changes
+nothing. Tickets are decided in the order of their groups, so one queue of answers keeps the order of what was sent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from edge.broker.model.interfaces import Figures, Origin, Refusal
+from edge.broker.model.isolation import answered
+from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
+from edge.broker.store.contract import StoreError, StoreFull, Ticket
+
+
+class Verdict(enum.Enum):
+    """What is answered whatever becomes of the commit; a refusal is the other possibility."""
+
+    ACCEPTED = "accepted"
+
+
+_Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None]
+"""What is waited for, whom to answer for which tokens, and what; None: as the ticket says."""
+
+
+class Answers:
+    """What every origin is told of its messages, in the order it sent them."""
+
+    def __init__(self, figures: Figures, now_s: Callable[[], float]) -> None:
+        """`figures` count what is answered; `now_s` is monotonic seconds."""
+        self._figures = figures
+        self._waiting: deque[_Waiting] = deque()
+        self._releasing = False
+        self.awaiting_commit: dict[Origin, int] = {}
+        """How many of the answers that wait are for an origin (outside only to be looked at)."""
+        self.ordered: Final = OrderedReplies(self.awaiting_commit, now_s)
+        self._replies: Final = self.ordered.waiting
+
+    # --- what becomes of messages -----------------------------------------------------------------------------
+
+    def accept_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
+        """Accepted when the commit succeeds, refused when it fails."""
+        if tokens:
+            if self._replies:
+                origin, tokens = self.ordered.behind(origin, tokens)
+            self._wait(ticket, origin, tokens, None)
+
+    def accept(self, origin: Origin, tokens: Sequence[int]) -> None:
+        """Accepted now, or behind what the origin sent before [MQTT-4.6.0-2]."""
+        if not tokens:
+            return
+        if self._replies:
+            origin, tokens = self.ordered.behind(origin, tokens)
+        if origin in self.awaiting_commit:
+            self._wait(self._waiting[-1][0], origin, tokens, Verdict.ACCEPTED)
+            return
+        self._figures.acknowledged += len(tokens)
+        origin.accepted(tokens)
+
+    def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
+        """Refused, as `accept`."""
+        if not tokens:
+            return
+        if self._replies:
+            origin, tokens = self.ordered.behind(origin, tokens)
+        if origin in self.awaiting_commit:
+            self._wait(self._waiting[-1][0], origin, tokens, why)
+            return
+        self._figures.refused += len(tokens)
+        origin.refused(tokens, why)
+
+    def by_consumer(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw) -> tuple[Origin, Sequence[int]]:
+        """Whom a consumer's answers go to, and under which tokens, so that `origin` hears all of its answers in order;
+        `withdraw` is called when they come too late."""
+        return self.ordered.add(origin, tokens, withdraw)
+
+    # --- when it is time --------------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Give the answers whose commit is over, oldest first."""
+        waiting, awaiting = self._waiting, self.awaiting_commit
+        if self._releasing:
+            return  # from within an answer: the loop below goes on
+        self._releasing = True
+        ended: set[Origin] = set()
+        try:
+            while waiting and waiting[0][0].decided:
+                ticket, origin, tokens, verdict = waiting.popleft()
+                left = awaiting.pop(origin) - 1
+                if left:
+                    awaiting[origin] = left
+                why = _refusal(ticket.error) if verdict is None else verdict
+                if why is Verdict.ACCEPTED:
+                    self._figures.acknowledged += len(tokens)
+                    heard = origin in ended or answered(origin, tokens, None)
+                else:
+                    self._figures.refused += len(tokens)
+                    heard = origin in ended or answered(origin, tokens, why)
+                if not heard:
+                    ended.add(origin)
+                if not left and self._replies:
+                    self.ordered.release(origin)
+        finally:
+            self._releasing = False
+
+    def expire(self) -> None:
+        """Refuse what consumers have not answered in time."""
+        if self._replies:
+            self._figures.refused += self.ordered.expire()
+
+    def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None) -> None:
+        self._waiting.append((ticket, origin, tokens, verdict))
+        self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
+
+
+def _refusal(error: StoreError | None) -> Refusal | Verdict:
+    """What the outcome of a commit is to the origins that waited for it."""
+    if error is None:
+        return Verdict.ACCEPTED
+    return Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED

@@ -1,0 +1,159 @@
+"""Answers wait for the commit their message joined, whoever seals it, and what one origin raises is its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from bridge.message import RETAIN, Run
+from edge.broker.model.interfaces import Outcome, Refusal
+from edge.broker.store.contract import StoreError, StoreFull
+from tests.unit.broker.test_promises import Consumer, Origin, Site
+
+SECRET = b"not for the log"
+
+
+class Sender(Origin):
+    """An origin that notes what it is told, and may raise when it is."""
+
+    def __init__(self, site: Site, name: str = "sender", *, fails: bool = False) -> None:
+        self.name = name
+        self.fails = fails
+        self.told: list[tuple[int, Refusal | None]] = []
+        self.aborted = 0
+        self._site = site
+
+    def publish(self, address: str, *tokens: int, flags: int = 1) -> None:
+        bodies = [SECRET + str(token).encode() for token in tokens]
+        self._site.router.publish(self, Run(address, self.name, flags, b"", bodies), tokens)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        if self.fails:
+            raise ValueError(f"cannot write the answer to {SECRET!r}")
+        self.told += [(token, None) for token in tokens]
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        if self.fails:
+            raise ValueError(f"cannot write the answer to {SECRET!r}")
+        self.told += [(token, why) for token in tokens]
+
+    def abort(self) -> None:
+        self.aborted += 1
+        if self.fails:
+            raise OSError("no connection")
+
+
+def callbacks(site: Site) -> None:
+    while site.posted:
+        site.posted.popleft()()
+
+
+def bodies(consumer: Consumer) -> list[str]:
+    return [body.removeprefix(SECRET.decode()) for body, _ in consumer.got]
+
+
+class TestIsolation:
+    def test_an_origin_that_raises_is_ended_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+        site = Site()
+        consumer = site.consumer("queue/a")
+        before, broken, after = Sender(site, "before"), Sender(site, "broken", fails=True), Sender(site, "after")
+        for number, sender in enumerate((before, broken, after)):
+            sender.publish("queue/a", number)
+        broken.publish("queue/a", 3)
+        with caplog.at_level(logging.WARNING):
+            site.settle_down()
+        assert (before.told, after.told) == ([(0, None)], [(2, None)])
+        assert bodies(consumer) == ["0", "1", "2", "3"]
+        assert broken.aborted == 1
+        assert sum("its connection ends" in record.getMessage() for record in caplog.records) == 1
+        assert SECRET.decode() not in caplog.text
+
+    def test_an_origin_that_raises_when_refused_is_ended_alone(self) -> None:
+        site = Site()
+        broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
+        site.store.failure = StoreFull("no space left")
+        broken.publish("queue/a", 1)
+        after.publish("queue/a", 2)
+        site.settle_down()
+        assert after.told == [(2, Refusal.FULL)]
+        assert broken.aborted == 1
+
+    def test_answers_in_order_are_passed_on_in_isolation(self) -> None:
+        site = Site()
+        consumer = site.consumer("anycast/a")
+        broken = Sender(site, "broken", fails=True)
+        broken.in_order = True
+        broken.publish("anycast/a", 1)
+        broken.publish("queue/a", 2)
+        site.settle_down()
+        consumer.answer(Outcome.ACCEPTED)
+        assert broken.aborted == 1
+
+    def test_the_next_origin_of_an_anycast_address_hears_its_answer(self) -> None:
+        site = Site()
+        consumer = site.consumer("anycast/a")
+        broken, after = Sender(site, "broken", fails=True), Sender(site, "after")
+        broken.publish("anycast/a", 1)
+        broken_at = consumer.last
+        after.publish("anycast/a", 2)
+        assert broken_at is not None
+        subscription, first = broken_at
+        subscription.settle(consumer, first, first + 1, Outcome.ACCEPTED)
+        assert after.told == [(2, None)]
+
+
+class TestTickets:
+    @pytest.mark.parametrize("flags", [1, 1 | RETAIN])
+    @pytest.mark.parametrize(
+        "sealed",
+        [
+            pytest.param(lambda site: site.store.flush(), id="somebody else seals the group"),
+            pytest.param(lambda site: site.store.close(), id="the store is closed"),
+            pytest.param(lambda site: site.router.flush(), id="the router seals it"),
+        ],
+    )
+    def test_a_commit_that_failed_is_no_acceptance(self, sealed: Callable[[Site], object], flags: int) -> None:
+        site = Site()
+        sender = Sender(site)
+        site.store.failure = StoreFull("no space left")
+        sender.publish("queue/a" if flags == 1 else "topic/a", 1, flags=flags)
+        sealed(site)
+        site.router.flush()
+        assert sender.told in ([], [(1, Refusal.FULL)])
+        callbacks(site)
+        site.router.flush()
+        assert sender.told == [(1, Refusal.FULL)]
+
+    def test_what_comes_while_a_foreign_commit_runs_waits_for_its_own(self) -> None:
+        site = Site()
+        sender = Sender(site)
+        sender.publish("queue/a", 1)
+        site.store.flush()
+        sender.publish("queue/a", 2)
+        site.store.failure = StoreError("the medium failed")  # of the commit that starts when this one ends
+        site.posted.popleft()()
+        assert sender.told == [(1, None)]
+        callbacks(site)
+        assert sender.told == [(1, None), (2, Refusal.STORE_FAILED)]
+
+    def test_a_foreign_flush_answers_what_it_committed(self) -> None:
+        site = Site()
+        sender = Sender(site)
+        sender.publish("queue/a", 1)
+        sender.publish("topic/nobody", 2)
+        site.store.flush()
+        assert sender.told == []
+        callbacks(site)
+        assert sender.told == [(1, None), (2, None)]
+
+    def test_a_closed_store_refuses(self) -> None:
+        site = Site()
+        sender = Sender(site)
+        sender.publish("topic/a", 1, flags=1 | RETAIN)
+        site.store.close()
+        assert sender.told == [(1, None)]
+        sender.publish("topic/a", 2, flags=1 | RETAIN)
+        site.router.flush()
+        assert sender.told == [(1, None), (2, Refusal.STORE_FAILED)]
