@@ -120,12 +120,15 @@ class Engine(Links):
             return
         batches: Batches = []
         taken, largest = self._loops.receive(link, batches)
-        self._tell_received(link, batches, events)
         link.credit -= taken
         limit = link._message_bytes_max
+        if largest <= limit and link.credit >= 0:
+            self._tell_received(link, batches, events)
+            return
+        self._tell_received(link, _before_violation(batches, limit, -link.credit), events)
         if largest > limit:
             self._violation(link, Condition("amqp:link:message-size-exceeded", f"more than {limit} bytes"), events)
-        elif link.credit < 0:
+        else:
             self._violation(link, Condition("amqp:link:transfer-limit-exceeded", "more than was granted"), events)
 
     def _tell_received(self, link: Link, batches: Batches, events: list[Event]) -> None:
@@ -139,3 +142,19 @@ class Engine(Links):
         if not link.closed:
             self.detach(link, condition=condition)
             events.append(Detached(link, True, condition))
+
+
+def _before_violation(batches: Batches, bytes_max: int, beyond_credit: int) -> Batches:
+    """The messages before the first that is too large, without the last ones, which there was no credit for: the peer
+    hears that these were not taken, and may send them otherwise."""
+    room = sum(len(messages) for _, messages in batches) - max(beyond_credit, 0)
+    kept: Batches = []
+    for settled, messages in batches:
+        fitting = next((i for i, each in enumerate(messages) if len(each) > bytes_max), len(messages))
+        fitting = min(fitting, room)
+        room -= fitting
+        if fitting:
+            kept.append((settled, messages[:fitting]))
+        if fitting < len(messages):
+            break
+    return kept

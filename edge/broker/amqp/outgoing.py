@@ -235,9 +235,10 @@ class OutgoingLink(Consumer):
 
     def _drain(self) -> None:
         """Give back the credit that is left, unless the store is still being read: then `exhausted` comes here; or
-        retained messages are still being sent: then the end of them does."""
+        retained messages are still being sent: then the end of them does; or the peer does not read what it is sent:
+        then the session comes here when it does."""
         link = self._link
-        if link.closed or not link.draining or self._subscription is None:
+        if link.closed or not link.draining or self._subscription is None or self._driver.congested:
             return
         if link.credit <= 0 or (self._retained is None and self._subscription.idle_now):
             self._engine.drained(link)

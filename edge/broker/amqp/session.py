@@ -83,6 +83,8 @@ class AmqpSession:
         self._sole: tuple[str, str] | None = None
         """What of `containers` is ours."""
         self._will: Run | None = None
+        self._ended_with: Condition | None = None
+        """Why we closed the connection; None while we did not."""
         self._peer = Peer()
         self._links = SessionLinks(
             engine,
@@ -128,7 +130,7 @@ class AmqpSession:
 
     def shut_down(self) -> None:
         """The broker is stopping: say so before the socket goes (section 2.4.3)."""
-        self._engine.close(Condition("amqp:connection:forced", "the broker is stopping"))
+        self._close(Condition("amqp:connection:forced", "the broker is stopping"))
         self._driver.flush_soon()
 
     # --- inside: the connection -------------------------------------------------------------------------------
@@ -182,6 +184,7 @@ class AmqpSession:
 
     def _close(self, condition: Condition) -> None:
         self._peer.closing = True
+        self._ended_with = condition
         self._engine.close(condition)
 
     def _closed(self, condition: Condition | None) -> None:
@@ -190,13 +193,15 @@ class AmqpSession:
             if self._on_closed is not None:
                 last_first.callback(self._on_closed, condition)
             last_first.callback(self._release_grant)
-            last_first.callback(self._publish_will, condition)
+            last_first.callback(self._publish_will, condition or self._ended_with)
             last_first.callback(self._router.followers.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end)
             if self._sole is not None:
                 self._containers.discard(self._sole)
 
     def _publish_will(self, condition: Condition | None) -> None:
+        """A client that closes the connection itself, and without an error, withdraws its will; the answer to our own
+        close is none such."""
         will, self._will = self._will, None
         if will is not None and condition is not None:
             self._router.publish(WillOrigin(self.name), will, ())

@@ -194,7 +194,7 @@ class CommandLink(OutgoingLink):
 
     def _drain(self) -> None:
         link = self._link
-        if link.closed or not link.draining or self._commands is None:
+        if link.closed or not link.draining or self._commands is None or self._driver.congested:
             return
         if link.credit <= 0 or self._commands.idle_now:
             self._engine.drained(link)

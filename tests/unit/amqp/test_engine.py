@@ -320,6 +320,15 @@ class TestTransfer:
         (told,) = of_kind(pipe.at_client, Detached)
         assert told.condition.name == "amqp:link:transfer-limit-exceeded"
 
+    def test_what_there_was_no_credit_for_is_not_told(self) -> None:
+        pipe = Pipe()
+        mine, theirs = pipe.sender(credit=3)
+        theirs.credit = 1  # as if only one had been granted
+        for i, settled in enumerate((False, True, False)):
+            pipe.client.send(mine, i, message(b"%d" % i), settled=settled)
+        pipe.turn()
+        assert [event.messages for event in of_kind(pipe.at_server, Transfers)] == [[message(b"0")]]
+
     @pytest.mark.parametrize("size", [1001, 100_000])
     def test_message_larger_than_allowed_is_a_violation(self, size: int) -> None:
         pipe = Pipe(server={"max_message_size": 1000, "max_frame_size": 2048})

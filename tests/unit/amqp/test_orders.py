@@ -1,0 +1,246 @@
+"""Orders of events over one session that no client is made for: what ends while something else is under way."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.engine import Detached, Engine, Flow, Link, State
+from bridge.engine.events import source
+from bridge.message import Run
+from bridge.sasl import SaslClient
+from edge.broker.message.translation import payload_of
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.authorization import Ended
+from edge.broker.store.contract import StoreFull
+from tests.unit.amqp.broker import Client, MqttDevice, Site
+from tests.unit.amqp.wire import NOW, message, of_kind
+
+
+def bodies(client: Client, link: Link) -> list[bytes]:
+    return [payload_of(each)[2] for each in client.received(link)]
+
+
+def send(client: Client, link: Link, *texts: str, first: int = 0, settled: bool = False) -> None:
+    client.engine.send_all(link, first, [message(text.encode()) for text in texts], settled=settled)
+
+
+def publish(site: Site, address: str, *texts: str) -> None:
+    site.router.publish(MqttDevice(), Run(address, "d", 1, b"", [text.encode() for text in texts]), ())
+    site.settle_down()
+
+
+def retyped(site: Site, address: str, kind: AddressType) -> None:
+    """The configuration gives the address another type."""
+    rules = [AddressRule(address, kind), *(AddressRule(f"{each.value}/#", each) for each in AddressType)]
+    site.router.reconfigure(AddressTable(rules))
+
+
+class TestEndsWhileACommitRuns:
+    @pytest.mark.parametrize("end", ["detach", "close", "session", "socket"])
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_the_answer_has_nobody_to_go_to(self, end: str, fails: bool) -> None:
+        site = Site()
+        client, other = site.client(), site.client("other")
+        link, theirs = client.sender("queue/a"), other.sender("queue/a")
+        send(client, link, "one")
+        send(other, theirs, "two")
+        site.turn()
+        site.store.failure = StoreFull("no space left") if fails else None
+        site.router.flush()  # the commit runs
+        if end == "socket":
+            client.cut()
+        elif end == "close":
+            client.engine.close()
+        else:
+            client.engine.detach(link, closed=end == "detach")
+        site.turn()
+        site.settle_down()
+        state = State.REJECTED if fails else State.ACCEPTED
+        assert [answer for _, answer, _ in other.outcomes(theirs)] == [state]
+        assert client.outcomes(link) == []
+        assert site.router.queues["queue/a"].backlog == (0 if fails else 2)
+
+    def test_a_link_of_the_same_name_is_another_link(self) -> None:
+        """The answers of the first do not settle deliveries of the second, whose numbers begin anew."""
+        site = Site()
+        client = site.client()
+        first = client.sender("queue/a", "s")
+        send(client, first, "old")
+        site.turn()
+        site.router.flush()
+        client.engine.detach(first)
+        site.turn()
+        second = client.engine.attach_sender("s", "queue/a")
+        site.turn()
+        send(client, second, "new")
+        site.turn()
+        site.posted.popleft()()  # the commit of the old one ends
+        site.turn()
+        assert client.outcomes(second) == []
+        site.settle_down()
+        assert client.outcomes(second) == [(0, State.ACCEPTED, None)]
+
+
+class TestTypeChangesWhileMessagesAreUnderWay:
+    def test_what_joined_the_commit_is_answered_by_it(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        send(client, link, "one")
+        site.turn()
+        retyped(site, "queue/a", AddressType.ANYCAST)
+        site.settle_down()
+        [detached] = of_kind(client.events, Detached)
+        assert detached.condition.name == "amqp:resource-deleted"
+        assert client.ended == []
+
+    def test_what_comes_after_the_detach_is_not_published(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        retyped(site, "queue/a", AddressType.TOPIC)
+        send(client, link, "late")  # the client has not heard of it yet
+        watcher = site.client("watcher").receiver("queue/a")
+        site.settle_down()
+        assert site.clients[-1].received(watcher) == []
+        assert client.outcomes(link) == []
+        assert client.ended == []
+
+    def test_credit_of_a_direct_address_is_not_that_of_a_stored_one(self) -> None:
+        site = Site()
+        client, worker = site.client(), site.client("worker")
+        link = client.sender("anycast/a")
+        worker.receiver("anycast/a", credit=3)
+        assert link.credit == 3
+        retyped(site, "anycast/a", AddressType.QUEUE)
+        site.settle_down()
+        assert link.closed
+        again = client.sender("anycast/a", "again")
+        assert again.credit == 1000
+        send(client, again, *["x"] * 900)
+        site.settle_down()
+        assert [state for _, state, _ in client.outcomes(again)] == [State.ACCEPTED] * 900
+
+
+class TestDrain:
+    def test_a_peer_that_does_not_read_is_not_told_that_nothing_is_left(self) -> None:
+        """Section 2.6.7: a drain ends when the credit is used up or no message is left."""
+        site = Site()
+        client = site.client()
+        link = client.receiver("queue/a", credit=0)
+        publish(site, "queue/a", "one", "two")
+        client.driver.congested = True
+        client.engine.grant(link, 5, drain=True)
+        site.settle_down()
+        assert of_kind(client.events, Flow) == []
+        client.driver.congested = False
+        client.session.writable()
+        site.settle_down()
+        assert bodies(client, link) == [b"one", b"two"]
+        assert link.credit == 0
+
+    def test_taken_back_while_the_store_is_read(self) -> None:
+        site = Site()
+        client = site.client()
+        publish(site, "queue/a", "one")
+        link = client.receiver("queue/a", credit=0)
+        client.engine.grant(link, 5, drain=True)
+        client.carry()
+        client.engine.detach(link)
+        site.settle_down()
+        assert client.ended == []
+        assert site.router.queues["queue/a"].outstanding == 0
+        assert site.router.queues["queue/a"].backlog == 1
+
+
+class TestSettlingLate:
+    @pytest.mark.parametrize("state", [State.ACCEPTED, State.REJECTED, State.MODIFIED_UNDELIVERABLE])
+    def test_after_the_link_was_stolen(self, state: State) -> None:
+        """What the older link had is delivered to the newer one: an outcome of the older one does not count."""
+        site = Site()
+        first, second = site.client(), site.client()
+        durable = source("topic/a", durability=2, expiry="never")
+        older = first.receiver(durable)
+        publish(site, "topic/a", "m")
+        newer = second.receiver(durable)
+        first.engine.settle(older, first.deliveries(older), state)
+        site.settle_down()
+        assert bodies(second, newer) == [b"m"]
+        second.engine.settle(newer, second.deliveries(newer))
+        site.settle_down()
+        [detached] = of_kind(first.events, Detached)
+        assert detached.condition.name == "amqp:link:stolen"
+        assert first.session._links.outgoing == [], "the session knows it no more"
+        [found] = site.router.durable_subscriptions.values()
+        assert sum(part.backlog + part.outstanding for part in found.parts) == 0
+
+    def test_settled_and_detached_in_one_read(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.receiver("queue/a")
+        publish(site, "queue/a", "one", "two")
+        client.engine.settle(link, client.deliveries(link)[:1])
+        client.engine.detach(link)
+        site.settle_down()
+        assert site.router.queues["queue/a"].backlog == 1
+
+    def test_stolen_in_the_turn_in_which_it_receives(self) -> None:
+        site = Site()
+        first, second = site.client(), site.client()
+        durable = source("topic/a", durability=2, expiry="never")
+        older = first.receiver(durable, credit=1)
+        publish(site, "topic/a", "m", "n")
+        newer = second.engine.attach_receiver("r", durable)
+        first.engine.grant(older, 5)
+        site.turn()
+        second.engine.grant(newer, 5)
+        site.settle_down()
+        assert bodies(second, newer) == [b"m", b"n"]
+
+
+class TestAbortedMidway:
+    def test_what_was_sent_of_a_message_is_no_message(self) -> None:
+        site = Site()
+        client = site.client()
+        link = client.sender("queue/a")
+        client.engine.send(link, 0, message(b"x" * 3_000_000))
+        half = client.engine.data_to_send()[:1_000_000]
+        client.session.handle(client.server.receive_data(half, NOW))
+        client.session.handle(client.server.receive_eof(NOW))
+        site.commit()
+        assert "queue/a" not in site.router.queues or site.router.queues["queue/a"].backlog == 0
+        assert len(client.ended) == 1
+
+
+class TestTooMuch:
+    def test_what_is_larger_than_was_agreed_on_is_not_published(self) -> None:
+        """The sender hears that it was too large: a copy of it must not be on its way."""
+        site = Site()
+        client = Client(site, "device-1")
+        client.server = Engine(container_id="broker", server=True, max_message_size=1000)
+        client.session = type(client.session)(client.driver, client.server, site.router)
+        site.clients.append(client)
+        site.settle_down()
+        link = client.sender("queue/a")
+        send(client, link, "before", "x" * 2000, "after")
+        site.settle_down()
+        [detached] = of_kind(client.events, Detached)
+        assert detached.condition.name == "amqp:link:message-size-exceeded"
+        receiver = client.receiver("queue/a")
+        assert bodies(client, receiver) == [b"before"]
+
+
+class TestWillOfAClosedConnection:
+    def test_our_close_does_not_withdraw_it(self) -> None:
+        """A token has expired; the client answers our close, as it must. It has not ended its connection itself."""
+        site = Site()
+        client = Client(site, "device-1")
+        properties = {"x-opt-will-address": "queue/gone", "x-opt-will-body": b"bye"}
+        client.engine = Engine(container_id="device-1", server=False, sasl=SaslClient(), properties=properties)
+        client.engine.open()
+        site.clients.append(client)
+        site.settle_down()
+        client.session._revoked(Ended.EXPIRED)
+        site.settle_down()
+        assert len(client.ended) == 1
+        assert site.router.queues["queue/gone"].backlog == 1
