@@ -47,6 +47,8 @@ def _existing(lake: Path) -> Path:
     nested = lake / "lake"
     if not (lake / "telemetry").is_dir() and (nested / "telemetry").is_dir():
         raise click.UsageError(f"{lake} is a hub's data directory; its lake is {nested}")
+    if not (lake / "telemetry" / "_delta_log").is_dir():
+        raise click.UsageError(f"{lake} is not a lake: it has no table `telemetry`, which a hub makes when it starts")
     return lake
 
 

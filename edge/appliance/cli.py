@@ -232,6 +232,11 @@ def status(http: str, as_json: bool) -> None:
             hint="start it, and use the address after http= in its `ready` line",
             code=Exit.UNREACHABLE,
         ) from None
+    if not isinstance(document, dict) or "store" not in document:
+        raise CommandError(
+            f"{url} is not the status of a gateway",
+            hint="for a hub open its console in a browser: the address after http= in its `ready` line",
+        )
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return

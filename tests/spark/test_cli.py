@@ -23,11 +23,26 @@ def invoke(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """A lake as far as a command looks before it starts."""
+    (tmp_path / "lake" / "telemetry" / "_delta_log").mkdir(parents=True)
+    return tmp_path / "lake"
+
+
 class TestUsage:
     def test_no_lake(self, tmp_path: Path) -> None:
         code, output = invoke("run", "--lake", tmp_path / "none")
         assert code == 2
-        assert "no lake at" in output
+        assert "is not a lake" in output
+
+    def test_a_folder_of_something_else_is_left_as_it_is(self, tmp_path: Path) -> None:
+        (tmp_path / "holiday.txt").write_text("photos")
+        for arguments in (("run",), ("report", "--out", tmp_path / "r.html")):
+            code, output = invoke(*arguments, "--lake", tmp_path)
+            assert code == 2
+            assert "is not a lake: it has no table `telemetry`" in output
+        assert [path.name for path in tmp_path.iterdir()] == ["holiday.txt"]
 
     def test_the_data_directory_instead_of_the_lake(self, tmp_path: Path) -> None:
         (tmp_path / "lake" / "telemetry").mkdir(parents=True)
@@ -35,27 +50,27 @@ class TestUsage:
         assert code == 2
         assert "its lake is" in output
 
-    def test_unknown_job(self, tmp_path: Path) -> None:
-        code, output = invoke("run", "--lake", tmp_path, "--job", "dreams")
+    def test_unknown_job(self, lake: Path) -> None:
+        code, output = invoke("run", "--lake", lake, "--job", "dreams")
         assert code == 2
         assert "no job named 'dreams'" in output
 
-    def test_bad_setting(self, tmp_path: Path) -> None:
-        assert invoke("run", "--lake", tmp_path, "--conf", "nonsense")[0] == 2
+    def test_bad_setting(self, lake: Path) -> None:
+        assert invoke("run", "--lake", lake, "--conf", "nonsense")[0] == 2
 
-    def test_bad_facts(self, tmp_path: Path) -> None:
+    def test_bad_facts(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "facts.json").write_text("[]")
-        code, output = invoke("report", "--lake", tmp_path, "--out", tmp_path / "r", "--facts", tmp_path / "facts.json")
+        code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r", "--facts", tmp_path / "facts.json")
         assert code == 2
         assert "facts.json" in output
 
-    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+    def test_a_page_that_cannot_be_written(self, lake: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        assert invoke("report", "--lake", tmp_path, "--out", tmp_path / "file" / "r.html")[0] == 1
+        assert invoke("report", "--lake", lake, "--out", tmp_path / "file" / "r.html")[0] == 1
 
-    def test_set_up_that_was_never_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_set_up_that_was_never_run(self, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
-        code, output = invoke("run", "--lake", tmp_path)
+        code, output = invoke("run", "--lake", lake)
         assert code == 2
         assert "python -m spark.setup install" in output
 

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.decorators import FC
 
+from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.configuration import values
 from edge.appliance.configuration.validate import filter_fault
 from edge.appliance.errors import CommandError, Exit
@@ -72,18 +73,29 @@ def _allow(function: FC) -> FC:
 @click.argument("name")
 @_data
 @_password
+@click.option("--profile", type=click.Choice(list(PROFILES)), help="Usual rights, in addition to --allow.")
 @_allow
 @_as_json
-def add(name: str, data: Path, password_stdin: bool, generate: bool, allowed: tuple[str, ...], as_json: bool) -> None:
-    """Make a device a user of the gateway, with a password.
-
-    It may do what --allow says and nothing else.
+def add(
+    name: str,
+    data: Path,
+    password_stdin: bool,
+    generate: bool,
+    profile: str | None,
+    allowed: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Add a user (usually a device) with a password. It may do what --profile and --allow grant, and nothing else.
 
     \b
-    A sensor that sends below its own name and hears its commands:
-      waypost device add pump7 --data ./gw --allow send:plant/%u/# --allow recv:commands/%u/#
+    Profiles (%u is the user's name):
+      sensor       send:plant/%u/#  send:status/%u  recv:command/%u/#
+      application  recv:plant/#     recv:status/#   send:command/#
+    \b
+    A sensor that may also send alarms:
+      waypost device add pump7 --data ./gw --profile sensor --allow send:alarm/%u
     """
-    rules = _rules(allowed)
+    rules = _rules((*PROFILES.get(profile or "", ()), *allowed))
     password, made = _secret(password_stdin, generate)
 
     def make(file: CredentialFile) -> None:
@@ -191,6 +203,12 @@ for command in (add, list_devices, allow, credentials, remove, simulate):
 
 
 def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
+    if not data.is_dir():
+        raise CommandError(
+            f"there is no data directory {data}",
+            hint=f"give the one of a gateway, or make it: waypost edge init --data {data}",
+            code=Exit.USAGE,
+        )
     try:
         with CredentialFile.open(data) as file:
             return use(file)

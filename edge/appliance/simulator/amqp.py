@@ -6,7 +6,6 @@ one of the same container id, and deliveries without an outcome go back to the o
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Any
 
@@ -20,8 +19,6 @@ from edge.appliance.simulator.device import (
     RECONNECT_DELAY_S_MAX,
     Device,
 )
-
-log = logging.getLogger(__name__)
 
 TICK_S_MAX = 0.2
 """How soon `stop` and the end of the drain are noticed."""
@@ -107,8 +104,15 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         """Open a new connection."""
         if self._done:
             return
+        settings = self._device.settings
         self._connection = self._container.connect(
-            self._device.settings.url, reconnect=False, heartbeat=ACKNOWLEDGEMENT_TIMEOUT_S, allowed_mechs="ANONYMOUS"
+            settings.url,
+            reconnect=False,
+            heartbeat=ACKNOWLEDGEMENT_TIMEOUT_S,
+            allowed_mechs="ANONYMOUS" if settings.user is None else "PLAIN",
+            allow_insecure_mechs=settings.user is not None,
+            user=settings.user,
+            password=settings.password,
         )
 
     def on_connection_opened(self, event: Any) -> None:
@@ -124,6 +128,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
 
     def on_link_error(self, event: Any) -> None:
         self._why = str(event.link.remote_condition)
+        self._device.hindered(f"cannot send to {self._device.settings.address}: {self._why}")
         event.connection.close()
 
     def on_connection_error(self, event: Any) -> None:
@@ -137,7 +142,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         if was_open:
             self._device.disconnected(self._why)
         else:
-            log.info("%s: cannot connect: %s", self._device.settings.name, self._why)
+            self._device.hindered(f"cannot connect: {self._why}")
         if self._done:
             self._container.stop()
             return
@@ -174,5 +179,5 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         """Not taken (rejected, released, modified): it waits for the next tick, so a full gateway is not hammered."""
         seq = self._in_flight.pop(event.delivery.tag, None)
         if seq is not None:
-            log.info("%s: reading %d was not taken: %s", self._device.settings.name, seq, event.delivery.remote_state)
+            self._device.hindered(f"a reading was not accepted: {event.delivery.remote_state}")
             self._device.outbox.take_back(seq)

@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
     show_default=True,
     help="Seconds at the end to deliver what is left.",
 )
+@click.option("--user", metavar="NAME", help="User to log in as. Default: without credentials.")
+@click.option("--password-stdin", is_flag=True, help="Read the user's password from standard input, one line.")
 @click.option("--journal", "journal_path", type=click.Path(path_type=Path, dir_okay=False), help="JSON Lines of acks.")
 def simulate(
     *,
@@ -55,6 +57,8 @@ def simulate(
     window: int,
     capacity: int,
     drain_s: float,
+    user: str | None,
+    password_stdin: bool,
     journal_path: Path | None,
 ) -> None:
     """Run one device that measures this machine and delivers every reading at least once.
@@ -65,10 +69,14 @@ def simulate(
     scheme = urlsplit(url).scheme
     if scheme.removesuffix("s") != protocol:
         raise click.UsageError(f"--url {url} does not go with --protocol {protocol}")
-    if not log.isEnabledFor(logging.INFO):
-        logging.getLogger("amqtt").setLevel(logging.ERROR)  # it warns of every connection that does not come about
+    if password_stdin != (user is not None):
+        raise click.UsageError("--user and --password-stdin go together")
+    password = sys.stdin.readline().rstrip("\n") if password_stdin else None
+    if not log.isEnabledFor(logging.DEBUG):  # it logs each packet, and each connection that fails, which we do too
+        for library in ("amqtt", "transitions"):
+            logging.getLogger(library).setLevel(logging.ERROR)
     where = address or f"plant/{name}/{kind}"
-    settings = Settings(name, where, kind, url, interval_s, count, window, drain_s)
+    settings = Settings(name, where, kind, url, interval_s, count, window, drain_s, user, password)
     try:
         probe = make_probe(kind, metrics)
         journal = Journal(journal_path, device=name, address=where, protocol=protocol, kind=kind)
@@ -77,7 +85,8 @@ def simulate(
     outbox = Outbox(capacity)
     run = _run_mqtt if protocol == "mqtt" else _run_amqp
     try:
-        run(Device(settings, probe, outbox, journal))
+        simulated = Device(settings, probe, outbox, journal)
+        run(simulated)
     finally:
         journal.close(outbox)
     click.echo(
@@ -85,6 +94,7 @@ def simulate(
         f"left {len(outbox)}, given up {outbox.dropped}"
     )
     if outbox.dropped or len(outbox):
+        click.echo(f"not everything was acknowledged: {simulated.trouble or 'the gateway was too slow'}", err=True)
         sys.exit(Exit.FAILED)
 
 

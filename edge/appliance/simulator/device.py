@@ -6,12 +6,15 @@ The protocol shells (`mqtt`, `amqp`) call `measure` at every tick and move readi
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass
 
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox, Reading
 from edge.appliance.simulator.probes import Probe
+
+log = logging.getLogger(__name__)
 
 RECONNECT_DELAY_S_MAX = 1.0
 """A device on the bench reconnects eagerly; one in the field would wait longer."""
@@ -39,6 +42,9 @@ class Settings:
     count: int | None
     window: int
     drain_s: float
+    user: str | None = None
+    """Name to log in with; None: without credentials."""
+    password: str | None = None
 
 
 class Device:
@@ -52,6 +58,8 @@ class Device:
         self._seq = 0
         self._stopping = False
         self._progress_due = 0.0
+        self.trouble = ""
+        """Why readings were not acknowledged, as last seen; empty while nothing went wrong."""
 
     @property
     def measuring(self) -> bool:
@@ -86,6 +94,12 @@ class Device:
         sends = self.outbox.acknowledge(seq)
         if sends is not None:
             self.journal.acknowledged(seq, sends)
+
+    def hindered(self, why: str) -> None:
+        """Something keeps readings from being acknowledged; each cause is logged once in a row."""
+        if why != self.trouble:
+            self.trouble = why
+            log.warning("%s: %s", self.settings.name, why)
 
     def connected(self) -> None:
         self.journal.event("connected", self.settings.url)

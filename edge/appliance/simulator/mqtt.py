@@ -14,6 +14,7 @@ import contextlib
 import logging
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from amqtt.client import MQTTClient
 from amqtt.errors import AMQTTError, ClientError, ConnectError, ProtocolHandlerError
@@ -24,11 +25,22 @@ from edge.appliance.simulator.device import (
     RECONNECT_DELAY_S,
     RECONNECT_DELAY_S_MAX,
     Device,
+    Settings,
 )
 
 log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 10
+
+
+_REFUSALS = {
+    1: "unacceptable protocol version",
+    2: "client identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorized (this user, or its last will at status/NAME)",
+}
+"""CONNACK return codes (MQTT 3.1.1 section 3.2.2.3)."""
 
 
 class MqttDevice:
@@ -74,9 +86,9 @@ class MqttDevice:
         while True:
             client = MQTTClient(self._device.settings.name, config=self._client_configuration())
             try:
-                await client.connect(self._device.settings.url, cleansession=False)
+                await client.connect(_url(self._device.settings), cleansession=False)
             except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
-                log.info("%s: cannot connect: %r", self._device.settings.name, why)
+                self._device.hindered(f"cannot connect: {_cause(why)}")
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
                 continue
@@ -115,7 +127,8 @@ class MqttDevice:
                 why = "stopped"
                 raise
         except (AMQTTError, TimeoutError) as error:
-            why = repr(error)
+            why = _cause(error)
+            self._device.hindered(why)
         finally:
             watching.cancel()
             await self._close(client)
@@ -160,3 +173,20 @@ class MqttDevice:
     async def _wait_awake(self) -> None:
         await self._wake.wait()
         self._wake.clear()
+
+
+def _url(settings: Settings) -> str:
+    """The gateway's URL with the credentials in it, where amqtt looks for them."""
+    if settings.user is None:
+        return settings.url
+    scheme, _, rest = settings.url.partition("://")
+    return f"{scheme}://{quote(settings.user, safe='')}:{quote(settings.password or '', safe='')}@{rest}"
+
+
+def _cause(error: BaseException) -> str:
+    """What happened, for a person: amqtt wraps the system's errors, some without any text."""
+    if isinstance(error, ConnectError) and error.return_code:
+        return f"the gateway refused the connection: {_REFUSALS.get(error.return_code, error.return_code)}"
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error) or type(error).__name__

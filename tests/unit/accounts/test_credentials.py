@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from click.testing import CliRunner, Result
 from edge.appliance.accounts.cli import device
 from edge.appliance.accounts.users import LiveUsers, apply_resources
 from edge.broker.configuration import ConfiguredUser
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import Grant, Operation, Rule
 from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify
 
+ROOT = Path(__file__).parents[3]
 RULE = Rule(("plant/#",), frozenset({Operation.SEND}))
 
 
@@ -33,6 +35,24 @@ def opens(data: Path, name: str, password: str) -> bool:
 
 
 class TestCommands:
+    def test_a_data_directory_that_is_not_there_is_not_made(self, tmp_path: Path) -> None:
+        for arguments in (("list",), ("add", "pump7"), ("remove", "pump7")):
+            done = run(tmp_path / "typo", *arguments)
+            assert done.exit_code == 2
+            assert "there is no data directory" in done.output
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_profile_of_a_sensor_is_what_our_firmware_needs(self, tmp_path: Path) -> None:
+        done = run(tmp_path, "add", "pico-1", "--profile", "sensor", "--allow", "send:alarm/%u")
+        assert done.exit_code == 0, done.output
+        grant = Grant("pico-1", "pico-1", users(tmp_path)["pico-1"].rules)
+        firmware = runpy.run_path(str(ROOT / "firmware_examples/raspberry_pi_pico_w_mqtt/config.py"))
+        assert grant.may_send(firmware["ADDRESS"])
+        assert grant.may_send(firmware["STATUS_ADDRESS"])
+        assert grant.may_receive(firmware["COMMAND_ADDRESS"])
+        assert grant.may_send("alarm/pico-1")
+        assert not grant.may_send("plant/pico-2/board")
+
     def test_add_makes_a_password_and_shows_it_once(self, tmp_path: Path) -> None:
         done = run(tmp_path, "add", "pump7", "--allow", "send:plant/%u/#", "--allow", "recv, view:a/+")
         assert done.exit_code == 0

@@ -91,3 +91,11 @@ def test_a_full_buffer_is_confessed(tmp_path: Path) -> None:
     device.journal.close(device.outbox)
     assert any(line.get("event") == "dropped" and "reading 0" in line["detail"] for line in lines(path))
     assert lines(path)[-1]["end"]["dropped"] == 1
+
+
+def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) -> None:
+    device = make(None)
+    for why in ("refused", "refused", "away", "refused"):
+        device.hindered(why)
+    assert [record.message for record in caplog.records] == ["d1: refused", "d1: away", "d1: refused"]
+    assert device.trouble == "refused"
