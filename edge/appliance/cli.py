@@ -245,6 +245,7 @@ def status(http: str, as_json: bool) -> None:
 
 def _print_status(document: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from edge.appliance.wear import Outlook, lasting_line, written_line
@@ -268,6 +269,8 @@ def _print_status(document: dict[str, Any]) -> None:
     }
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
+    for problem in document.get("problems", ()):
+        table.add_row("[bold red]problem[/bold red]", escape(problem))
     Console().print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:

@@ -208,8 +208,8 @@ class Gateway:
         }
 
     def _problems(self) -> list[str]:
-        found = [self.broker.store_problem, self._issuer.overdue if self._issuer is not None else None]
-        return [problem for problem in found if problem is not None]
+        overdue = self._issuer.overdue if self._issuer is not None else None
+        return [*self.store.problems, *([overdue] if overdue is not None else [])]
 
     def _uplink_status(self) -> Uplink:
         first = next(iter(self.uplinks), None)

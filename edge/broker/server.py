@@ -68,8 +68,6 @@ class Broker:
         self.store = store
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time  # one bound method for all sessions
-        self.store_problem: str | None = None
-        """Why the last commit failed; None when it did not."""
         self.administration: Administration | None = None
         """Who changes addresses when an AMQP client asks for it; None: nobody does."""
         self._flush_scheduled = False
@@ -204,7 +202,6 @@ class Broker:
         self._flush()
 
     def _committed(self, commit: Committed) -> None:
-        self.store_problem = None if commit.error is None else str(commit.error)
         self._wait_for_company()
         if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False

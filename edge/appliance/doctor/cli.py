@@ -75,7 +75,7 @@ def doctor(
 
 def checks() -> Sequence[tuple[str, Check]]:
     """Every check, in the order a person would look."""
-    from edge.appliance.doctor import certificates, home, machine, medium, network
+    from edge.appliance.doctor import certificates, health, home, machine, medium, network
 
     return (
         ("file system", medium.file_system),
@@ -93,6 +93,7 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("secrets", home.secrets),
         ("configuration", home.configuration),
         ("store", home.store),
+        ("health", health.health),
         ("certificates", certificates.certificates),
         ("ports", network.ports),
         ("uplinks", network.uplinks),

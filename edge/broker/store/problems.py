@@ -1,14 +1,11 @@
-"""What keeps a store from doing its work, in words: for the log, for `/healthz` and for the status page."""
+"""What keeps a store from doing its work, in words: for `/healthz`, the status page and the log."""
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
-logger = logging.getLogger(__name__)
-
 COMMITS: Final = "commits"
-"""What commits are about; a log that cannot be read is known by its name, with `READING` before it."""
+"""What commits are in trouble about; a log that cannot be read is known by its name, with `READING` before it."""
 READING: Final = "reading "
 
 
@@ -18,16 +15,15 @@ class Problems:
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
-    def report(self, about: str, text: str) -> None:
-        """`about` is in trouble; logged once for as long as the text stays the same."""
-        if self._texts.get(about) != text:
-            self._texts[about] = text
-            logger.error("%s", text)
+    def report(self, about: str, text: str) -> bool:
+        """`about` is in trouble; True when that is news."""
+        before = self._texts.get(about)
+        self._texts[about] = text
+        return before != text
 
-    def solved(self, about: str) -> None:
-        """`about` does its work; nothing happens when it did before."""
-        if self._texts and self._texts.pop(about, None) is not None:
-            logger.warning("%s: works again", about)
+    def solved(self, about: str) -> bool:
+        """`about` does its work; True when that is news."""
+        return bool(self._texts) and self._texts.pop(about, None) is not None
 
     def texts(self) -> list[str]:
         """All of them, in the order in which they began."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import sqlite3
 import threading
@@ -20,6 +21,8 @@ from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
+
+logger = logging.getLogger(__name__)
 
 _SEEK: Final = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
 SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
@@ -100,7 +103,8 @@ class Reader:
             except Exception as error:
                 self._failed(request, error)
             else:
-                self._problems.solved(READING + request.name)
+                if self._problems.solved(READING + request.name):
+                    logger.warning("log %r can be read again", request.name)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the answer any more
                 for damage in self._found:
                     self._post(partial(self._damaged, damage))
@@ -122,7 +126,9 @@ class Reader:
     def _failed(self, request: Request, error: Exception) -> None:
         about = f"read of log {request.name!r} at position {request.position}"
         said = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {error}"
-        self._problems.report(READING + request.name, f"{said}; nothing is delivered from there on, it is tried again")
+        text = f"{said}; nothing is delivered from there on until it can be read"
+        if self._problems.report(READING + request.name, text):
+            logger.error("%s", text)
 
     def read(self, request: Request) -> list[Stored]:
         """What `request` asks for, as far as it can be read; damage that is passed over is in `_found`.

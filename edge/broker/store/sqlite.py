@@ -23,6 +23,7 @@ from edge.broker.store.damage import Damage
 from edge.broker.store.durations import Histogram
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
+from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CursorState, Group, Holder, LogState, Outcome
 from edge.broker.store.grouping import GroupingStore, Post
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS, Limits
@@ -85,6 +86,7 @@ class SqliteStore(GroupingStore):
                 store._start_meter()
                 beside = undo.enter_context(contextlib.closing(_connect_writer(path, limits)))
                 reading = undo.enter_context(contextlib.closing(_connect_reader(path, limits)))
+                store._files = StoreFiles(path)
                 checkpointer = Checkpointer(path, connection, beside, limits, logged_bytes=logged)
             except sqlite3.Error as error:
                 raise meaning(error, f"opening {path}") from error
@@ -94,8 +96,8 @@ class SqliteStore(GroupingStore):
                 raise type(error)(f"{path}: {error}") from error
             except (TypeError, ValueError, OverflowError) as error:  # a rotten page gives columns other types
                 raise StoreDamaged(f"{path}: a table is damaged ({error}): {ADVICE}") from error
-            store._writer = Writer(connection, post, store._ledger, limits, checkpointer)
-            store._reader = Reader(reading, post, store._skip_damaged, store.problems, limits)
+            store._writer = Writer(connection, post, store._ledger, limits, checkpointer, store._files, store._problems)
+            store._reader = Reader(reading, post, store._skip_damaged, store._problems, limits)
             undo.pop_all()
             return store
 
@@ -118,8 +120,8 @@ class SqliteStore(GroupingStore):
         self._lock = lock
         self._writer: Writer
         self._reader: Reader
-        self.problems = Problems()
-        """What keeps it from doing its work."""
+        self._problems = Problems()
+        self._files: StoreFiles
         self._openings: list[str] = []
         self._boot = 0
         self._boot_row: tuple[int, str, int] | None = None
@@ -138,6 +140,12 @@ class SqliteStore(GroupingStore):
     def written(self) -> tuple[wear.Totals, Sequence[wear.Totals]]:
         """What was written until now, and until the end of earlier hours of running."""
         return self._meter.totals(), self._meter.rows
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What keeps it from doing its work, in words: commits that fail, logs that cannot be read, files gone."""
+        found, gone = self._problems.texts(), self._files.check()
+        return found if gone is None or str(gone) in found else [*found, str(gone)]
 
     def _last_words(self) -> bool:
         return self._meter.untold

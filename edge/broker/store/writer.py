@@ -24,6 +24,7 @@ from edge.broker.store.contract import LedgerEntry, Loss, StoreError, StoreFull,
 from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
+from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import (
     CursorRow,
     Evicted,
@@ -37,6 +38,7 @@ from edge.broker.store.group import (
 )
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write
@@ -89,7 +91,11 @@ class Writer:
         ledger: OpenLedger,
         limits: Limits,
         checkpointer: Checkpointer,
+        files: StoreFiles,
+        problems: Problems,
     ) -> None:
+        self._files = files
+        self._problems = problems
         self._connection = connection
         self._ledger = ledger
         self._post = post
@@ -117,6 +123,10 @@ class Writer:
         while (job := self._jobs.get()) is not None:
             began = time.perf_counter()
             job.group.outcome = outcome = self._outcome(job)
+            if outcome.error is None:
+                self._problems.solved(COMMITS)
+            else:
+                self._problems.report(COMMITS, str(outcome.error))
             self.durations.add(time.perf_counter() - began)
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
@@ -127,6 +137,9 @@ class Writer:
 
     def _outcome(self, job: Job) -> Outcome:
         """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
+        gone = self._files.check()
+        if gone is not None:
+            return Outcome(gone)
         try:
             return self._commit(job)
         except Exception as error:

@@ -1,0 +1,48 @@
+"""What a running gateway itself says is wrong: logs it cannot read, commits that fail, files that are gone."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.broker.configuration import Endpoint
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a listener may be bound to
+
+
+class _Health(msgspec.Struct):
+    """The body of ``GET /healthz``."""
+
+    problems: Sequence[str]
+
+
+def health(around: Surroundings) -> Iterator[Result]:
+    """Ask ``/healthz`` where the configuration says it is."""
+    endpoint = around.configuration.http
+    if not around.running or endpoint is None or not endpoint.port:
+        return
+    endpoint = Endpoint(_ANY_ADDRESS.get(endpoint.host, endpoint.host), endpoint.port)
+    try:
+        problems = _problems(f"http://{endpoint}/healthz", around.timeout_s)
+    except (OSError, msgspec.MsgspecError) as error:
+        step = "see its log; was it started with other options?"
+        yield warn("health", f"{endpoint} does not answer: {getattr(error, 'reason', error)}", step)
+        return
+    for problem in problems:
+        yield fail("health", problem, "do what it says, then look again at /healthz")
+    if not problems:
+        yield ok("health", "the gateway reports no problem")
+
+
+def _problems(url: str, timeout_s: float) -> Sequence[str]:
+    """Raises OSError, msgspec.MsgspecError."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - http
+            body = answer.read()
+    except urllib.error.HTTPError as refused:  # 503 is the answer of one that has problems
+        body = refused.read()
+    return msgspec.json.decode(body, type=_Health).problems

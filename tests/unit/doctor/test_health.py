@@ -1,0 +1,64 @@
+"""What the gateway says of itself is a finding; one that does not answer is one, too."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.appliance.doctor.check import Level, Result
+from edge.appliance.doctor.health import health
+from edge.broker.configuration import BrokerConfiguration, Endpoint
+from tests.support.processes import free_port
+from tests.unit.doctor.around import bad, machine
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    problems: tuple[str, ...] = ()
+
+    def do_GET(self) -> None:
+        assert self.path == "/healthz"
+        self.send_response(503 if self.problems else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"ok": not self.problems, "problems": self.problems}).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the standard library
+        """Nothing."""
+
+
+@pytest.fixture
+def port(request: pytest.FixtureRequest) -> Iterator[int]:
+    handler = type("Handler", (Answers,), {"problems": request.param})
+    with http.server.HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def results(folder: Path, port: int, *, running: bool = True) -> list[Result]:
+    configuration = BrokerConfiguration(http=Endpoint("0.0.0.0", port))
+    return list(health(machine(folder, configuration=configuration, running=running)))
+
+
+@pytest.mark.parametrize("port", [()], indirect=True)
+def test_no_problem(tmp_path: Path, port: int) -> None:
+    assert [result.level for result in results(tmp_path, port)] == [Level.OK]
+
+
+@pytest.mark.parametrize("port", [("log 'a': positions 3 to 4 are missing", "the medium failed")], indirect=True)
+def test_each_problem_is_a_finding(tmp_path: Path, port: int) -> None:
+    found = bad(results(tmp_path, port))
+    assert [(result.level, result.seen) for result in found] == [
+        (Level.FAIL, "log 'a': positions 3 to 4 are missing"), (Level.FAIL, "the medium failed")
+    ]  # fmt: skip
+
+
+def test_one_that_does_not_answer(tmp_path: Path) -> None:
+    assert [result.level for result in bad(results(tmp_path, free_port()))] == [Level.WARN]
+    assert results(tmp_path, free_port(), running=False) == []

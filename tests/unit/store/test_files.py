@@ -1,0 +1,73 @@
+"""Files that were deleted or replaced under a running process: nothing is acknowledged that nobody will find."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.contract import StoreError
+from edge.broker.store.files import LOOK_S, StoreFiles
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from tests.contract.store.rig import run_of, sqlite_rig
+
+
+def replace_directory(data: Path) -> None:
+    data.rename(data.with_name("moved"))
+    shutil.copytree(data.with_name("moved"), data)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "the database is deleted": lambda data: (data / FILE_NAME).unlink(),
+    "its log is deleted": lambda data: (data / f"{FILE_NAME}-wal").unlink(),
+    "the directory is deleted": shutil.rmtree,
+    "another directory is put in its place": replace_directory,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    rig = sqlite_rig(tmp_path / "data")
+    store = rig.store
+    assert isinstance(store, SqliteStore)
+    now = [0.0]
+    store._files._clock, store._files._looked_at_s = (lambda: now[0]), 0.0
+    log = store.log("queue a")
+    store.append(log, run_of(b"1"))
+    assert rig.commit().error is None
+    assert store.problems == []
+    change(tmp_path / "data")
+    now[0] += LOOK_S
+    store.append(log, run_of(b"2"))
+    error = rig.commit().error
+    assert isinstance(error, StoreError)
+    assert store.problems == [str(error)]
+    store.close()
+
+
+def test_what_is_put_back_by_moving_it_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.touch()
+    now = [0.0]
+    files = StoreFiles(path, lambda: now[0])
+    path.rename(tmp_path / "elsewhere")
+    assert files.check() is None, "as of the last look"
+    now[0] += LOOK_S
+    assert files.check() is not None
+    (tmp_path / "elsewhere").rename(path)
+    assert files.check() is None
+
+
+def test_a_log_that_is_made_later_is_known_from_then_on(tmp_path: Path) -> None:
+    path, log = tmp_path / FILE_NAME, tmp_path / f"{FILE_NAME}-wal"
+    path.touch()
+    now = [0.0]
+    files = StoreFiles(path, lambda: now[0])
+    log.touch()
+    now[0] += LOOK_S
+    assert files.check() is None
+    log.unlink()
+    now[0] += LOOK_S
+    assert files.check() is not None
