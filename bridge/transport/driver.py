@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -222,8 +223,10 @@ class Driver(asyncio.Protocol):
         self.abort()
 
     def _log(self, peer: str, error: Exception) -> None:
+        """Type and place alone: what an exception says may quote a message."""
         if not self._failed:
-            log.error("the connection with %s ends: it raised %s", peer, type(error).__name__, exc_info=error)
+            frames = "".join(traceback.format_tb(error.__traceback__))
+            log.error("the connection with %s ends: it raised %s\n%s", peer, type(error).__name__, frames)
 
     def _receive_nothing(self) -> None:
         self._dispatch(self.connection.receive_data(b"", self._loop.time()))

@@ -1,13 +1,15 @@
 """A whole broker in memory that is fed one byte stream after the other: what hypothesis and atheris have in common.
 
 A stream goes through the real listener's driver into the real session, router and store. What must hold for any bytes:
-no exception leaves a callback, a connection that has ended ends its socket, what we sent is well-formed, and another
-client that is connected all the time gets its own message back after every stream.
+no exception leaves a callback or is logged by the driver that caught it, a connection that has ended ends its socket,
+what we sent is well-formed, and another client that is connected all the time gets its own message back after every
+stream.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -65,13 +67,26 @@ class Transport(asyncio.Transport):
         """See `pause_reading`."""
 
 
+class LoggedErrors(logging.Handler):
+    """What the driver, the router and deliveries caught of a session."""
+
+    def __init__(self, errors: list[object]) -> None:
+        super().__init__(logging.ERROR)
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._errors.append(record.getMessage())
+
+
 class Target:
     """Feeds streams to a broker and checks what must hold."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._loop.set_exception_handler(self._escaped)
-        self._errors: list[dict[str, Any]] = []
+        self._errors: list[object] = []
+        self._logged = LoggedErrors(self._errors)
+        logging.getLogger().addHandler(self._logged)
         self._streams = STREAMS_MAX
         self._round = 0
         self._broker: Broker
@@ -100,6 +115,7 @@ class Target:
 
     def close(self) -> None:
         """The loop is closed; call it at the end of a test."""
+        logging.getLogger().removeHandler(self._logged)
         self._loop.close()
 
     # --- inside -----------------------------------------------------------------------------------------------

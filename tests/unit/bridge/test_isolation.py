@@ -89,7 +89,7 @@ class Session:
     def handle(self, events: Sequence[object]) -> None:
         self.events += events
         if self.raise_at == "handle" and events != ["closed"]:
-            raise TypeError(f"unknown event {events[0]!r}")
+            raise KeyError(PAYLOAD)
         if self.raise_at == "closed" and events == ["closed"]:
             raise Fault("closed")
 
@@ -203,7 +203,8 @@ def test_nobody_is_shown_what_customers_send(caplog: pytest.LogCaptureFixture) -
         await turns()
 
     asyncio.run(scenario())
-    assert "unknown event" in caplog.text
+    assert "KeyError" in caplog.text
+    assert "in handle" in caplog.text
     assert "vessel" not in caplog.text
 
 

@@ -1,0 +1,162 @@
+"""What one AMQP session raises ends its connection alone: a broker on a real socket, and sessions made to raise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bridge.engine import Attached, Closed, Dispositions, Engine, Link, Opened, State, Transfers
+from bridge.sasl import SaslClient
+from bridge.transport.driver import Driver
+from edge.broker.amqp.incoming import IncomingLink
+from edge.broker.amqp.outgoing import OutgoingLink
+from edge.broker.amqp.session import AmqpSession
+from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.model.addresses import AddressType
+from edge.broker.server import Broker
+from tests.support.memory_store import MemoryStore
+from tests.unit.amqp.wire import message
+
+DEADLINE_S = 20.0
+SECRET = b"the pressure of vessel 7"
+
+
+class Fault(Exception):
+    """What the tests raise."""
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Client:
+    """Sends to the queue and receives from it; every delivery is accepted."""
+
+    def __init__(self, name: str, *, receives: bool = False) -> None:
+        self.engine = Engine(container_id=name, server=False, sasl=SaslClient(), idle_timeout_s=0.4)
+        self.receives = receives
+        self.links: dict[str, Link] = {}
+        self.got: list[bytes] = []
+        self.accepted: list[int] = []
+        self.over = False
+        self.engine.open()
+
+    async def connect(self, port: int) -> None:
+        _, driver = await asyncio.get_running_loop().create_connection(
+            lambda: Driver(self.engine, lambda _: self, write_bytes_max=1 << 20), "127.0.0.1", port
+        )
+        self.driver = driver
+        await eventually(lambda: self.over or len(self.links) == 1 + self.receives)
+
+    def handle(self, events: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, Opened):
+                self.engine.attach_sender("s", "queue/a")
+                if self.receives:
+                    self.engine.attach_receiver("r", "queue/a")
+            elif isinstance(event, Attached):
+                self.links[event.link.name] = event.link
+                if event.link.name == "r":
+                    self.engine.grant(event.link, 1000)
+            elif isinstance(event, Transfers):
+                self.got += event.messages
+                self.engine.settle(event.link, event.deliveries)
+            elif isinstance(event, Dispositions):
+                self.accepted += [tag for tag, state, *_ in event.items if state is State.ACCEPTED]
+            elif isinstance(event, Closed):
+                self.over = True
+
+    def writable(self) -> None: ...
+
+    def send(self, tag: int) -> None:
+        self.engine.send(self.links["s"], tag, message(SECRET))
+        self.driver.flush_soon()
+
+
+def only(name: str, wrapped: Callable[..., Any], name_of: Callable[[Any], str]) -> Callable[..., Any]:
+    """Raise in place of a method, for one device."""
+
+    def method(self: Any, *arguments: Any, **named: Any) -> Any:
+        if name_of(self) == name:
+            raise Fault(SECRET)
+        return wrapped(self, *arguments, **named)
+
+    return method
+
+
+def in_accepted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncomingLink, "accepted", only("faulty", IncomingLink.accepted, lambda link: link.name))
+
+
+def in_deliver(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OutgoingLink, "deliver", only("faulty", OutgoingLink.deliver, lambda link: link.name))
+
+
+def in_handle(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IncomingLink, "received", only("faulty", IncomingLink.received, lambda link: link.name))
+
+
+def in_bytes_to_send(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "data_to_send", only("faulty", Engine.data_to_send, server_side_of("faulty")))
+
+
+def on_timer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "handle_timeout", only("faulty", Engine.handle_timeout, server_side_of("faulty")))
+
+
+def server_side_of(name: str) -> Callable[[Engine], str]:
+    """Whose the broker's end is."""
+
+    def name_of(engine: Engine) -> str:
+        return name if any(getattr(link.context, "name", "") == name for link in engine.links) else ""
+
+    return name_of
+
+
+@pytest.mark.parametrize("provoke", [in_accepted, in_deliver, in_handle, in_bytes_to_send, on_timer])
+def test_the_others_go_on(
+    provoke: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        configuration = BrokerConfiguration(
+            gateway="gw1",
+            amqp=Endpoint("127.0.0.1", 0),
+            mqtt=None,
+            default_type=AddressType.QUEUE,
+        )
+        store = MemoryStore(post=loop.call_soon_threadsafe)
+        broker = Broker(configuration, store)
+        port = (await broker.start())["amqp"][1]
+        faulty, sender, receiver = Client("faulty", receives=True), Client("good"), Client("reader", receives=True)
+        for client in (sender, receiver, faulty):
+            await client.connect(port)
+        provoke(monkeypatch)
+        for tag in range(20):  # in one turn: they are of one commit
+            faulty.send(tag)
+            sender.send(tag)
+        await eventually(lambda: faulty.over and broker.connections == 2)
+        await eventually(lambda: len(sender.accepted) == 20)
+        sender.send(20)
+        await eventually(lambda: len(sender.accepted) == 21)
+        await eventually(lambda: not broker.router.queues["queue/a"].backlog)
+        await eventually(lambda: not broker.router.queues["queue/a"].outstanding)
+        assert len(receiver.got) >= 21
+        assert not receiver.over
+        assert not any(
+            isinstance(driver.owner, AmqpSession) and driver.owner.name == "faulty" for driver in broker.amqp.drivers
+        )
+        await broker.stop()
+        store.close()
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    raised = [record for record in caplog.records if "Fault" in record.getMessage()]
+    assert len(raised) == 1
+    assert "vessel" not in caplog.text
