@@ -209,6 +209,7 @@ class Registry:
         for subscription in self._durable.values():
             self._open_parts(subscription)
         self._routes.clear()
+        self._report_former_queues()
         self._flush_soon()
 
     def _set_policies(self, policies: Mapping[str, AddressPolicy]) -> None:
@@ -220,6 +221,27 @@ class Registry:
     def queues(self) -> dict[str, LogSubscription]:
         """Queues by address (to be read only)."""
         return self._queues
+
+    def former_queues(self, pattern: str = "#") -> dict[str, LogSubscription]:
+        """Queues below a filter whose addresses are of another type now, with what they had left then."""
+        return {
+            address: queue
+            for address, queue in self._queues.items()
+            if matches(pattern, address) and not self.table.rule(address).type.is_queue
+        }
+
+    def _report_former_queues(self) -> None:
+        """What is left in them comes to nobody but forwarders before they are queues again."""
+        left = {address: queue.backlog + queue.outstanding for address, queue in self.former_queues().items()}
+        left = {address: count for address, count in left.items() if count}
+        if left:
+            logger.warning(
+                "messages left in queues whose addresses are of another type now: %d in %d queues, %r is one; "
+                "they stay in the store for forwarders that match, or until these are queues again",
+                sum(left.values()),
+                len(left),
+                next(iter(left)),
+            )
 
     @property
     def durable_subscriptions(self) -> dict[str, DurableSubscription]:
@@ -500,3 +522,4 @@ class Registry:
         for _, value in self._store.items("subscription"):
             declaration = msgspec.msgpack.decode(value, type=Declaration)
             self._open(declaration, logs.get(declaration.name, ()))
+        self._report_former_queues()

@@ -22,12 +22,13 @@ from bridge.sasl import SaslClient
 from bridge.uplink import Outcomes, Uplink
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
-from edge.broker.router.router import Router, SubscribeOptions
+from edge.broker.router.forwarding import Forwarding
+from edge.broker.router.registry import FORWARDER_PREFIX
+from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context
 from edge.broker.store.contract import Store, StoreError
 
@@ -69,8 +70,7 @@ class ConnectorUplink:
         self._router = router
         self._store = store
         self.reports.lineage = self._lineage
-        self._subscriptions: dict[str, Joinable] = {}
-        self._filters: dict[str, str] = {}
+        self._forwardings: dict[str, Forwarding] = {}
         self.dialer = Dialer(
             [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
             lambda endpoint: self._connection(hop.gateway, endpoint.host),
@@ -82,20 +82,22 @@ class ConnectorUplink:
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
         """Bind these forwarders and no others: what their filters match is kept from now on, and sent."""
         names = {forwarder.name for forwarder in forwarders}
-        for name in [name for name in self._subscriptions if name not in names]:
+        for name in [name for name in self._forwardings if name not in names]:
             self._unbind(name)
         for forwarder in forwarders:
-            if forwarder.name not in self._subscriptions:
-                name = f"forwarder/{self.connector.name}/{forwarder.name}"
-                options = SubscribeOptions(durable_name=name, all_qos=True)
-                subscription = self._router.subscribe(self.uplink, forwarder.filter, options)
-                self._subscriptions[forwarder.name] = subscription
-                self._filters[forwarder.name] = forwarder.filter
+            if forwarder.name not in self._forwardings:
+                name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
+                self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink, name, forwarder.filter)
+        for forwarding in self._forwardings.values():
+            before = forwarding.subscriptions
+            forwarding.follow()
+            self._remove([each for each in before if each not in forwarding.subscriptions])
+            for subscription in forwarding.subscriptions:
                 self.uplink.add(subscription)
 
     def explain(self) -> None:
         """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
-        patterns = list(self._filters.values())
+        patterns = [forwarding.pattern for forwarding in self._forwardings.values()]
         epochs = self._store.epochs
         names = [
             (*part, address, BEFORE_FORWARDER)
@@ -128,13 +130,16 @@ class ConnectorUplink:
         self.forward(())
 
     def _unbind(self, name: str) -> None:
-        subscription = self._subscriptions.pop(name)
-        del self._filters[name]
-        for part in (subscription, *parts_of(subscription)):
-            self.uplink.remove(part)
-        self._router.unsubscribe(self.uplink, subscription, forget=False)
-        left = sum(part.backlog for part in parts_of(subscription))
+        forwarding = self._forwardings.pop(name)
+        parts = forwarding.parts
+        self._remove([*forwarding.subscriptions, *parts])
+        forwarding.end()
+        left = sum(part.backlog for part in parts)
         log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
+
+    def _remove(self, subscriptions: Sequence[Joinable]) -> None:
+        for subscription in subscriptions:
+            self.uplink.remove(subscription)
 
     @property
     def backlog(self) -> int:
@@ -144,7 +149,7 @@ class ConnectorUplink:
     @property
     def parts(self) -> list[LogSubscription]:
         """The forwarders' places in the logs of the store."""
-        return [part for subscription in self._subscriptions.values() for part in parts_of(subscription)]
+        return list(dict.fromkeys(part for forwarding in self._forwardings.values() for part in forwarding.parts))
 
     def _connection(self, container: str, host: str) -> DialedConnection:
         engine = Engine(
@@ -167,13 +172,6 @@ def credentials_of(connector: Connector) -> SaslClient | None:
     if connector.credentials is not None:
         return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
     return SaslClient(external=True) if certified else None
-
-
-def parts_of(subscription: Joinable) -> list[LogSubscription]:
-    """A subscription's places in the logs of the store."""
-    if isinstance(subscription, DurableSubscription):
-        return subscription.parts
-    return [subscription] if isinstance(subscription, LogSubscription) else []
 
 
 class Uplinks:

@@ -1,0 +1,82 @@
+"""What one forwarder is owed: everything its filter matches, whatever types the addresses have now and had before.
+
+While its addresses are topics a forwarder holds a durable subscription; while the rule of its filter says queue it
+competes with the queues' other consumers. What is left of the other kind when a rule changes stays its own: the durable
+subscription goes on delivering what came to topics, and queues whose addresses are queues no more have no consumers but
+the forwarders that match them.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import DurableSubscription
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.interfaces import Consumer, SubscribeOptions
+from edge.broker.router.router import Router
+
+
+class Forwarding:
+    """One forwarder's subscriptions, held by the uplink of its connector."""
+
+    def __init__(self, router: Router, consumer: Consumer, name: str, pattern: str) -> None:
+        """`name` of the durable subscription. `follow` makes the subscriptions."""
+        self.pattern = pattern
+        self._router = router
+        self._consumer = consumer
+        self._name = name
+        self._kind: AddressType | None = None
+        self._current: Joinable | None = None
+        """By the type the filter's addresses have now."""
+        self._earlier: Joinable | None = None
+        """The durable subscription while `_current` is none."""
+        self._former_queues: dict[str, LogSubscription] = {}
+        """Queues whose addresses are of another type now."""
+
+    @property
+    def subscriptions(self) -> list[Joinable]:
+        """What is joined at the moment."""
+        joined = [one for one in (self._current, self._earlier) if one is not None]
+        return [*joined, *self._former_queues.values()]
+
+    @property
+    def parts(self) -> list[LogSubscription]:
+        """The places in the logs of the store that only this forwarder reads."""
+        durable = [one.parts for one in (self._current, self._earlier) if isinstance(one, DurableSubscription)]
+        return [*chain.from_iterable(durable), *self._former_queues.values()]
+
+    def follow(self) -> None:
+        """Join what the addresses are now; to be called again when their types may have changed.
+
+        Raises AddressError when the filter's addresses do not take another consumer.
+        """
+        router, consumer = self._router, self._consumer
+        former = router.former_queues(self.pattern)
+        for address, queue in self._former_queues.items():
+            if address not in former:
+                router.unsubscribe(consumer, queue, forget=False)
+        kind = router.address_type(self.pattern)
+        if kind is not self._kind:
+            self._join(kind)
+        for queue in former.values():
+            queue.join(consumer)  # again: another forwarder of the same consumer may have left it
+        self._former_queues = former
+
+    def end(self) -> None:
+        """Take nothing more. The durable subscription stays: configuration never touches messages."""
+        for subscription in self.subscriptions:
+            self._router.unsubscribe(self._consumer, subscription, forget=False)
+        self._current = self._earlier = self._kind = None
+        self._former_queues = {}
+
+    def _join(self, kind: AddressType) -> None:
+        router, consumer, before = self._router, self._consumer, self._current
+        if before is not None and not isinstance(before, DurableSubscription):
+            router.unsubscribe(consumer, before, forget=False)
+        options = SubscribeOptions(durable_name=self._name, all_qos=True)
+        self._current = router.subscribe(consumer, self.pattern, options)
+        self._kind = kind
+        durable = isinstance(self._current, DurableSubscription)
+        self._earlier = None if durable else router.join_remainder(consumer, self._name)

@@ -1,0 +1,175 @@
+"""A forwarder takes what its filter matches, whatever types the addresses have had: nothing of it is stranded when a
+rule comes or goes, while messages come in and commits run."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.model import interfaces
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.router.forwarding import Forwarding
+from tests.unit.broker.test_promises import Origin, Site
+
+QUEUE, TOPIC = AddressType.QUEUE, AddressType.TOPIC
+PLANT = AddressRule("plant/#", AddressType.TOPIC)
+
+
+def table(kind: AddressType | None) -> AddressTable:
+    """With or without a second rule beside `PLANT`."""
+    return AddressTable([PLANT, *([AddressRule("plant/press/#", kind)] if kind is not None else [])])
+
+
+class Peer(interfaces.Consumer):
+    """Takes what it is given, and settles it when the test says so."""
+
+    name = "uplink"
+    credit = 50
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.unsettled: list[tuple[Subscription, int, int]] = []
+
+    def deliver(self, subscription: Subscription, stored: object) -> None:
+        run, position = stored.run, stored.position  # type: ignore[attr-defined]
+        self.got += run.bodies
+        self.unsettled.append((subscription, position, position + len(run.bodies) - 1))
+
+    def settle(self) -> None:
+        unsettled, self.unsettled = self.unsettled, []
+        for subscription, first, last in unsettled:
+            subscription.settle(self, first, last, Outcome.ACCEPTED)
+
+
+class Device(Origin):
+    """Remembers what was accepted."""
+
+    def __init__(self, site: Site) -> None:
+        self.accepted_bodies: list[bytes] = []
+        self._sent: list[bytes] = []
+        self._site = site
+
+    def send(self, address: str) -> None:
+        token = len(self._sent)
+        self._sent.append(b"%d" % token)
+        self._site.router.publish(self, Run(address, self.name, 1, b"", [self._sent[token]]), [token])
+
+    def accepted(self, tokens: object) -> None:
+        self.accepted_bodies += [self._sent[token] for token in tokens]  # type: ignore[attr-defined]
+
+    def refused(self, tokens: object, why: Refusal) -> None:
+        raise AssertionError(why)
+
+
+class Forwarders:
+    """Two forwarders of one connector, as `edge.broker.router.uplinks` has them."""
+
+    def __init__(self, site: Site, *patterns: str) -> None:
+        self.peer = Peer()
+        self.site = site
+        self.all = [Forwarding(site.router, self.peer, f"forwarder/hub/{pattern}", pattern) for pattern in patterns]
+        self.follow()
+
+    def follow(self) -> None:
+        for forwarding in self.all:
+            forwarding.follow()
+
+    def apply(self, kind: AddressType | None) -> None:
+        self.site.router.reconfigure(table(kind))
+        self.follow()
+
+    def drain(self) -> None:
+        for _ in range(50):
+            self.site.settle_down(wait_s=0.2)
+            self.peer.settle()
+            for forwarding in self.all:
+                for subscription in forwarding.subscriptions:
+                    subscription.pump()
+
+
+@pytest.mark.parametrize("kinds", [(TOPIC, None), (QUEUE, None), (QUEUE, TOPIC, None)])
+@pytest.mark.parametrize("patterns", [("plant/#",), ("plant/#", "plant/press/#"), ("plant/press/#",)])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rule_that_comes_and_goes_under_load(
+    kinds: tuple[AddressType | None, ...], patterns: tuple[str, ...], seed: int
+) -> None:
+    site, chance = Site(), random.Random(seed)
+    site.router.reconfigure(table(None))
+    forwarders, device = Forwarders(site, *patterns), Device(site)
+    for turn in range(300):
+        device.send(f"plant/press/{turn % 3}")
+        match chance.randrange(8):
+            case 0:
+                forwarders.apply(chance.choice(kinds))
+            case 1 | 2:
+                site.router.flush()
+            case 3 if site.posted:
+                site.posted.popleft()()
+            case 4:
+                forwarders.peer.settle()
+            case 5:
+                site.router.tick()
+    forwarders.apply(None)
+    forwarders.drain()
+    assert len(device.accepted_bodies) == 300
+    assert set(forwarders.peer.got) == set(device.accepted_bodies)
+    assert site.lost == []
+
+
+def test_what_a_queue_has_left_when_it_is_one_no_more_is_forwarded_after_a_restart_too() -> None:
+    site = Site()
+    site.router.reconfigure(table(AddressType.QUEUE))
+    device = Device(site)
+    device.send("plant/press/1")
+    site.settle_down()
+    site.table = table(None)
+    site.boot()
+    forwarders = Forwarders(site, "plant/#")
+    forwarders.drain()
+    assert forwarders.peer.got == device.accepted_bodies == [b"0"]
+
+
+def test_a_queue_that_is_one_again_is_left_to_its_consumers() -> None:
+    site = Site()
+    site.router.reconfigure(table(AddressType.QUEUE))
+    forwarders, device = Forwarders(site, "plant/#"), Device(site)
+    forwarders.apply(None)
+    forwarders.apply(AddressType.QUEUE)
+    device.send("plant/press/1")
+    forwarders.drain()
+    assert forwarders.peer.got == []
+    consumer = site.consumer("plant/press/1")
+    assert [body for body, _ in consumer.got] == ["0"]
+
+
+def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.router.reconfigure(table(AddressType.QUEUE))
+    Device(site).send("plant/press/1")
+    site.settle_down()
+    with caplog.at_level(logging.WARNING):
+        site.router.reconfigure(table(None))
+    assert "plant/press/1" in caplog.text
+    assert "1 in 1 queues" in caplog.text
+    site.router.reconfigure(table(AddressType.QUEUE))
+    assert [body for body, _ in site.consumer("plant/press/1").got] == ["0"]
+
+
+def test_a_forwarder_that_ends_leaves_everything() -> None:
+    site = Site()
+    site.router.reconfigure(table(AddressType.QUEUE))
+    device = Device(site)
+    device.send("plant/press/1")
+    forwarders = Forwarders(site, "plant/#")
+    forwarders.apply(None)
+    site.settle_down()
+    forwarders.all[0].end()
+    forwarders.peer.settle()
+    device.send("plant/press/1")
+    site.settle_down()
+    assert forwarders.peer.got == [b"0"]
+    assert [queue.group.consumers for queue in site.router.queues.values()] == [[]]
