@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import msgspec
 
 from edge.appliance.configuration import values
 from edge.appliance.configuration.effective import development, effective, with_hub
+from edge.appliance.configuration.exposure import guarded
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.resources import ConfigurationRejected
+from edge.appliance.configuration.resources import ConfigurationRejected, Resource
 from edge.appliance.configuration.validate import LISTENERS, validate
 from edge.broker.configuration import BrokerConfiguration, Endpoint
 
@@ -45,7 +45,7 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
 
     Raises OptionsRefused, `ConfigurationRejected` for resources, `RepositoryError` for the applied ones.
     """
-    configuration = _base(options)
+    configuration, resources = _base(options)
     endpoints = {}
     for name in ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws"):
         text = getattr(options, name)
@@ -65,9 +65,9 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
             f"apply resources (waypost apply --data {options.data} -f gateway.yaml), or try it out with --dev",
         )
     if not options.dev:
-        return configuration
+        return guarded(configuration, resources)
     for endpoint in listening:
-        if not _is_loopback(endpoint.host):
+        if not endpoint.loopback:
             raise OptionsRefused(
                 f"--dev needs no credentials, so it listens on loopback only, and {endpoint.host} is not",
                 "listen on 127.0.0.1, or configure the gateway with resources and run it without --dev",
@@ -75,8 +75,8 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
     return configuration
 
 
-def _base(options: RunOptions) -> BrokerConfiguration:
-    """The preset, the resources of --config, or the applied ones."""
+def _base(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]:
+    """The preset, the resources of --config, or the applied ones; with the resources it is made of."""
     if options.config is not None:
         from edge.appliance.configuration.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
 
@@ -84,30 +84,22 @@ def _base(options: RunOptions) -> BrokerConfiguration:
         errors = validate(resources)
         if errors:
             raise ConfigurationRejected(errors)
-        return effective(resources)
+        return effective(resources), resources
     applied = Repository(options.data).load()
     if not options.dev:
-        return effective(applied.resources)
+        return effective(applied.resources), applied.resources
     if not applied.resources:
-        return development()
+        return development(), ()
     # What was applied counts in --dev too; listeners it does not name are where the preset has them.
     configuration, preset = effective(applied.resources), development()
-    return msgspec.structs.replace(
+    together = msgspec.structs.replace(
         configuration,
         addresses=configuration.addresses or preset.addresses,
         mqtt=configuration.mqtt or preset.mqtt,
         amqp=configuration.amqp or preset.amqp,
         http=configuration.http or preset.http,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return together, applied.resources
 
 
 def _endpoint(name: str, text: str) -> Endpoint:

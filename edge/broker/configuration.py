@@ -8,6 +8,7 @@ new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
 from __future__ import annotations
 
 import enum
+import ipaddress
 
 import msgspec
 
@@ -48,6 +49,16 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     host: str
     port: int
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from edge.appliance.configuration import parse
-from edge.appliance.configuration.effective import notices
+from edge.appliance.configuration.effective import exposure, notices
 from edge.appliance.configuration.repository import Change, Repository, RepositoryError
 from edge.appliance.configuration.resources import (
     KINDS,
@@ -91,7 +91,8 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
             version = repository.version
         else:
             version, changes = repository.apply(resources)
-    notes = notices(resources)
+        applied = {(one.kind, one.name): one for one in (*repository.load().resources, *resources)}
+    notes = [*notices(resources), *exposure(list(applied.values()))]
     _print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from edge.appliance.configuration import values
+from edge.appliance.configuration.exposure import exposure_notices, guarded
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -76,6 +77,7 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
         )
     for resource, gateway in of_kind(resources, GatewaySpec):
         configuration = _with_gateway(configuration, resource.name, gateway)
+    configuration = guarded(configuration, resources)
     addresses = list(of_kind(resources, AddressSpec))
     users = tuple(_user(spec) for _, spec in of_kind(resources, MessagingUserSpec))
     return msgspec.structs.replace(
@@ -133,13 +135,17 @@ def notices(resources: Sequence[Resource]) -> list[str]:
     found = [
         f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)
     ]
-    spaces = [spec.authentication_service for _, spec in of_kind(resources, AddressSpaceSpec)]
-    if any(service is None or service.name is Authentication.NONE for service in spaces):
+    if effective(resources).authentication is Authentication.NONE:
         for resource, _ in of_kind(resources, MessagingUserSpec):
             found.append(
                 f"{resource.kind} {resource.name}: clients are not authenticated: authenticationService is none"
             )
     return found
+
+
+def exposure(resources: Sequence[Resource]) -> list[str]:
+    """Who may connect from where, as far as that should be known; of everything that is applied."""
+    return list(exposure_notices(effective(resources), resources))
 
 
 def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from edge.appliance.clock import kernel_synchronized
-from edge.appliance.configuration.effective import effective, notices
+from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import ConfigurationRejected, Resource
@@ -94,7 +94,7 @@ def surroundings(
         return found
     try:
         found.resources = list(Repository(data).load().resources if config is None else read([str(config)]))
-        found.notices = notices(found.resources)
+        found.notices = [*notices(found.resources), *exposure(found.resources)]
         found.configuration = effective(found.resources)
     except ConfigurationRejected as rejected:
         found.errors = [str(error) for error in rejected.errors]

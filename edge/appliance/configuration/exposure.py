@@ -1,0 +1,59 @@
+"""What of a gateway can be reached from other machines, and who is let in there.
+
+Loopback needs no credentials unless the space says so: whoever is there is on this machine already. A listener that
+other machines reach asks for them, unless the resources say `authenticationService: {name: none}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from edge.appliance.configuration.resources import AddressSpaceSpec, Resource
+from edge.appliance.configuration.validate import of_kind
+from edge.broker.configuration import Authentication, BrokerConfiguration, Endpoint
+
+CLEAR: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws")
+"""Listeners without TLS."""
+ENCRYPTED: Final = ("mqtts", "amqps", "https", "mqtt_wss", "amqp_wss")
+
+
+def authentication_is_configured(resources: Sequence[Resource]) -> bool:
+    """True when the resources say how clients log in, or that they need not."""
+    return any(spec.authentication_service is not None for _, spec in of_kind(resources, AddressSpaceSpec))
+
+
+def guarded(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> BrokerConfiguration:
+    """The configuration, asking for credentials where other machines reach it and the resources do not say."""
+    if authentication_is_configured(resources) or not any(_exposed(configuration, (*CLEAR, *ENCRYPTED))):
+        return configuration
+    return msgspec.structs.replace(configuration, authentication=Authentication.STANDARD)
+
+
+def exposure_notices(configuration: BrokerConfiguration, resources: Sequence[Resource]) -> Iterator[str]:
+    """What a person should know of who may connect; `configuration` is made of all these resources, and `guarded`."""
+    reachable = [f"{name} {endpoint}" for name, endpoint in _exposed(configuration, (*CLEAR, *ENCRYPTED))]
+    if not reachable:
+        return
+    listeners = ", ".join(reachable)
+    if configuration.authentication is Authentication.NONE:
+        yield f"anyone who reaches {listeners} may connect: authenticationService is none"
+        return
+    if not authentication_is_configured(resources):
+        yield (
+            f"{listeners}: clients need credentials (waypost device add); to let anyone in, say so: "
+            "AddressSpace with authenticationService: {name: none}"
+        )
+    clear = [f"{name} {endpoint}" for name, endpoint in _exposed(configuration, CLEAR)]
+    if clear:
+        yield f"passwords cross the network unencrypted on {', '.join(clear)}: use mqtts, amqps, https"
+
+
+def _exposed(configuration: BrokerConfiguration, names: Sequence[str]) -> Iterator[tuple[str, Endpoint]]:
+    listeners = msgspec.structs.asdict(configuration)
+    for name in names:
+        endpoint = listeners[name]
+        if endpoint is not None and not endpoint.loopback:
+            yield name.replace("_", "-"), endpoint

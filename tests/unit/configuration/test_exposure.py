@@ -1,0 +1,66 @@
+"""Beyond loopback nobody connects without credentials, unless the resources say so; and what is open is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from edge.appliance.configuration.commands import apply
+from edge.appliance.configuration.effective import effective, exposure
+from edge.appliance.configuration.parse import parse
+from edge.appliance.options import RunOptions, configuration_of
+from edge.broker.configuration import Authentication
+
+GATEWAY = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: north-hall}}
+spec: {{listeners: {{mqtt: "{host}:1883"}}}}
+"""
+SPACE = """
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{type: standard, authenticationService: {{name: {service}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "service", "authentication", "said"),
+    [
+        ("127.0.0.1", None, Authentication.NONE, ()),
+        ("[::1]", None, Authentication.NONE, ()),
+        ("0.0.0.0", None, Authentication.STANDARD, ("clients need credentials", "unencrypted on mqtt 0.0.0.0:1883")),
+        ("192.0.2.1", None, Authentication.STANDARD, ("clients need credentials", "unencrypted")),
+        ("0.0.0.0", "none", Authentication.NONE, ("anyone who reaches mqtt 0.0.0.0:1883 may connect",)),
+        ("0.0.0.0", "standard", Authentication.STANDARD, ("unencrypted",)),
+        ("127.0.0.1", "standard", Authentication.STANDARD, ()),
+    ],
+)
+def test_who_is_let_in(host: str, service: str | None, authentication: Authentication, said: tuple[str, ...]) -> None:
+    text = GATEWAY.format(host=host) + ("" if service is None else SPACE.format(service=service))
+    resources = parse(text, "gateway.yaml")
+    assert effective(resources).authentication is authentication
+    notices = exposure(resources)
+    assert len(notices) == len(said)
+    assert all(words in notice for words, notice in zip(said, notices, strict=True))
+
+
+def test_a_listener_given_on_the_command_line_counts(tmp_path: Path) -> None:
+    config = tmp_path / "gateway.yaml"
+    config.write_text(GATEWAY.format(host="127.0.0.1"))
+    local = configuration_of(RunOptions(data=tmp_path, config=config))
+    opened = configuration_of(RunOptions(data=tmp_path, config=config, amqp="0.0.0.0:5672"))
+    assert local.authentication is Authentication.NONE
+    assert opened.authentication is Authentication.STANDARD
+
+
+def test_apply_says_what_the_whole_opens(tmp_path: Path) -> None:
+    def applied(text: str) -> str:
+        return CliRunner().invoke(apply, ["--data", str(tmp_path / "gw"), "-f", "-"], input=text).output
+
+    assert "clients need credentials" in applied(GATEWAY.format(host="0.0.0.0"))
+    assert "anyone who reaches mqtt 0.0.0.0:1883 may connect" in applied(SPACE.format(service="none").lstrip("-\n"))
