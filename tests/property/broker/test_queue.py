@@ -35,6 +35,9 @@ class Receiver(interfaces.Consumer):
         self.machine = machine
         self.held: list[tuple[Subscription, int, bytes]] = []
         self.joined: Joinable | None = None
+        self.raises = False
+        self.ended = False
+        """It raised: its connection ends."""
 
     def wanted(self, run: Run) -> Sequence[bool]:
         return [self.takes(body) for body in run.bodies]
@@ -44,6 +47,10 @@ class Receiver(interfaces.Consumer):
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         assert 1 <= len(stored.run.bodies) <= self.credit
+        assert not self.ended
+        if self.raises:
+            self.ended = True
+            raise RuntimeError
         self.credit -= len(stored.run.bodies)
         for i, body in enumerate(stored.run.bodies):
             assert not self.text or self.takes(body)
@@ -51,7 +58,8 @@ class Receiver(interfaces.Consumer):
             self.held.append((subscription, stored.position + i, body))
 
     def abort(self) -> None:
-        pytest.fail("delivering raised")
+        if not self.ended:
+            pytest.fail("an assertion failed while it was given something")
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -105,7 +113,23 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.receivers)
     @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
-        receiver = data.draw(st.sampled_from(self.receivers))
+        self.goes(data.draw(st.sampled_from(self.receivers)))
+
+    @precondition(lambda self: self.receivers)
+    @rule(data=st.data())
+    def raises(self, data: st.DataObject) -> None:
+        """A receiver raises when it is given something next."""
+        data.draw(st.sampled_from(self.receivers)).raises = True
+
+    @rule()
+    def begins_anew(self) -> None:
+        """A call of the queue itself raised."""
+        queue = self.site.router.queues.get("queue/a")
+        if queue is not None:
+            self.site.router.feeds.raised(queue, RuntimeError())
+            self.site.settle_down()
+
+    def goes(self, receiver: Receiver) -> None:
         self.receivers.remove(receiver)
         for _, position, body in receiver.held:
             del self.holders[position]
@@ -148,6 +172,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.site.boot()
 
     @invariant()
+    def connections_of_those_that_raised_end(self) -> None:
+        for receiver in [receiver for receiver in self.receivers if receiver.ended]:
+            self.goes(receiver)
+
+    @invariant()
     def nobody_with_credit_waits_for_what_waits_for_him(self) -> None:
         alone = len(self.receivers) == 1
         for receiver in self.receivers:
@@ -158,7 +187,7 @@ class QueueMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Somebody who takes everything gets everything that is left, once."""
         for receiver in self.receivers:
-            receiver.credit = 0
+            receiver.credit, receiver.raises = 0, False
         everything = Receiver(self, "")
         everything.credit = 10_000
         for receiver in list(self.receivers):

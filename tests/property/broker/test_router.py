@@ -1,11 +1,15 @@
-"""The router against a model: random publishers, consumers, commits, failures and absences.
+"""The router against a model: random publishers, consumers, commits, failures, absences, other rules, exceptions.
 
 What must hold at every moment: nothing is acknowledged before the commit of its message; answers come in the order of
 the questions, anycast messages aside (and with them, for a sender that asks for it); no position is held by two
 consumers of a group. And once everybody has credit and answers: every message that was acknowledged has reached every
 durable subscription that was there, in the order of its producer, and exactly one consumer of a queue; nobody got a
 message twice that it had settled. What was rejected, failed too often or expired is at the dead letter address (of the
-queue) or in the loss ledger (of the durable subscription), once.
+queue) or in the loss ledger (of the durable subscription), once. All of that whatever rules change while a commit runs,
+whichever consumer or subscription raises, and whatever commit the feeds are not told of.
+
+And at every moment: a cursor is done with what its consumers have settled, with what was given up, and with what its
+subscription does not want, and with nothing else.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from bridge.message import Run, Stored
+from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.dead_letters import DEAD_LETTERED
 from edge.broker.limits import ANYCAST_ANSWER_S_MAX
 from edge.broker.message.mqtt_properties import Properties, encode_run
@@ -26,8 +31,10 @@ from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.ranges import Ranges
+from edge.broker.model.topics import matches
 from edge.broker.router.router import Router, SubscribeOptions
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.contract import Committed, Loss, StoreFull
 from tests.support.memory_store import MemoryStore
 
 RULES = [
@@ -35,6 +42,13 @@ RULES = [
     AddressRule("any/#", AddressType.ANYCAST),
     AddressRule("dead/#", AddressType.DEADLETTER),
     AddressRule("multi/#", AddressType.MULTICAST),
+]
+TABLES = [
+    RULES,
+    [*RULES, AddressRule("t/1", AddressType.TOPIC)],
+    [*RULES, AddressRule("t/#", AddressType.TOPIC), AddressRule("t/2", AddressType.TOPIC)],
+    [*RULES, AddressRule("t/1", AddressType.QUEUE)],
+    [*RULES, AddressRule("t/#", AddressType.MULTICAST)],
 ]
 ATTEMPTS_MAX = 3
 REDELIVERY = Redelivery(attempts_max=ATTEMPTS_MAX, delay_s=0.15, delay_multiplier=2)
@@ -44,7 +58,8 @@ POLICIES = {
 }
 EXPIRY = encode_run(Properties(message_expiry_interval_s=1))
 OUTCOMES = [Outcome.ACCEPTED, Outcome.ACCEPTED, Outcome.ACCEPTED, *Outcome]
-STORED = ["q/1", "t/1", "t/2"]
+TOPICS = ["t/1", "t/2"]
+STORED = ["q/1", *TOPICS]
 ADDRESSES = [*STORED, "any/1", "any/1", "multi/1", "unheard/1"]
 
 
@@ -91,9 +106,16 @@ class Receiver(interfaces.Consumer):
         self.held: dict[tuple[int, int], tuple[Subscription, str, bytes]] = {}
         self.got: list[tuple[str, bytes]] = []
         self.settled: list[tuple[str, bytes]] = []
+        self.raises = False
+        self.ended = False
+        """It raised, and its connection has not been taken away yet."""
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         run = stored.run
+        assert not self.ended
+        if self.raises:
+            self.raises, self.ended = False, True
+            raise RuntimeError
         assert 1 <= len(run.bodies) <= self.credit
         assert subscription.attempts < ATTEMPTS_MAX
         self.credit -= len(run.bodies)
@@ -105,7 +127,8 @@ class Receiver(interfaces.Consumer):
                 self.held[key] = (subscription, run.address, body)
 
     def abort(self) -> None:
-        pytest.fail("delivering raised")
+        if not self.ended:
+            pytest.fail("an assertion failed while it was given something")
 
 
 class RouterMachine(RuleBasedStateMachine):
@@ -118,6 +141,14 @@ class RouterMachine(RuleBasedStateMachine):
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
         self.senders = [Sender("s0", in_order=False), Sender("s1", in_order=True)]
         self.counter = 0
+        self.missing = False
+        """The feeds are not told of the next commit."""
+        self.logged: dict[tuple[int, int], tuple[str, bytes]] = {}
+        """What is at a position of a log."""
+        self.done_with: set[tuple[int, int]] = set()
+        """(cursor, position) of what was settled, or given up."""
+        self.store.commit_listeners.append(self.committed)
+        self.watch_giving_up()
         self.receivers: dict[str, Receiver] = {
             name: Receiver(name) for name in ("queue-a", "queue-b", "durable", "any", "dead")
         }
@@ -130,13 +161,40 @@ class RouterMachine(RuleBasedStateMachine):
         self.router = Router(
             self.store, AddressTable(RULES), clock_ns=lambda: int(self.now * 1e9) + 1, policies=POLICIES
         )
+        told = self.router.feeds.committed
+
+        def tell(appended: Sequence[tuple[int, Stored]]) -> None:
+            if self.missing:
+                self.missing = False
+            else:
+                told(appended)
+
+        self.router.feeds.committed = tell  # type: ignore[method-assign]
+
+    def committed(self, commit: Committed) -> None:
+        for log, stored in commit.appended:
+            for i, body in enumerate(stored.run.bodies):
+                self.logged[log, stored.position + i] = (stored.run.address, body)
+
+    def watch_giving_up(self) -> None:
+        give_up = self.store.give_up
+
+        def watched(cursor: int, first: int, last: int, losses: Sequence[Loss], *, if_kept: bool = False) -> None:
+            self.done_with.update((cursor, position) for position in range(first, last + 1))
+            give_up(cursor, first, last, losses, if_kept=if_kept)
+
+        self.store.give_up = watched  # type: ignore[method-assign]
 
     def address_of(self, name: str) -> str:
         return {"queue-a": "q/1", "queue-b": "q/1", "durable": "t/#", "any": "any/1", "dead": "dead/1"}[name]
 
     def join(self, name: str) -> None:
+        receiver, address = self.receivers[name], self.address_of(name)
         options = SubscribeOptions(durable_name="sub" if name == "durable" else None)
-        self.joined[name] = self.router.subscribe(self.receivers[name], self.address_of(name), options)
+        remainder = None
+        if name == "durable" and self.router.address_type(address) is not AddressType.TOPIC:
+            remainder = self.router.join_remainder(receiver, "sub")  # as a session does that finds its address changed
+        self.joined[name] = remainder or self.router.subscribe(receiver, address, options)
         self.joined[name].pump()  # type: ignore[attr-defined]
 
     @rule(
@@ -153,12 +211,15 @@ class RouterMachine(RuleBasedStateMachine):
             self.counter += 1
             bodies.append(f"{sender.name}:{self.counter}".encode())
             tokens.append(sender.next_token)
-            sender.sent[sender.next_token] = (address, bodies[-1])
-            sender.asked.append((sender.next_token, address))
+            kind = self.router.address_type(address)
+            kept = address not in TOPICS or kind is AddressType.TOPIC  # else nobody durable is owed it
+            label = address if kept else f"other {address}"
+            sender.sent[sender.next_token] = (label, bodies[-1])
+            sender.asked.append((sender.next_token, label))
             sender.next_token += 1
         before = len(sender.accepted_bodies)
         self.router.publish(sender, Run(address, sender.name, qos, properties, bodies), tokens)
-        if address in STORED:
+        if self.router.address_type(address) in (AddressType.QUEUE, AddressType.TOPIC) and address in STORED:
             assert len(sender.accepted_bodies) == before, "not before the commit"
 
     @rule()
@@ -206,7 +267,39 @@ class RouterMachine(RuleBasedStateMachine):
             if outcome is Outcome.ACCEPTED:
                 assert (address, body) not in receiver.settled
                 receiver.settled.append((address, body))
+                if isinstance(subscription, LogSubscription):
+                    self.done_with.add((subscription.cursor, key[1]))
             subscription.settle(receiver, key[1], key[1], outcome)
+
+    @rule(rules=st.sampled_from(TABLES))
+    def reconfigure(self, rules: list[AddressRule]) -> None:
+        self.router.reconfigure(AddressTable(rules), POLICIES)
+
+    @rule(name=st.sampled_from(["queue-a", "queue-b", "durable", "any"]))
+    def a_consumer_raises(self, name: str) -> None:
+        self.receivers[name].raises = True
+
+    @rule(keep=st.booleans())
+    def connections_end(self, keep: bool) -> None:
+        """Of the consumers that raised; each comes back at once."""
+        for name, receiver in self.receivers.items():
+            if receiver.ended:
+                receiver.ended = False
+                if name == "durable":
+                    self.durable_absence(keep)
+                else:
+                    self.leave(name)
+                    self.come_back(name)
+
+    @rule(which=st.integers(0, 3))
+    def a_subscription_raises(self, which: int) -> None:
+        durable = self.router.durable_subscriptions["sub"].parts
+        every = [*durable, *self.router.queues.values()]
+        self.router.feeds.raised(every[which % len(every)], RuntimeError())
+
+    @rule()
+    def the_next_wake_is_missed(self) -> None:
+        self.missing = True
 
     @rule(name=st.sampled_from(["queue-a", "queue-b", "any"]))
     @precondition(lambda self: len(self.joined) > 1)
@@ -238,9 +331,31 @@ class RouterMachine(RuleBasedStateMachine):
         a, b = self.receivers["queue-a"].held.keys(), self.receivers["queue-b"].held.keys()
         assert not a & b
 
+    @invariant()
+    def cursors_pass_nothing_nobody_saw(self) -> None:
+        for subscription in self.router.durable_subscriptions["sub"].parts:
+            self.check_cursor(subscription)
+        for subscription in self.router.queues.values():
+            self.check_cursor(subscription)
+
+    def check_cursor(self, subscription: LogSubscription) -> None:
+        record = self.store.cursor(subscription.cursor)
+        done = Ranges()
+        done.add(-1, record.position - 1)
+        for first, last in record.acknowledged:
+            done.add(first, last)
+        for (log, position), (address, _) in self.logged.items():
+            if log == record.log and position in done and matches(subscription.pattern, address):
+                assert (record.cursor, position) in self.done_with, (subscription.name, position)
+
     def teardown(self) -> None:
         if not hasattr(self, "router"):
             return
+        self.missing = False
+        for receiver in self.receivers.values():
+            receiver.raises = False
+        self.connections_end(keep=False)
+        self.router.reconfigure(AddressTable(RULES), POLICIES)
         self.store.failure = None
         for name in ("queue-a", "queue-b"):
             self.leave(name)  # whom a message was undeliverable to is somebody else when it comes again
@@ -259,6 +374,7 @@ class RouterMachine(RuleBasedStateMachine):
         owed = {key for key in everything if key[0].startswith("t/")}
         assert set(durable) <= owed
         lost = [entry for entry in self.store.losses(0, 10_000) if not entry.reason.startswith(DEAD_LETTERED)]
+        lost = [entry for entry in lost if (entry.subscription, entry.address) != ("queue", "t/1")]  # while it was one
         assert {entry.subscription for entry in lost} <= {"sub"}
         assert len(owed) - len(durable) == sum(entry.messages for entry in lost)
         buried = [entry for entry in self.store.losses(0, 10_000) if entry.reason.startswith(DEAD_LETTERED)]
