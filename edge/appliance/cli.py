@@ -201,10 +201,10 @@ def _joined(host: str, port: int) -> str:
 def init(data: Path) -> None:
     """Make a data directory with an empty store, and print its epoch."""
     from edge.broker.store.contract import StoreError
-    from edge.broker.store.sqlite import SqliteStore
+    from edge.broker.store.sqlite import open_store
 
     try:
-        store = SqliteStore.open(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
+        store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
     except StoreError as error:
         raise CommandError(str(error)) from None
     epoch = store.epoch

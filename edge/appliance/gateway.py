@@ -31,7 +31,7 @@ from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
 from edge.broker.store.contract import StoreInfo, Summary
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite import open_store
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -57,7 +57,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
-        self.store = SqliteStore.open(
+        self.store = open_store(
             data,
             post=loop.call_soon_threadsafe,
             limits=_store_limits(configuration),
@@ -160,7 +160,7 @@ class Gateway:
 
     def status(self) -> Status:
         """What the console shows."""
-        broker, info, commits = self.broker, self._store_info(), self.store.commits
+        broker, info, commits = self.broker, self._store_info(), self.store.medium.commits
         polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
         topics = [
@@ -209,7 +209,7 @@ class Gateway:
 
     def _problems(self) -> list[str]:
         overdue = self._issuer.overdue if self._issuer is not None else None
-        return [*self.store.problems, *([overdue] if overdue is not None else [])]
+        return [*self.store.medium.problems, *([overdue] if overdue is not None else [])]
 
     def _uplink_status(self) -> Uplink:
         first = next(iter(self.uplinks), None)
@@ -233,7 +233,7 @@ class Gateway:
         return self._info
 
     def _outlook(self) -> Outlook:
-        device, (totals, rows) = self.store.device, self.store.written
+        device, (totals, rows) = self.store.medium.device, self.store.medium.written
         return outlook(
             totals,
             rows,

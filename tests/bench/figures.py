@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from bridge.message import Run
 from edge.broker.store.contract import Committed, Store
 from edge.broker.store.limits import KIB, MIB, Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite import open_store
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
@@ -97,7 +97,7 @@ class Bench:
 def sqlite_bench(limits: Limits | None = None) -> Iterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        store = SqliteStore.open(Path(folder), post=posted.put, limits=limits)
+        store = open_store(Path(folder), post=posted.put, limits=limits)
         try:
             yield Bench(store, posted)
         finally:
@@ -167,13 +167,13 @@ def backlog(messages: int = 2_000_000) -> Iterator[Result]:
     shape = Shape(50, 20)
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        bench = Bench(SqliteStore.open(Path(folder), post=posted.put), posted)
+        bench = Bench(open_store(Path(folder), post=posted.put), posted)
         fifths = [series(bench, shape, messages // shape.size // 5).messages_per_s for _ in range(5)]
         yield Result("store-append", "append by fifths of 2 M messages: slowest to first", "x", min(fifths) / fifths[0],
                      details={"per_s": fifths})  # fmt: skip
         bench.store.close()
         begin = time.perf_counter()
-        bench = Bench(SqliteStore.open(Path(folder), post=posted.put), posted)
+        bench = Bench(open_store(Path(folder), post=posted.put), posted)
         bench.read(0)
         yield Result(
             "store-open", "open 2 M messages, to the first one read", "ms", (time.perf_counter() - begin) * 1e3
@@ -218,7 +218,7 @@ def after_crash() -> Iterator[Result]:
     shape = Shape(50, 20)
     with tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build") as folder:
         posted: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        bench = Bench(SqliteStore.open(Path(folder) / "a", post=posted.put), posted)
+        bench = Bench(open_store(Path(folder) / "a", post=posted.put), posted)
         for number in range(1_024 + 60):  # counters are written with every 64th commit
             bench.append(shape, number)
             bench.commit()
@@ -227,7 +227,7 @@ def after_crash() -> Iterator[Result]:
         for file in (Path(folder) / "a").glob("store.sqlite*"):
             (copied / file.name).write_bytes(file.read_bytes())
         begin = time.perf_counter()
-        crashed = SqliteStore.open(copied, post=posted.put)
+        crashed = open_store(copied, post=posted.put)
         opened_ms = (time.perf_counter() - begin) * 1e3
         crashed.close()
         bench.store.close()

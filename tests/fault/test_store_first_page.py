@@ -17,7 +17,7 @@ from bridge.message import Run
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store import schema, segment
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.fault.test_store_repair import Lost, mend, messages
 from tests.support.stores import AT, QUEUE, Made, change, key, make
@@ -113,7 +113,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
     assert messages(data) == expected
     assert Lost(data).rows == []
     assert page_size_of(made.path) == size
-    with contextlib.closing(SqliteStore.open(data, post=lambda _: None)) as store:
+    with contextlib.closing(open_store(data, post=lambda _: None)) as store:
         assert {(cursor.name, cursor.position) for cursor in store.cursors()} >= {("queue", 55)}
 
 

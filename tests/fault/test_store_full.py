@@ -14,12 +14,12 @@ import queue, resource, sys
 from pathlib import Path
 from bridge.message import Run
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite import open_store
 
 directory, how = Path(sys.argv[1]), sys.argv[2]
 posted = queue.SimpleQueue()
 commits = []
-store = SqliteStore.open(directory, post=posted.put, limits=Limits(checkpoint_bytes=400_000))
+store = open_store(directory, post=posted.put, limits=Limits(checkpoint_bytes=400_000))
 store.commit_listeners.append(commits.append)
 log = store.log("queue jobs")
 cursor = store.open_cursor("consumer", log, 0)
@@ -49,7 +49,7 @@ else:
 assert commit(b"z") is None
 assert store.bounds(log)[1] == kept + 1
 store.close()
-store = SqliteStore.open(directory, post=posted.put)
+store = open_store(directory, post=posted.put)
 answers = []
 store.read(log, kept - 2, 1 << 20, answers.append)
 while not answers:

@@ -18,7 +18,7 @@ from edge.appliance.store.recovery.repair import RECOVERED, Mended, repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
 from edge.broker.store.contract import StoreDamaged
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import FORWARDER, Made, change, key, make, rot
 
@@ -125,13 +125,13 @@ class TestKnown:
         made = make(tmp_path / "data", crashed=True)
         rot(made.path, 1, 200)
         with pytest.raises(StoreDamaged, match="waypost store repair"):
-            SqliteStore.open(made.path.parent, post=lambda _: None)
+            open_store(made.path.parent, post=lambda _: None)
         done = mend(made)
         assert done.new_epoch
         assert done.epoch != made.epoch
         names = messages(made.path.parent)
         assert max(sequence for address, sequence in names if address == "jobs") == 199
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert list(store.epochs.parts("jobs", 50, 215)) == [(made.epoch, 50, 209), (done.epoch, 210, 215)]
         assert ("jobs", 209) in Lost(made.path.parent)
 
@@ -141,7 +141,7 @@ class TestKnown:
         done = mend(made)
         assert done.new_epoch
         assert Lost(made.path.parent).rows == [("queue", "$log/queue jobs", 200, 200, 1)]  # at least
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert list(store.epochs.parts("jobs", 50, 209)) == [(made.epoch, 50, 199), (done.epoch, 200, 209)]
 
     @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ class TestKnown:
     def test_a_log_without_its_cursors_keeps_its_messages(self, made: Made) -> None:
         change(made.path, "DELETE FROM log WHERE log = 2")
         mend(made)
-        store = SqliteStore.open(made.path.parent, post=lambda _: None)
+        store = open_store(made.path.parent, post=lambda _: None)
         assert {log.name for log in store.info().logs} == {"queue jobs", f"{RECOVERED} 2"}
         assert {cursor.name for cursor in store.info().cursors} == {"queue", FORWARDER}
         store.close()
@@ -197,7 +197,7 @@ class TestTrees:
         done = mend(made)
         assert "begins" in " ".join(done.notes) or "given again" in " ".join(done.notes)
         assert Lost(made.path.parent).rows == [("mqtt/s1", "plant/3/temp", 11, 21, 11)]
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {("mqtt/s1", 0), ("queue", 50)}
 
     def test_nobody_knows_who_waited(self, made: Made) -> None:
@@ -205,13 +205,13 @@ class TestTrees:
         tear(made.path, "cursor")
         mend(made)
         assert Lost(made.path.parent).rows == [(RECOVERED, "plant/3/temp", 11, 21, 11)]
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {cursor.name for cursor in store.cursors()} == {RECOVERED, "queue"}
 
     def test_counters_are_known_from_the_messages(self, made: Made) -> None:
         tear(made.path, "address")
         assert mend(made).new_epoch
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert dict(store.sequences())["jobs"] == 200
 
     def test_every_message_s_tree_has_no_beginning(self, made: Made) -> None:
@@ -234,7 +234,7 @@ class TestTrees:
         change(made.path, "INSERT INTO epoch VALUES (1, 'e', 0, 'x')")
         assert [finding.where for finding in verify(made.path).findings if finding.damage] == ["file"]
         with pytest.raises(StoreDamaged, match="waypost store repair"):
-            SqliteStore.open(made.path.parent, post=lambda _: None)
+            open_store(made.path.parent, post=lambda _: None)
         done = mend(made)
         assert "an epoch is missing" in " ".join(done.notes)
         assert done.epoch == made.epoch
@@ -289,7 +289,7 @@ class TestSafety:
                 repair(made.path.parent, write=True)
         if (made.path.parent / "store.sqlite.repaired").exists():
             with pytest.raises(StoreDamaged, match="interrupted"):
-                SqliteStore.open(made.path.parent, post=lambda _: None)
+                open_store(made.path.parent, post=lambda _: None)
         for left in (*made.path.parent.glob("*.salvage*"), *made.path.parent.glob("*.repairing*")):
             left.unlink()
         mend(made)

@@ -1,66 +1,61 @@
-"""The store's twin in memory: the same contract and nothing durable, for tests and ``durability: memory``."""
+"""A store on a medium that is memory: the product's engine and nothing durable, for tests."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 
 from bridge.message import Stored
-from edge.broker.store.contract import CursorRecord, LedgerEntry, Loss, StoreError, Summary
+from edge.broker.store.contract import LedgerEntry, Loss, StoreError, Summary
+from edge.broker.store.engine import StoreEngine, Tables
+from edge.broker.store.epochs import Epochs
 from edge.broker.store.eviction import EVICTED
-from edge.broker.store.group import (
-    Evicted,
-    Eviction,
-    Group,
-    Holder,
-    LogState,
-    Outcome,
-    Reclaim,
-    Reclaimed,
-    Thinned,
-    Thinning,
-)
-from edge.broker.store.grouping import GroupingStore, Post
-from edge.broker.store.ledger import Entries
+from edge.broker.store.group import CursorRow, Group, Outcome
+from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import Limits
-from edge.broker.store.losses import losses_of
-from edge.broker.store.progress import unpack
+from edge.broker.store.logs import LogState
+from edge.broker.store.losses import Claim, losses_of
+from edge.broker.store.medium import Post, ReadDone
+from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 
-class MemoryStore(GroupingStore):
-    """See `contract.Store`. A commit is over with the next callback that `post` runs."""
+class MemoryMedium:
+    """See `edge.broker.store.medium.Medium`. A commit is over with the next callback that `post` runs."""
 
-    def __init__(
-        self,
-        *,
-        post: Post,
-        clock: Callable[[], float] = time.monotonic,
-        limits: Limits | None = None,
-        summary: Summary | None = None,
-    ) -> None:
-        super().__init__(uuid.uuid4().hex, post=post, clock=clock, limits=limits or Limits(), summary=summary)
+    def __init__(self, *, post: Post, ledger: OpenLedger, summary: Summary | None = None) -> None:
+        self.epochs = Epochs(uuid.uuid4().hex)
+        self.openings: Sequence[str] = ()
+        self.last_words = False
         self.failure: StoreError | None = None
         """While set, every commit fails with it: how tests see what a full medium does."""
+        self._post = post
+        self._ledger = ledger
+        self._summary = summary
         self._kept: dict[int, list[Stored]] = {}
-        self._records: dict[int, CursorRecord] = {}
+        self._cursors: dict[int, CursorRow] = {}
         self._values: dict[str, dict[str, bytes]] = {}
         self._counters: dict[str, int] = {}
         self._entries: list[LedgerEntry] = []
 
-    def cursors(self) -> Sequence[CursorRecord]:
-        records = (self._records[cursor] for cursor in sorted(self._records))
-        return [record._replace(position=max(record.position, self._logs[record.log].first)) for record in records]
+    def kept(self, log: int) -> Sequence[Stored]:
+        """What is on the medium of a log."""
+        return self._kept.get(log, ())
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    def cursors(self) -> Iterable[CursorRow]:
+        return [self._cursors[cursor] for cursor in sorted(self._cursors)]
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         return iter(sorted(self._values.get(kind, {}).items()))
 
-    def _read(self, log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+    def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
         runs = self._kept.get(log.log, [])
         taken: list[Stored] = []
         size = 0
@@ -68,7 +63,7 @@ class MemoryStore(GroupingStore):
             stored = runs[index]
             skipped = max(0, position - stored.position)
             count = len(stored.run.bodies)
-            if stored.position >= log.next:
+            if stored.position >= end:
                 break
             if skipped >= count:
                 continue
@@ -79,52 +74,60 @@ class MemoryStore(GroupingStore):
             taken.append(Stored(stored.position + skipped, stored.sequence + skipped, run))
         self._post(partial(done, taken))
 
-    def _written(self, log: int, before: int) -> int:
+    def written_end(self, log: int, before: int) -> int:
         kept = [stored for stored in self._kept.get(log, ()) if stored.position < before]
         return kept[-1].position + len(kept[-1].run.bodies) if kept else 0
 
-    def _load_sequences(self, addresses: Iterable[str]) -> dict[str, int]:
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        return iter(list(self._counters.items()))
+
+    def sequences_of(self, addresses: Iterable[str]) -> dict[str, int]:
         return {address: self._counters[address] for address in addresses if address in self._counters}
 
-    def sequences(self) -> Iterator[tuple[str, int]]:
-        return iter({**self._counters, **self._sequences}.items())
-
-    def _read_ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+    def ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
         found = [e for e in self._entries if e.entry > after and e.subscription.startswith(subscriptions)]
         return found[:entries_max]
 
     def free_bytes(self) -> int | None:
         return None
 
-    def _file_bytes(self) -> int:
+    def file_bytes(self) -> int:
         return 0
 
-    def _commit(self, group: Group) -> None:
+    # --- lineage: it has no older copies ----------------------------------------------------------------------
+
+    def ends_after(self, shared: str) -> Mapping[int, int]:
+        return {}
+
+    def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
+        return iter(())
+
+    def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
+        pass
+
+    # --- writing ----------------------------------------------------------------------------------------------
+
+    def commit(self, group: Group, finished: Callable[[], None]) -> None:
         group.outcome = Outcome(self.failure) if self.failure is not None else self._keep(group)
         group.done.set()
-        self._post(partial(self._finish, group))
+        self._post(finished)
 
-    @property
-    def openings(self) -> Sequence[str]:
-        return ()
+    def committed(self, group: Group) -> None:
+        pass
 
-    def fork(self, shared: str) -> None:
-        """It has no older copies."""
-
-    def _stop(self) -> None:
+    def close(self) -> None:
         self._kept.clear()
 
     def _keep(self, group: Group) -> Outcome:
-        for settlement in group.settled:
-            self._kept.setdefault(settlement.log, []).extend(settlement.runs)
+        for spill in group.spills:
+            self._kept.setdefault(spill.log, []).extend(spill.runs)
         for log, stored in group.appended:
             if stored.run.bodies:
                 self._kept.setdefault(log, []).append(stored)
         self._counters.update(group.counters)
         for cursor in group.dropped:
-            self._records.pop(cursor, None)
-        for cursor, name, log, position, above in group.cursor_rows:
-            self._records[cursor] = CursorRecord(cursor, name, log, position, unpack(position, above))
+            self._cursors.pop(cursor, None)
+        self._cursors.update((row.cursor, row) for row in group.cursor_rows)
         for (kind, key), value in group.state.items():
             values = self._values.setdefault(kind, {})
             if value is None:
@@ -143,7 +146,7 @@ class MemoryStore(GroupingStore):
         done = Thinned(job.log, 0, 0, ended=True)
         runs = self._kept.get(job.log, [])
         old = [stored for stored in runs if stored.position + len(stored.run.bodies) <= job.limit]
-        open_ = [stored for stored in old if not _acknowledged(stored, job.holders)]
+        open_ = [stored for stored in old if not _acknowledged(stored, job.claims)]
         for interval_s in INTERVALS_S if self._summary is not None else ():
             if done.freed >= job.bytes or self._summary is None:
                 break
@@ -154,9 +157,9 @@ class MemoryStore(GroupingStore):
                 break
             open_ = kept
             done.freed += freed
-            done.losses += losses_of(job.holders, gone, THINNED, job.now_ns)
+            done.losses += losses_of(job.claims, gone, THINNED, job.now_ns)
         rest = [stored for stored in runs if stored not in old]
-        acknowledged = [stored for stored in old if _acknowledged(stored, job.holders)]
+        acknowledged = [stored for stored in old if _acknowledged(stored, job.claims)]
         self._kept[job.log] = sorted([*acknowledged, *open_, *rest], key=_position)
         if done.freed < job.bytes:
             evicted.append(self._evict(rest_of(job, done)))
@@ -181,7 +184,7 @@ class MemoryStore(GroupingStore):
             gone.append(runs.pop(0))
             freed += size
             until = gone[-1].position + len(gone[-1].run.bodies)
-        losses = list(losses_of(eviction.holders, gone, EVICTED, eviction.now_ns))
+        losses = list(losses_of(eviction.claims, gone, EVICTED, eviction.now_ns))
         return Evicted(eviction.log, until, freed, losses)
 
     def _drop(self, reclaim: Reclaim) -> Reclaimed:
@@ -193,10 +196,36 @@ class MemoryStore(GroupingStore):
         return Reclaimed(reclaim.log, first, sum(len(body) for stored in gone for body in stored.run.bodies), True)
 
 
-def _acknowledged(stored: Stored, holders: Sequence[Holder]) -> bool:
+class MemoryStore(StoreEngine[MemoryMedium]):
+    """See `edge.broker.store.contract.Store`."""
+
+    def __init__(
+        self,
+        *,
+        post: Post,
+        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None = None,
+        summary: Summary | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        tables = Tables.empty(limits, clock)
+        medium = MemoryMedium(post=post, ledger=tables.ledger, summary=summary)
+        super().__init__(tables, medium, post=post, clock=clock, limits=limits)
+
+    @property
+    def failure(self) -> StoreError | None:
+        """See `MemoryMedium.failure`."""
+        return self.medium.failure
+
+    @failure.setter
+    def failure(self, failure: StoreError | None) -> None:
+        self.medium.failure = failure
+
+
+def _acknowledged(stored: Stored, claims: Sequence[Claim]) -> bool:
     """Some cursor is done with some of it."""
     last = stored.position + len(stored.run.bodies) - 1
-    return any(holder.progress.within(stored.position, last) for holder in holders)
+    return any(claim.progress.within(stored.position, last) for claim in claims)
 
 
 def _position(stored: Stored) -> int:

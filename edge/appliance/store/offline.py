@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.contract import Committed, StoreError, StoreInaccessible
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 
 COMMIT_S_MAX: Final = 120.0
 """Longest wait for one commit; a card that takes longer has failed."""
@@ -77,7 +77,7 @@ def offline(data: Path) -> Iterator[Offline]:
     if not (data / FILE_NAME).is_file():
         raise StoreInaccessible(f"there is no store in {data}: is this the gateway's data directory?")
     posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-    store = SqliteStore.open(data, post=posted.put)
+    store = open_store(data, post=posted.put)
     opened = Offline(store, posted)
     store.commit_listeners.append(opened.committed)
     try:

@@ -188,10 +188,13 @@ class Store(Protocol):
     every cursor has passed is bounded work a commit and goes on in later ones: `flush` by a listener drives it.
     """
 
-    epochs: Epochs
-    """Names of its epochs, and which one a message belongs to."""
     commit_listeners: list[Callable[[Committed], None]]
     """Told of the end of each commit, in the order they were added."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """Names of its epochs, and which one a message belongs to."""
+        ...
 
     @property
     def epoch(self) -> str:

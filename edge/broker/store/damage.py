@@ -21,9 +21,8 @@ from edge.broker.store import segment
 from edge.broker.store.contract import Loss, StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
-from edge.broker.store.group import Holder
 from edge.broker.store.limits import NEIGHBOUR_BYTES, NEIGHBOURS, POSITION_BITS, POSITION_MAX
-from edge.broker.store.losses import losses_of
+from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.segment import Row, SegmentDamaged
 
 DAMAGED: Final = "damaged"
@@ -48,22 +47,22 @@ class Damage(NamedTuple):
     gaps: Sequence[tuple[str, int, int]] = ()
     """(address, first, last) of sequences missing between the segments around; there may be more."""
 
-    def losses(self, holders: Sequence[Holder], now_ns: int) -> list[Loss]:
+    def losses(self, claims: Sequence[Claim], now_ns: int) -> list[Loss]:
         """What each of the log's cursors loses: what it is owed and has not acknowledged."""
         if self.runs:
-            return list(losses_of(holders, self.runs, DAMAGED, now_ns))
-        return [loss for holder in holders for loss in self._losses_of(holder, now_ns)]
+            return list(losses_of(claims, self.runs, DAMAGED, now_ns))
+        return [loss for claim in claims for loss in self._losses_of(claim, now_ns)]
 
-    def _losses_of(self, holder: Holder, now_ns: int) -> Iterator[Loss]:
-        left = sum(last + 1 - first for first, last in holder.progress.outside(self.first, self.last))
+    def _losses_of(self, claim: Claim, now_ns: int) -> Iterator[Loss]:
+        left = sum(last + 1 - first for first, last in claim.progress.outside(self.first, self.last))
         for address, first, last in self.gaps:
             messages = min(left, last + 1 - first)
             left -= messages
-            wanted = holder.wants is None or holder.wants(Run(address, "", 1 | DURABLE, b"", [], 0))
+            wanted = claim.wants is None or claim.wants(Run(address, "", 1 | DURABLE, b"", [], 0))
             if messages and wanted:
-                yield Loss(holder.name, address, first, last, messages, 0, DAMAGED, now_ns)
+                yield Loss(claim.name, address, first, last, messages, 0, DAMAGED, now_ns)
         if left:
-            yield Loss(holder.name, UNNAMED + self.name, self.first, self.last, left, 0, DAMAGED, now_ns)
+            yield Loss(claim.name, UNNAMED + self.name, self.first, self.last, left, 0, DAMAGED, now_ns)
 
 
 class _Neighbour(NamedTuple):

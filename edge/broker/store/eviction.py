@@ -13,10 +13,10 @@ from bridge.message import Stored
 from edge.broker.store.contract import Loss, StoreDamaged
 from edge.broker.store.damage import examine
 from edge.broker.store.gaps import is_accounted_for
-from edge.broker.store.group import Evicted, Eviction
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.reader import SCAN
+from edge.broker.store.removal import Evicted, Eviction
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 
 EVICTED: Final = "evicted"
@@ -43,14 +43,14 @@ def evict(connection: sqlite3.Connection, eviction: Eviction) -> Evicted:
                     damage = examine(connection, row, eviction.limit)
                 except StoreDamaged:
                     break
-                losses += damage.losses(eviction.holders, eviction.now_ns)
+                losses += damage.losses(eviction.claims, eviction.now_ns)
                 freed += row.body_bytes if isinstance(row.body_bytes, int) else len(row.data)
                 until = damage.last + 1
                 continue
             rest: list[Stored] = []
             if eviction.at_most is not None and freed + row.body_bytes > eviction.at_most:
                 runs, rest = _cut(runs, eviction.bytes - freed, eviction.at_most - freed)
-            losses += losses_of(eviction.holders, runs, EVICTED, eviction.now_ns)
+            losses += losses_of(eviction.claims, runs, EVICTED, eviction.now_ns)
             if runs and rest:
                 cut, until = True, rest[0].position
                 freed += _replace(connection, row, rest)

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.tail import MEMORY, mark_key, unpack_mark
+from edge.broker.store.reservation import MEMORY, range_key, unpack_range
 
 GAPS: Final = "gaps"
 """Key of table ``meta``: positions a repair left missing, as JSON ``[[log, first, last], ...]``."""
@@ -31,7 +31,7 @@ def is_accounted_for(connection: sqlite3.Connection, log: int, first: int, last:
     """True when nothing is lost although no segment has positions ``first..last`` of a log. Raises sqlite3.Error.
 
     They were deleted from the front, or a repair entered them into the ledger, or a crash left them reserved for
-    messages that were in memory only: the first commit after it covers them (`tails.Tails.account_for_lost`).
+    messages that were in memory only: the first commit after it covers them (`crash.CrashLosses`).
     """
     accounted = Ranges()
     for (kept_from,) in connection.execute("SELECT first FROM log WHERE log = ?", (log,)):
@@ -48,9 +48,9 @@ def is_accounted_for(connection: sqlite3.Connection, log: int, first: int, last:
 
 def reserved_to(connection: sqlite3.Connection, log: int) -> int | None:
     """The end of a log as long as some of its positions are only reserved; else None. Raises sqlite3.Error."""
-    key = mark_key(log, None)
+    key = range_key(log, None)
     for (value,) in connection.execute("SELECT value FROM state WHERE kind = ? AND key = ?", (MEMORY, key)):
         with contextlib.suppress(ValueError):
-            mark = unpack_mark(key, value)
-            return mark.end if mark.base < mark.end else None
+            reserved = unpack_range(key, value)
+            return reserved.end if reserved.base < reserved.end else None
     return None

@@ -1,4 +1,4 @@
-"""The open end of the loss ledger: losses of the group being gathered, and entries of the past that may still grow.
+"""The open end of the loss ledger: entries of the past that may still grow.
 
 A loss that follows on from one of its kind (subscription, address, reason) becomes one entry with it, under a new
 number: an address that gives up ten messages a second for a month has one row, not 26 million. What was given to a
@@ -36,13 +36,8 @@ class OpenLedger:
         """Entries on the medium."""
         self._last = 0
         self._limits = limits
-        self._noted: list[Loss] = []
         self._growing: OrderedDict[Kind, LedgerEntry] = OrderedDict()
         self._read: dict[str, int] = {}
-
-    def __bool__(self) -> bool:
-        """There is something for the next group."""
-        return bool(self._noted)
 
     def load(self, newest: Iterable[LedgerEntry], rows: int) -> None:
         """Begin with what the medium has: its newest entries, oldest first, and how many it has in all."""
@@ -50,19 +45,10 @@ class OpenLedger:
         for entry in newest:
             self._grow(entry)
 
-    def note(self, losses: Iterable[Loss]) -> None:
-        """Join the open group."""
-        self._noted += losses
-
     def read_up_to(self, entry: int, subscriptions: str) -> None:
         """Entries up to this number, of subscriptions that begin so, were given to somebody, who may pass them on: they
         stay as they are."""
         self._read[subscriptions] = max(self._read.get(subscriptions, 0), entry)
-
-    def take(self) -> list[Loss]:
-        """What was noted, for the group being sealed."""
-        noted, self._noted = self._noted, []
-        return noted
 
     def entries(self, losses: Iterable[Loss]) -> Entries:
         """The entries of a group that gives up `losses`; it changes nothing here before `kept`."""
@@ -91,10 +77,6 @@ class OpenLedger:
         for entry in entries.added:
             self._grow(entry)
         self.rows += len(entries.added) - len(entries.replaced) - entries.oldest_dropped
-
-    def failed(self, losses: Iterable[Loss]) -> None:
-        """The group is not: its losses join the next one."""
-        self._noted[:0] = losses
 
     def _may_grow(self, entry: LedgerEntry) -> bool:
         return not any(

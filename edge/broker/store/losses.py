@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from bridge.message import Stored
+from bridge.message import Run, Stored
 from edge.broker.store.contract import Loss
-from edge.broker.store.group import Holder
+from edge.broker.store.progress import Progress
 
 
-def losses_of(holders: Sequence[Holder], runs: Iterable[Stored], reason: str, now_ns: int) -> Iterator[Loss]:
-    """What each of the cursors loses when these runs go: what it is owed and has not acknowledged."""
+class Claim(NamedTuple):
+    """What a consumer group may still ask of a log."""
+
+    name: str
+    """Of its cursor."""
+    progress: Progress
+    """What it has acknowledged."""
+    wants: Callable[[Run], bool] | None
+    """What it is owed; None: everything."""
+
+
+def losses_of(claims: Sequence[Claim], runs: Iterable[Stored], reason: str, now_ns: int) -> Iterator[Loss]:
+    """What each of the groups loses when these runs go: what it is owed and has not acknowledged."""
     for position, sequence, run in runs:
         last = position + len(run.bodies) - 1
-        for name, progress, wants in holders:
+        for name, progress, wants in claims:
             parts = progress.outside(position, last)
             if not parts or not (wants is None or wants(run)):
                 continue

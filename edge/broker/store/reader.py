@@ -19,6 +19,7 @@ from edge.broker.store.damage import Damage, examine
 from edge.broker.store.faults import ADVICE, meaning, misplaced
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.medium import FAILED
 from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
 
@@ -27,10 +28,6 @@ logger = logging.getLogger(__name__)
 _SEEK: Final = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
 SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 """Rows of table ``segment`` in a range of keys."""
-
-
-FAILED: Final[list[Stored]] = []
-"""The answer when the medium could not be read, by identity; empty for ever."""
 
 
 class Request(NamedTuple):

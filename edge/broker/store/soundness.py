@@ -13,10 +13,11 @@ from typing import Final
 
 from edge.broker.store import segment
 from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.cursors import CursorState
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
-from edge.broker.store.group import CursorState, LogState
 from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.logs import LogState
 from edge.broker.store.segment import Row, SegmentDamaged
 
 Counters = Callable[[Iterable[str]], Mapping[str, int]]
@@ -69,9 +70,9 @@ def check_logs(connection: sqlite3.Connection, logs: Iterable[LogState], counter
             _check_counted(log, _heads(connection, key)[1], counters)
 
 
-def check_cursor(cursor: CursorState, log: LogState) -> None:
+def check_cursor(cursor: CursorState) -> None:
     """Raises StoreDamaged when a cursor is done with what is not there yet: new messages would be passed over."""
-    progress = cursor.progress
+    log, progress = cursor.log, cursor.progress
     end = max((last + 1 for _, last in progress.above), default=progress.position)
     if end > log.next:
         raise StoreDamaged(f"cursor {cursor.name!r} is at {end}, its log {log.name!r} ends at {log.next}: {ADVICE}")

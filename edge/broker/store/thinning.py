@@ -14,9 +14,9 @@ from typing import Final
 
 from bridge.message import Run, Stored
 from edge.broker.store.contract import Summary
-from edge.broker.store.group import Eviction, Thinned, Thinning
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
+from edge.broker.store.removal import Eviction, Thinned, Thinning
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 
 THINNED: Final = "thinned"
@@ -54,7 +54,7 @@ def thin(connection: sqlite3.Connection, job: Thinning, summary: Summary) -> Thi
 def rest_of(job: Thinning, done: Thinned) -> Eviction:
     """What has to be evicted as thinning did not free enough: the address has promised to stay within its quota."""
     missing, most = job.bytes - done.freed, None if job.at_most is None else job.at_most - done.freed
-    return Eviction(job.log, job.first, job.limit, missing, job.holders, job.now_ns, most)
+    return Eviction(job.log, job.first, job.limit, missing, job.claims, job.now_ns, most)
 
 
 _PIECE: Final = f"""
@@ -94,7 +94,7 @@ def _thin_piece(
     except SegmentDamaged:  # whoever reads it tells the ledger
         runs = []
     done.messages += sum(len(stored.run.bodies) for stored in runs)
-    untouched = all(not holder.progress.within(first, end - 1) for holder in job.holders)
+    untouched = all(not claim.progress.within(first, end - 1) for claim in job.claims)
     kept, gone = summed_up(runs, INTERVALS_S[done.level], summary) if runs and untouched else (runs, [])
     after = sum(len(body) for stored in kept for body in stored.run.bodies)
     keys = [row.key for row in rows]
@@ -107,7 +107,7 @@ def _thin_piece(
         connection.execute(INSERT, row)
         connection.execute("UPDATE log SET bytes = bytes - ? WHERE log = ?", (before - after, job.log))
         done.freed += before - after
-        done.losses += losses_of(job.holders, gone, THINNED, job.now_ns)
+        done.losses += losses_of(job.claims, gone, THINNED, job.now_ns)
         keys = [row.key]
     connection.executemany("INSERT INTO thinned (key, level) VALUES (?, ?)", [(key, done.level + 1) for key in keys])
 

@@ -25,20 +25,12 @@ from edge.broker.store.durations import Durations
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
-from edge.broker.store.group import (
-    CursorRow,
-    Evicted,
-    Group,
-    LogRow,
-    Outcome,
-    Reclaim,
-    Reclaimed,
-    Thinned,
-    Thinning,
-)
+from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.logs import LogRow
 from edge.broker.store.problems import COMMITS, Problems
+from edge.broker.store.removal import Evicted, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write
@@ -70,12 +62,20 @@ RETURNING key + messages, body_bytes
 """Segments that end at or below ``limit``, from ``first`` on: at most ``rows``, and about ``bytes`` of bodies."""
 
 
+class BootRow(NamedTuple):
+    """A row of table ``boot``."""
+
+    boot: int
+    boot_id: str
+    opened_at: int
+
+
 class Job(NamedTuple):
     """One commit: the group, its segments, and whom to tell (through `Writer`'s post) when it is over."""
 
     group: Group
     segments: Sequence[Row]
-    boot: tuple[int, str, int] | None
+    boot: BootRow | None
     wear: Totals | None
     summary: Summary | None
     finished: Callable[[], None]
@@ -246,7 +246,7 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
     statements += _inserts(_SEGMENT, job.segments)
     statements += (("DELETE FROM cursor WHERE cursor = ?", (cursor,)) for cursor in sorted(group.dropped))
     statements += _inserts(_LOG, group.log_rows)
-    firsts = ((settled.first, settled.log) for settled in group.settled if settled.first is not None)
+    firsts = ((spill.first, spill.log) for spill in group.spills if spill.first is not None)
     statements += (("UPDATE log SET first = ? WHERE log = ?", first) for first in firsts)
     statements += _inserts(_CURSOR, group.cursor_rows)
     statements += _inserts(_ADDRESS, list(group.counters.items()))
@@ -265,7 +265,7 @@ class _Table(NamedTuple):
 
 
 # Columns are named, so that a newer schema may have added some (with defaults) and this program still writes.
-_BOOT: Final = _Table("boot", ("boot", "boot_id", "opened_at"), "ON CONFLICT DO NOTHING")
+_BOOT: Final = _Table("boot", BootRow._fields, "ON CONFLICT DO NOTHING")
 _SEGMENT: Final = _Table("segment", Row._fields)
 _LOG: Final = _Table(
     "log", LogRow._fields, "ON CONFLICT (log) DO UPDATE SET next = excluded.next, bytes = excluded.bytes"

@@ -8,7 +8,8 @@ from pathlib import Path
 from bridge.message import Stored
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, memory_rig, run_of, sqlite_rig
 
 LIMITS = Limits(memory_bytes_max=4000, memory_total_bytes_max=10_000, memory_addresses_max=3)
@@ -39,11 +40,11 @@ class Kept:
 
     def segments(self) -> int:
         """Messages of the log on the medium."""
-        store = self.rig.store
-        if isinstance(store, SqliteStore):
-            rows = store._query("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
+        medium = self.rig.store.medium
+        if isinstance(medium, SqliteMedium):
+            rows = medium._queries.rows("SELECT count(*) FROM segment WHERE key >> 44 = ?", (self.log,))
             return int(rows[0][0])
-        return len(store._kept.get(self.log, []))  # type: ignore[attr-defined]
+        return len(medium.kept(self.log))
 
 
 def flush(rig: Rig) -> bool:
@@ -75,9 +76,9 @@ def wait(rig: Rig, seconds: float) -> int:
 
 def crashed(rig: Rig, place: Path) -> Rig:
     """The store as the medium has it now, opened again; the logs and cursors of `Kept` are narrowed by nobody."""
-    assert isinstance(rig.store, SqliteStore)
+    assert isinstance(rig.store.medium, SqliteMedium)
     while rig.store.committing:
         rig.turn()
-    shutil.copytree(rig.store._path.parent, place)
+    shutil.copytree(rig.store.medium.path.parent, place)
     assert not verify(place / FILE_NAME).damaged
     return sqlite_rig(place, LIMITS)

@@ -5,28 +5,32 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from bridge.message import Run, Stored
 from edge.broker.store.contract import Committed, StoreFull, Summary
-from edge.broker.store.grouping import GroupingStore
+from edge.broker.store.engine import StoreEngine
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import SqliteStore
-from tests.support.memory_store import MemoryStore
+from edge.broker.store.sqlite import open_store
+from edge.broker.store.sqlite_medium import SqliteMedium
+from tests.support.memory_store import MemoryMedium, MemoryStore
 
 DEADLINE_S = 20.0
+
+AnyStore: TypeAlias = StoreEngine[SqliteMedium] | StoreEngine[MemoryMedium]
 
 
 class Rig:
     """Owns a store; `make` opens it with this rig's `post` and `clock`."""
 
-    def __init__(self, make: Callable[[Rig], GroupingStore]) -> None:
+    def __init__(self, make: Callable[[Rig], AnyStore]) -> None:
         self.now = 1000.0
         self.posted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.commits: list[Committed] = []
         self._make = make
         self.store = self._open()
 
-    def _open(self) -> GroupingStore:
+    def _open(self) -> AnyStore:
         store = self._make(self)
         store.commit_listeners.append(self.commits.append)
         return store
@@ -69,7 +73,7 @@ class Rig:
         """The answer; nothing when the medium cannot be read, and there is none."""
         answers: list[Sequence[Stored]] = []
         self.store.read(log, position, bytes_max, answers.append)
-        while not (answers or self.store._unread):
+        while not (answers or self.store._reads.failed):
             self.turn()
         return answers[0] if answers else ()
 
@@ -95,9 +99,7 @@ def run_of(*bodies: bytes, address: str = "plant/7/temp", device: str = "device"
 
 
 def sqlite_rig(directory: Path, limits: Limits | None = None, summary: Summary | None = None) -> Rig:
-    return Rig(
-        lambda rig: SqliteStore.open(directory, post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary)
-    )
+    return Rig(lambda rig: open_store(directory, post=rig.posted.put, clock=rig.clock, limits=limits, summary=summary))
 
 
 def memory_rig(limits: Limits | None = None, summary: Summary | None = None) -> Rig:
@@ -106,18 +108,18 @@ def memory_rig(limits: Limits | None = None, summary: Summary | None = None) -> 
 
 def fail_commits(rig: Rig) -> None:
     """Make commits fail as on a full medium, by the medium itself where there is one."""
-    if isinstance(rig.store, MemoryStore):
-        rig.store.failure = StoreFull("the medium is full")
+    medium = rig.store.medium
+    if isinstance(medium, MemoryMedium):
+        medium.failure = StoreFull("the medium is full")
     else:
-        assert isinstance(rig.store, SqliteStore)
-        connection = rig.store._writer._connection
+        connection = medium.writer._connection
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
 
 
 def heal(rig: Rig) -> None:
-    if isinstance(rig.store, MemoryStore):
-        rig.store.failure = None
+    medium = rig.store.medium
+    if isinstance(medium, MemoryMedium):
+        medium.failure = None
     else:
-        assert isinstance(rig.store, SqliteStore)
-        rig.store._writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+        medium.writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()

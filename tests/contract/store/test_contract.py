@@ -9,7 +9,7 @@ import pytest
 
 from edge.broker.store.contract import Store, StoreError, StoreFull
 from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
 SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3)
@@ -55,7 +55,7 @@ class TestAppend:
             rig.store.append(log, run_of(b"1", b"2", address=f"a/{round_ % 2}"))
             rig.commit()
         assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
-        if isinstance(rig.store, SqliteStore):
+        if isinstance(rig.store.medium, SqliteMedium):
             rig.reopen()
             assert dict(rig.store.sequences()) == {"a/0": 6, "a/1": 6}
 

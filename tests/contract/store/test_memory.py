@@ -173,7 +173,7 @@ class TestSettling:
             assert taken < 100
         assert 2 * LIMITS.memory_bytes_max <= taken * (size + 64) < 2 * LIMITS.memory_bytes_max + 2 * size
         assert flush(rig)
-        assert rig.store._held <= 64 + size
+        assert rig.store._buffer.cost <= 64 + size
         assert rig.store.log_bytes(kept.log) == size * (taken + 1)
         assert len(rig.read_all(kept.log)) == taken + 1
 
@@ -186,7 +186,7 @@ class TestSettling:
             full = {log for log, each in joined.items() if isinstance(each, Ticket)}
             taken += 1
             assert taken < 100
-        assert rig.store._held <= LIMITS.memory_total_bytes_max + 3 * 464
+        assert rig.store._buffer.cost <= LIMITS.memory_total_bytes_max + 3 * 464
 
     def test_cursors_are_written_now_and_then(self, rig: Rig) -> None:
         kept = Kept(rig)
@@ -201,9 +201,9 @@ class TestSettling:
         kept = Kept(rig)
         kept.take(b"x")
         rig.store.acknowledge(kept.cursor, 1, 1)
-        assert kept.address in rig.store._blocks
+        assert kept.address in rig.store._buffer.reservations
         wait(rig, 4000)
-        assert kept.address not in rig.store._blocks
+        assert kept.address not in rig.store._buffer.reservations
         assert isinstance(rig.store.append(kept.log, run_of(b"y")), Ticket)
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(2, kept.address, 2, b"y")]
@@ -215,7 +215,7 @@ class TestSettling:
         assert isinstance(rig.store.append(kept.log, run_of(b"late")), Ticket)
         while rig.store.committing:
             rig.turn()
-        assert kept.address not in rig.store._blocks
+        assert kept.address not in rig.store._buffer.reservations
         flush(rig)
         assert flat([rig.commits[-1].appended[0][1]]) == [(1, kept.address, 1, b"late")]
         kept.take(b"next")
@@ -249,8 +249,8 @@ class TestSettling:
         assert isinstance(rig.store.append(kept.log, run_of(b"3")), Ticket)
         flush(rig)
         assert rig.read_all(kept.log) == [(n, kept.address, n, b"%d" % n) for n in (1, 2, 3)]
-        assert not rig.store._tails
-        assert not rig.store._blocks
+        assert not rig.store._buffer.logs
+        assert not rig.store._buffer.reservations
 
 
 class TestFailing:

@@ -13,8 +13,8 @@ from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.contract import Loss
 from edge.broker.store.limits import Limits
+from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.tail import MEMORY
 from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of, sqlite_rig
 
@@ -228,7 +228,7 @@ class TestReopening:
         wait(rig, 6)
         state = rig.store._logs[kept.log]
         state.next += 1 << 33  # as if so many had been taken and acknowledged
-        kept.rig.store._tails[kept.log].block.end += 1 << 34
+        kept.rig.store._buffer.logs[kept.log].positions.end += 1 << 34
         kept.take(b"late")
         rig.store.acknowledge(kept.cursor, 2, state.next - 2)
         rig.reopen()

@@ -14,7 +14,7 @@ from edge.broker.message.translation import outline
 from edge.broker.retention import summaries
 from edge.broker.store.contract import Summary
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, memory_rig, sqlite_rig
 
 S = 1_000_000_000
@@ -201,7 +201,7 @@ def test_one_commit_reads_no_more_than_it_may(tmp_path: Path) -> None:
 def test_a_read_does_not_give_what_was_there_before(tmp_path: Path) -> None:
     rig = sqlite_rig(tmp_path, summary=SUMMARY)
     log = fill(rig)
-    assert isinstance(rig.store, SqliteStore)
+    assert isinstance(rig.store.medium, SqliteMedium)
     assert flat(rig.read(log, 0, 100))[-1][0] < 9, "a part of a segment, of which the reader keeps the rest"
     rig.store.thin(log, 3_000)
     rig.commit()

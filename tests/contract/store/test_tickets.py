@@ -119,7 +119,7 @@ class TestFailures:
             raise StoreError("the medium cannot be read")
 
         with monkeypatch.context() as patched:
-            patched.setattr(rig.store, "_load_sequences", unreadable)
+            patched.setattr(rig.store.medium, "sequences_of", unreadable)
             ticket = append(rig)
             flush(rig)
         assert ticket.decided

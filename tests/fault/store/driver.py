@@ -121,7 +121,7 @@ class _Driver:
             case "read":
                 self._answers.clear()
                 self._rig.store.read(self._log, 0, READ_BYTES, self._answers.append)
-                while not (self._answers or self._rig.store._unread):
+                while not (self._answers or self._rig.store._reads.failed):
                     self._rig.turn()
                 return self._read()
             case "answered":

@@ -15,7 +15,8 @@ from typing import Final
 from bridge.message import Run
 from edge.broker.store.contract import StoreError
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, sqlite_rig
 
 AT: Final = 1_790_000_000_000_000_000
@@ -88,7 +89,7 @@ def look(data: Path) -> Seen:
         seen.refused = str(error)
         return seen
     store = rig.store
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store.medium, SqliteMedium)
     try:
         names = {log.log: log.name for log in store.info().logs}
         for record in store.cursors():
@@ -130,8 +131,8 @@ def _read_on(rig: Rig, seen: Seen, name: str, log: int, position: int) -> Iterat
     while position < end:
         runs = rig.read(log, position)
         if not runs:
-            if rig.store._unread:
-                rig.store._unread.clear()
+            if rig.store._reads.failed:
+                rig.store._reads.failed.clear()
                 seen.stopped.add(name)
             return
         for at, sequence, run in runs:

@@ -30,7 +30,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edge.broker.store.limits import MEMORY_LOOK_S
-from edge.broker.store.tail import MEMORY
+from edge.broker.store.reservation import MEMORY
 from tests.fault.store.ledger import Ledger, Row
 from tests.fault.store.limits import LIMITS
 

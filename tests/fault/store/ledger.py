@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from edge.broker.store.tail import MEMORY
+from edge.broker.store.reservation import MEMORY
 
 Row = tuple[int, str, str, int, int, int, int, str]
 """Entry, subscription, address, first, last, messages, bytes, reason."""

@@ -54,7 +54,7 @@ def observe(rig: Rig) -> Observed:
         figures=(info.messages, info.bytes),
         true_bytes=sum(len(body) for all_of_it in messages.values() for *_, body in all_of_it),
         # Not `losses`, which takes it that the entries are passed on from here: they may go on growing.
-        ledger=[entry[:8] for entry in store._read_ledger(0, 1 << 30, "")],
+        ledger=[entry[:8] for entry in store.medium.ledger(0, 1 << 30, "")],
     )
 
 

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from bridge.message import Stored
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
-from edge.broker.store.tail import MEMORY
+from edge.broker.store.reservation import MEMORY
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
 
 LIMITS = Limits(
@@ -75,8 +76,8 @@ class MemoryMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
     def path(self) -> Path:
-        assert isinstance(self.rig.store, SqliteStore)
-        return self.rig.store._path
+        assert isinstance(self.rig.store.medium, SqliteMedium)
+        return self.rig.store.medium.path
 
     def promise(self, log: str, stored: Stored) -> None:
         for position, address, sequence, body in flat([stored]):
@@ -140,8 +141,8 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule()
     def a_commit_fails(self) -> None:
-        assert isinstance(self.rig.store, SqliteStore)
-        writer = self.rig.store._writer._connection
+        assert isinstance(self.rig.store.medium, SqliteMedium)
+        writer = self.rig.store.medium.writer._connection
         writer.execute("PRAGMA busy_timeout = 0").fetchall()
         other = sqlite3.connect(self.path(), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -202,17 +203,17 @@ class MemoryMachine(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         store = self.rig.store
-        for tail in store._tails.values():
-            assert tail.cost <= 2 * LIMITS.memory_bytes_max + 6 * 80
-            assert tail.cost == sum(taken.size + 64 * len(taken.stored.run.bodies) for taken in tail.taken)
-        assert store._held == sum(tail.cost for tail in store._tails.values())
-        assert len(store._blocks) <= LIMITS.memory_addresses_max
+        for buffered in store._buffer.logs.values():
+            assert buffered.cost <= 2 * LIMITS.memory_bytes_max + 6 * 80
+            assert buffered.cost == sum(run.size + 64 * len(run.stored.run.bodies) for run in buffered.runs)
+        assert store._buffer.cost == sum(buffered.cost for buffered in store._buffer.logs.values())
+        assert len(store._buffer.reservations) <= LIMITS.memory_addresses_max
 
     @invariant()
-    def only_tails_have_reservations(self) -> None:
-        store = self.rig.store
-        assert {a for tail in store._tails.values() for a in tail.addresses} == store._blocks.keys()
-        assert all(log.isdecimal() for key, _ in store.items(MEMORY) for log in [key.partition(" ")[0]])
+    def only_buffers_have_reservations(self) -> None:
+        buffer = self.rig.store._buffer
+        assert {a for buffered in buffer.logs.values() for a in buffered.addresses} == buffer.reservations.keys()
+        assert all(log.isdecimal() for key, _ in self.rig.store.items(MEMORY) for log in [key.partition(" ")[0]])
 
 
 TestMemoryMachine = MemoryMachine.TestCase

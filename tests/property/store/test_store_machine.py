@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 
 LIMITS = Limits(
@@ -112,10 +112,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def a_commit_fails(self) -> None:
         """Another program holds the file; the messages are refused, all the rest is kept for the next commit."""
-        assert isinstance(self.rig.store, SqliteStore)
-        writer = self.rig.store._writer._connection
+        assert isinstance(self.rig.store.medium, SqliteMedium)
+        writer = self.rig.store.medium.writer._connection
         writer.execute("PRAGMA busy_timeout = 0").fetchall()
-        other = sqlite3.connect(self.rig.store._path, isolation_level=None)
+        other = sqlite3.connect(self.rig.store.medium.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         assert self.rig.store.flush()
         while self.rig.store.committing:
@@ -138,8 +138,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.flush_all()
         place = self.directory / str(len(list(self.directory.iterdir())))
         place.mkdir()
-        assert isinstance(self.rig.store, SqliteStore)
-        for path in self.rig.store._path.parent.iterdir():
+        assert isinstance(self.rig.store.medium, SqliteMedium)
+        for path in self.rig.store.medium.path.parent.iterdir():
             shutil.copyfile(path, place / path.name)
         self.rig.store.close()
         self.rig = sqlite_rig(place, LIMITS)

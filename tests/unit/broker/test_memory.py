@@ -3,18 +3,18 @@ medium that cannot be read: nothing is passed over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
-from bridge.message import RETAIN, Run, Stored
+from bridge.message import RETAIN, Run
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
 from edge.broker.router.router import Router
 from edge.broker.store.contract import StoreFull
-from edge.broker.store.group import LogState
-from edge.broker.store.reader import FAILED
+from edge.broker.store.logs import LogState
+from edge.broker.store.medium import FAILED, ReadDone
 from tests.unit.broker.test_promises import Consumer, Site
 
 MEMORY = AddressPolicy(durability=Durability(DurabilityMode.MEMORY))
@@ -189,15 +189,15 @@ def test_a_backlog_that_cannot_be_read_is_passed_over_by_nobody() -> None:
     site = Site()
     site.send("queue/a", b"1", b"2")
     failing = [True]
-    read = site.store._read
+    read = site.store.medium.read
 
-    def fails(log: LogState, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
+    def fails(log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
         if failing[0]:
             site.posted.append(lambda: done(FAILED))
         else:
-            read(log, position, bytes_max, done)
+            read(log, position, end, bytes_max, done)
 
-    site.store._read = fails  # type: ignore[method-assign]  # the medium
+    site.store.medium.read = fails  # type: ignore[method-assign]
     consumer = site.consumer("queue/a")
     for _ in range(20):
         site.settle_down(wait_s=1.0)

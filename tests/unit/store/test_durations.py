@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bridge.message import Run
 from edge.broker.store.durations import BOUNDS_S, Durations
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite import open_store
 
 
 def test_an_empty_histogram_has_every_bucket() -> None:
@@ -29,13 +29,13 @@ def test_the_end_of_a_bucket_belongs_to_it() -> None:
 
 def test_every_commit_is_counted(tmp_path: Path) -> None:
     posted: queue.SimpleQueue = queue.SimpleQueue()  # type: ignore[type-arg]
-    store = SqliteStore.open(tmp_path, post=posted.put)
+    store = open_store(tmp_path, post=posted.put)
     log = store.log("log")
     for _ in range(5):
         store.append(log, Run("address", "device", 1, b"", [b"body"], 1))
         store.flush()
         posted.get(timeout=30)()
-    histogram = store.commits
+    histogram = store.medium.commits
     assert histogram.total == 5
     assert 0 < histogram.seconds < 30
     store.close()

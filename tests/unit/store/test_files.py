@@ -10,7 +10,8 @@ import pytest
 
 from edge.broker.store.contract import StoreError
 from edge.broker.store.files import LOOK_S, StoreFiles
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import run_of, sqlite_rig
 
 
@@ -31,19 +32,19 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 def test_commits_fail_from_then_on(tmp_path: Path, change: Callable[[Path], object]) -> None:
     rig = sqlite_rig(tmp_path / "data")
     store = rig.store
-    assert isinstance(store, SqliteStore)
+    assert isinstance(store.medium, SqliteMedium)
     now = [0.0]
-    store._files._clock, store._files._looked_at_s = (lambda: now[0]), 0.0
+    store.medium._files._clock, store.medium._files._looked_at_s = (lambda: now[0]), 0.0
     log = store.log("queue a")
     store.append(log, run_of(b"1"))
     assert rig.commit().error is None
-    assert store.problems == []
+    assert store.medium.problems == []
     change(tmp_path / "data")
     now[0] += LOOK_S
     store.append(log, run_of(b"2"))
     error = rig.commit().error
     assert isinstance(error, StoreError)
-    assert store.problems == [str(error)]
+    assert store.medium.problems == [str(error)]
     store.close()
 
 

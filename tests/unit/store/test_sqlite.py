@@ -18,7 +18,8 @@ from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreInaccessibl
 from edge.broker.store.limits import Limits
 from edge.broker.store.reader import Request
 from edge.broker.store.segment import Row, decode
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
 
 
@@ -97,13 +98,13 @@ class TestOpen:
 
     def test_address_counters_leave_memory_and_come_back(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(counted_commits_max=1, addresses_cached_max=3))
-        assert isinstance(rig.store, SqliteStore)
+        assert isinstance(rig.store.medium, SqliteMedium)
         log = rig.store.log("a")
         for turn in range(3):
             for i in range(10):
                 rig.store.append(log, run_of(b"x", address=f"plant/{i}"))
                 assert [stored.sequence for _, stored in rig.commit().appended] == [turn]
-                assert len(rig.store._sequences) <= 4
+                assert len(rig.store._counters.sequences) <= 4
         rig.store.close()
 
     def test_the_file_is_nobody_elses(self, rig: Rig, tmp_path: Path) -> None:
@@ -119,8 +120,8 @@ class TestOpen:
         assert (tmp_path / "new" / "data" / FILE_NAME).stat().st_size > 0
 
     def test_settings_that_durability_rests_on(self, rig: Rig) -> None:
-        assert isinstance(rig.store, SqliteStore)
-        connection = rig.store._writer._connection
+        assert isinstance(rig.store.medium, SqliteMedium)
+        connection = rig.store.medium.writer._connection
         settings = ("journal_mode", "synchronous", "secure_delete", "wal_autocheckpoint")
         assert [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in settings] == ["wal", 2, 0, 0]
 
@@ -150,8 +151,8 @@ class TestOthers:
 class TestRefused:
     def test_a_second_process(self, rig: Rig, tmp_path: Path) -> None:
         program = (
-            "import sys; from pathlib import Path; from edge.broker.store.sqlite import SqliteStore\n"
-            "try: SqliteStore.open(Path(sys.argv[1]), post=print)\n"
+            "import sys; from pathlib import Path; from edge.broker.store.sqlite import open_store\n"
+            "try: open_store(Path(sys.argv[1]), post=print)\n"
             "except Exception as error: print(type(error).__name__, error)"
         )
         ended = subprocess.run(
@@ -348,8 +349,8 @@ class TestBoundedWork:
         rig.commit()
         assert len(rig.read_all(log, bytes_max=1)) == 50
         assert decoded == [0]
-        assert isinstance(rig.store, SqliteStore)
-        assert not rig.store._reader._partly_read
+        assert isinstance(rig.store.medium, SqliteMedium)
+        assert not rig.store.medium.reader._partly_read
 
     def test_the_write_ahead_log_is_moved_into_the_file(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(checkpoint_bytes=100_000))
@@ -409,8 +410,8 @@ def test_a_read_during_deletion_starts_at_what_is_kept(rig: Rig) -> None:
         rig.commit()
     rig.store.acknowledge(cursor, 0, 1)
     rig.settle()
-    assert isinstance(rig.store, SqliteStore)
-    runs = rig.store._reader.read(Request(log, "a", 0, 4, 1000, print))
+    assert isinstance(rig.store.medium, SqliteMedium)
+    runs = rig.store.medium.reader.read(Request(log, "a", 0, 4, 1000, print))
     assert [position for position, *_ in flat(runs)] == [2, 3]
 
 

@@ -9,7 +9,7 @@ import pytest
 from edge.appliance.store.recovery.verification import Depth, Finding, Report, verify
 from edge.broker.store.contract import StoreDamaged, StoreInaccessible
 from edge.broker.store.limits import FINDINGS_MAX, Limits
-from edge.broker.store.sqlite import SqliteStore
+from edge.broker.store.sqlite import open_store
 from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import Made, change, key, make, rot
 
@@ -26,7 +26,7 @@ def codes(report: Report) -> list[str]:
 def opens(made: Made) -> bool:
     """True when a gateway would start on it."""
     try:
-        store = SqliteStore.open(made.path.parent, post=lambda _: None)
+        store = open_store(made.path.parent, post=lambda _: None)
     except StoreDamaged:
         return False
     store.close()
@@ -53,7 +53,7 @@ class TestSound:
         assert told == sorted(told)
 
     def test_an_empty_store(self, tmp_path: Path) -> None:
-        SqliteStore.open(tmp_path, post=lambda _: None).close()
+        open_store(tmp_path, post=lambda _: None).close()
         assert verify(tmp_path / "store.sqlite").findings == []
 
     def test_an_address_that_was_in_another_log_for_a_while(self, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import wear
 from edge.broker.store.limits import Limits
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from edge.broker.store.wear import HOUR_S, HOURS_KEPT, PERSIST_S, Counters, Device, Meter, Totals
 from tests.contract.store.rig import Rig, fail_commits, run_of, sqlite_rig
 
@@ -160,19 +161,19 @@ class TestStore:
     def test_it_rides_along_with_counters_and_is_no_commit_of_its_own(self, tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, self.LIMITS)
         store = rig.store
-        assert isinstance(store, SqliteStore)
+        assert isinstance(store.medium, SqliteMedium)
         log = store.log("a")
         store.open_cursor("c", log, 0)
         self.publish(rig, log, 9)
         assert self.rows(tmp_path) == []  # counted twice, but not for long enough
         rig.now += PERSIST_S
-        commits = store.commits.total
+        commits = store.medium.commits.total
         self.publish(rig, log, 4)
-        assert store.commits.total == commits + 4
+        assert store.medium.commits.total == commits + 4
         (kept,) = self.rows(tmp_path)
         assert PERSIST_S < kept.seconds < PERSIST_S + 20
         assert kept.payload_bytes in range(1000, 1400, 100)
-        assert store.written[0].payload_bytes == 1300
+        assert store.medium.written[0].payload_bytes == 1300
         store.close()
 
     def test_it_goes_on_after_a_restart(self, tmp_path: Path) -> None:
@@ -182,8 +183,8 @@ class TestStore:
         for restarts in range(1, 4):
             self.publish(rig, log, 5)
             rig.reopen()
-            assert isinstance(rig.store, SqliteStore)
-            assert rig.store.written[0].payload_bytes == 500 * restarts
+            assert isinstance(rig.store.medium, SqliteMedium)
+            assert rig.store.medium.written[0].payload_bytes == 500 * restarts
             (kept,) = self.rows(tmp_path)
             assert kept.payload_bytes >= 400 * restarts
         rig.store.close()
@@ -205,8 +206,8 @@ class TestStore:
             rig.now += HOUR_S
             self.publish(rig, log, 4)
         assert HOURS_KEPT - 1 <= len(self.rows(tmp_path)) <= HOURS_KEPT + 1
-        assert isinstance(rig.store, SqliteStore)
-        assert rig.store.written[1] == self.rows(tmp_path)
+        assert isinstance(rig.store.medium, SqliteMedium)
+        assert rig.store.medium.written[1] == self.rows(tmp_path)
         rig.store.close()
 
     def test_what_was_refused_is_no_payload(self, tmp_path: Path) -> None:
@@ -217,9 +218,9 @@ class TestStore:
         rig.now += PERSIST_S
         self.publish(rig, log, 4, 100_000)
         assert rig.commits[-1].error is not None
-        assert isinstance(rig.store, SqliteStore)
-        assert rig.store.written[0].payload_bytes == 100
-        assert rig.store.written[1] == []
+        assert isinstance(rig.store.medium, SqliteMedium)
+        assert rig.store.medium.written[0].payload_bytes == 100
+        assert rig.store.medium.written[1] == []
         rig.store.close()
 
     def test_a_store_of_an_older_schema_has_none(self, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
 from edge.broker.store import schema
 from edge.broker.store.contract import StoreError
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make
 
@@ -39,7 +39,7 @@ def ledger(data: Path) -> list[dict[str, object]]:
 
 
 def backlog(data: Path) -> dict[str, int]:
-    store = SqliteStore.open(data, post=lambda _: None)
+    store = open_store(data, post=lambda _: None)
     found = {cursor.name: cursor.backlog for cursor in store.info().cursors}
     store.close()
     return found
@@ -285,7 +285,7 @@ class TestNewEpoch:
         out = capsys.readouterr().out
         assert f"epoch {first}: messages in the store keep it" in out
         assert verify(made.path).findings == []
-        with contextlib.closing(SqliteStore.open(made.path.parent, post=lambda _: None)) as store:
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert [part[0] for part in store.epochs.parts("jobs", 199, 200)] == [made.epoch, store.epochs.current]
 
     def test_it_asks(self, made: Made, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.figures import StoreFigures, figures_of
 from edge.appliance.store.recovery.inspection import Inspection
-from edge.broker.store.sqlite import FILE_NAME, SqliteStore
+from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import run_of, sqlite_rig
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, TOPIC, Made, change, make
 
@@ -30,7 +30,7 @@ class TestFigures:
         made = make(tmp_path / "data", crashed=crashed)
         figures = figures_of(made.path, now=NOW)
         assert figures.file_bytes == made.path.stat().st_size
-        store = SqliteStore.open(made.path.parent, post=lambda _: None)
+        store = open_store(made.path.parent, post=lambda _: None)
         info = store.info()
         store.close()
         assert (figures.epoch, figures.messages, figures.bytes) == (made.epoch, made.messages, info.bytes)

@@ -17,9 +17,9 @@ from edge.broker.store.contract import StoreDamaged, StoreError, StoreInaccessib
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.reservation import MEMORY, ReservedRange, unpack_range
 from edge.broker.store.schema import APPLICATION_ID
 from edge.broker.store.segment import Row
-from edge.broker.store.tail import MEMORY, Mark, unpack_mark
 from edge.broker.store.wear import Totals, load
 
 BUSY_S: Final = 10.0
@@ -152,11 +152,11 @@ class Inspection:
                 found.append(LogFacts(log, name, first, end, size + (more or 0), counted, marks.get(log, end)))
         return found
 
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[ReservedRange]:
         """What logs kept in memory have reserved, or had: one of positions for each such log."""
         rows = self.query("SELECT key, value FROM state WHERE kind = ?", (MEMORY,))
         try:
-            return [unpack_mark(str(key), value if isinstance(value, bytes) else b"") for key, value in rows]
+            return [unpack_range(str(key), value if isinstance(value, bytes) else b"") for key, value in rows]
         except ValueError as error:
             raise StoreDamaged(str(error)) from error
 

@@ -14,7 +14,7 @@ from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.store.contract import Loss
 from edge.broker.store.damage import DAMAGED, UNNAMED, Damage
-from edge.broker.store.group import Holder
+from edge.broker.store.losses import Claim
 
 Entered = Callable[[str, str, int, int], bool]
 """True when the ledger has these sequences of an address for a group already: (group, address, first, last)."""
@@ -25,7 +25,7 @@ class LogShort:
     """What is missing of one log."""
 
     name: str
-    holders: Sequence[Holder]
+    holders: Sequence[Claim]
     gaps: list[tuple[int, int]] = field(default_factory=list)
     """Positions no repair before has accounted for."""
     damages: list[Damage] = field(default_factory=list)
@@ -70,7 +70,7 @@ class LogShort:
                 waited.add(low, high)
         return waited.count
 
-    def _unnamed(self, holder: Holder) -> int:
+    def _unnamed(self, holder: Claim) -> int:
         """How many positions a group may have lost that no rotten segment names."""
         count = sum(last + 1 - first for first, last in self.gaps if holder.progress.outside(first, last))
         for damage in self.damages:

@@ -33,13 +33,13 @@ from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
 from edge.broker.store.gaps import GAPS, gaps_in
-from edge.broker.store.group import Holder
 from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_MAX, Limits
 from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.losses import Claim
 from edge.broker.store.progress import Progress
+from edge.broker.store.reservation import MEMORY, unpack_range
 from edge.broker.store.segment import Row
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME
-from edge.broker.store.tail import MEMORY, unpack_mark
 
 SUBSCRIPTION: Final = "subscription"
 """Kind of small state: a durable subscription (`edge.broker.delivery.durable.Declaration`)."""
@@ -238,10 +238,10 @@ class _Repair:
                 number += 1
                 kept.append((number, name, log, logs[log].first or 0, b""))
         for log in logs.values():
-            mine = [Holder(row[1], _progress(row), None) for row in kept if row[2] == log.number]
+            mine = [Claim(row[1], _progress(row), None) for row in kept if row[2] == log.number]
             if not mine and (not complete or log.name.startswith(RECOVERED)):
                 log.forlorn = True
-                mine = [Holder(RECOVERED, Progress(log.first or 0), None)]
+                mine = [Claim(RECOVERED, Progress(log.first or 0), None)]
             log.short = LogShort(log.name, mine)
         return kept
 
@@ -417,11 +417,11 @@ def _progress(row: tuple[int, str, int, int, bytes]) -> Progress:
 
 
 def _settled(out: sqlite3.Connection) -> dict[int, int]:
-    """Where logs kept in memory were settled: beyond it their numbers are only reserved (`edge.broker.store.tails`)."""
+    """Where logs kept in memory were settled: beyond it their numbers are only reserved (`edge.broker.store.spill`)."""
     found = {}
     for key, value in out.execute("SELECT key, value FROM state WHERE kind = ?", (MEMORY,)):
         with contextlib.suppress(ValueError):
-            mark = unpack_mark(key, value)
+            mark = unpack_range(key, value)
             if mark.address is None:
                 found[mark.log] = mark.base
     return found

@@ -1,0 +1,107 @@
+"""Positions and sequences: which come next, and which of them the medium has not been told.
+
+The counters on the medium lag behind, as opening can work them out again from the segments that came after them. They
+are written now and then, so that this stays little (`Limits.counted_commits_max` and its neighbours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+
+from bridge.message import Stored
+from edge.broker.store.contract import StoreError
+from edge.broker.store.group import Group
+from edge.broker.store.limits import POSITION_MAX, Limits
+from edge.broker.store.logs import LogRow, LogTable
+
+
+class Counters:
+    """Of sequences by address, and what of the logs' ends is not written."""
+
+    def __init__(self, limits: Limits, logs: LogTable) -> None:
+        self._limits = limits
+        self._logs = logs
+        self.sequences: dict[str, int] = {}
+        """Next sequence of every address known here."""
+        self.uncounted: dict[str, int] = {}
+        self.uncounted_logs: set[int] = set()
+        self.uncounted_bytes = 0
+        self._uncounted_commits = 0
+
+    @property
+    def lag(self) -> bool:
+        """The medium has not been told of all."""
+        return bool(self.uncounted or self.uncounted_logs)
+
+    def number(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
+        """Give every run of a group its position and sequence. `load` says what the medium has of addresses.
+
+        Raises StoreError.
+        """
+        known, sequences, ends = self.sequences, group.sequences, group.ends
+        missing = {run.address for _, run in group.runs} - known.keys()
+        if missing:
+            loaded = load(missing)
+            known.update(dict.fromkeys(missing, 0))
+            known.update(loaded)
+        for log, run in group.runs:
+            address, count = run.address, len(run.bodies)
+            position = ends.get(log)
+            if position is None:
+                position = self._logs[log].next
+            sequence = sequences.get(address)
+            if sequence is None:
+                sequence = known[address]
+            group.appended.append((log, Stored(position, sequence, run)))
+            ends[log] = position + count
+            sequences[address] = sequence + count
+        for log, end in ends.items():
+            state = self._logs[log]
+            if end > POSITION_MAX:
+                raise StoreError(f"log {state.name!r} has used up its positions: export it and start a new one")
+            if not state.cursors:
+                self._logs.to_reclaim[log] = None
+
+    def count(self, group: Group) -> None:
+        """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""
+        limits = self._limits
+        group.counting = (
+            group.last
+            or bool(group.evicting or group.thinning or group.spills)
+            or self._uncounted_commits + 1 >= limits.counted_commits_max
+            or self.uncounted_bytes + group.size >= limits.counted_bytes_max
+            or len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max
+            or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
+        )
+        touched = set(group.new_logs)
+        if group.counting:
+            group.counters = {**self.uncounted, **group.sequences}
+            touched |= self.uncounted_logs | group.ends.keys()
+        spills = {spill.log: spill for spill in group.spills}
+        touched |= spills.keys()
+        for log in sorted(touched):
+            state = self._logs[log]
+            if group.counting:
+                end, size = group.ends.get(log, state.next), state.bytes + group.sizes.get(log, 0)
+                if log in spills:
+                    end, size = spills[log].end, size + spills[log].size
+                group.log_rows.append(LogRow(log, state.name, state.first, end, size))
+            else:
+                group.log_rows.append(LogRow(log, state.name, 0, 0, 0))
+
+    def committed(self, group: Group, reserved: Container[str]) -> None:
+        """The group is on disk. Counters of `reserved` addresses never leave memory."""
+        self.sequences.update(group.sequences)
+        if not group.counting:
+            self.uncounted.update(group.sequences)
+            self.uncounted_logs.update(group.ends)
+            self._uncounted_commits += 1
+            self.uncounted_bytes += group.size
+            return
+        for row in group.log_rows:
+            self._logs[row.log].counted = row.next
+        self.uncounted.clear()
+        self.uncounted_logs.clear()
+        self._uncounted_commits = self.uncounted_bytes = 0
+        if len(self.sequences) > self._limits.addresses_cached_max:
+            self.sequences = {address: n for address, n in self.sequences.items() if address in reserved}

@@ -1,0 +1,121 @@
+"""What a crash took of logs that were kept in memory: entered into the ledger, once, when the store is opened again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence, Set
+
+from bridge.message import Run
+from edge.broker.model.ranges import Ranges
+from edge.broker.store.contract import LedgerEntry, Loss
+from edge.broker.store.cursors import CursorTable
+from edge.broker.store.gathering import Gatherer
+from edge.broker.store.group import Group
+from edge.broker.store.limits import Limits
+from edge.broker.store.logs import LogTable
+from edge.broker.store.reservation import MEMORY, ReservedRange, pack_range, range_key
+
+logger = logging.getLogger(__name__)
+
+
+class CrashLosses:
+    """Which reserved numbers may have been given to messages that are gone, and the state that says it is told."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        logs: LogTable,
+        cursors: CursorTable,
+        gatherer: Gatherer,
+        reserved: Iterable[ReservedRange],
+        written_end: Callable[[int, int], int],
+        ledger: Callable[[int, int, str], Sequence[LedgerEntry]],
+    ) -> None:
+        """`reserved`: what the medium says; `written_end` and `ledger`: `Medium.written_end`, `Medium.ledger`."""
+        self._limits = limits
+        self._logs = logs
+        self._cursors = cursors
+        self._gatherer = gatherer
+        self._reserved = list(reserved)
+        self._written_end = written_end
+        self._read_ledger = ledger
+        self._accounted: dict[str, bytes | None] = {}
+        """Rows of small state that say so."""
+        self._filled: dict[int, tuple[int, int]] = {}
+        """By log, the positions ``first <= p < end`` that nothing is at, and that a segment has to say so of."""
+
+    @property
+    def pending(self) -> bool:
+        """A group has yet to write what was found."""
+        return bool(self._accounted)
+
+    def filled_to(self, log: int) -> int:
+        """Positions below it are covered by a segment that is about to be written; 0: none are."""
+        return self._filled.get(log, (0, 0))[1]
+
+    def account(self) -> None:
+        """Raises StoreError, and may be called again then."""
+        losses, now_ns = list[Loss](), time.time_ns()
+        addresses = {address for _, address, base, end in self._reserved if address is not None and base < end}
+        known = self._known(addresses)
+        ends = {log: self._written_end(log, end) for log, address, _, end in self._reserved if address is None}
+        for log, address, base, end in self._reserved:
+            if address is None:
+                self._accounted[range_key(log, None)] = pack_range(end, end)
+                self._fill(log, base, end, ends[log])
+            else:
+                self._accounted[range_key(log, address)] = None
+                losses += self._losses(log, address, base, end, known, now_ns)
+        group = self._gatherer.open
+        if losses:
+            most = sum(loss.messages for loss in losses)
+            logger.warning("it was not stopped in order: at most %d messages were in memory only and are lost", most)
+            group.losses += losses
+        group.urgent = group.urgent or bool(self._reserved)
+        self._reserved = []
+
+    def _fill(self, log: int, base: int, end: int, written: int) -> None:
+        state = self._logs.get(log)
+        if state is None or not base < end <= state.next:
+            return
+        self._filled[log] = max(written, state.first), end
+        if state.buffer is not None:
+            state.buffer.written = end
+        for cursor in list(state.cursors):
+            self._cursors.acknowledge(cursor, base, end - 1)
+
+    def _losses(
+        self, log: int, address: str, base: int, end: int, known: dict[tuple[str, str], Ranges], now_ns: int
+    ) -> list[Loss]:
+        state = self._logs.get(log)
+        if state is None or base == end:
+            return []
+        probe = Run(address, "", 1, b"", [b""], now_ns)
+        return [
+            Loss(cursor.name, address, first, last, last - first + 1, 0, MEMORY, now_ns)
+            for cursor in self._cursors.of(state)
+            if cursor.wants is None or cursor.wants(probe)
+            for first, last in known[cursor.name, address].outside(base, end - 1)
+        ]
+
+    def _known(self, addresses: Set[str]) -> dict[tuple[str, str], Ranges]:
+        """By subscription and address, what the ledger has already, for another reason: it is lost once."""
+        known: dict[tuple[str, str], Ranges] = defaultdict(Ranges)
+        entries = self._read_ledger(0, 2 * self._limits.ledger_entries_max, "") if addresses else ()
+        for entry in entries:
+            if entry.address in addresses and entry.messages == entry.last - entry.first + 1:
+                known[entry.subscription, entry.address].add(entry.first, entry.last)
+        return known
+
+    def join(self, group: Group) -> None:
+        """What was found and is not on disk yet."""
+        for key, value in self._accounted.items():
+            group.state.setdefault((MEMORY, key), value)
+        group.filled = [(log, first, end) for log, (first, end) in self._filled.items()]
+
+    def committed(self, group: Group) -> None:
+        if self._accounted and (MEMORY, next(iter(self._accounted))) in group.state:
+            self._accounted.clear()
+            self._filled.clear()

@@ -1,0 +1,150 @@
+"""The open group and the one that is being committed: what joins, how long it may wait, what a failure leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+
+from bridge.message import Run
+from edge.broker.store.contract import StoreError, Ticket
+from edge.broker.store.group import Group
+from edge.broker.store.limits import VALUE_BYTES_MAX, Limits
+from edge.broker.store.logs import check_text
+from edge.broker.store.reservation import MEMORY
+
+
+class Gatherer:
+    """Runs on the event loop's thread."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, monotonic."""
+        self._limits = limits
+        self._clock = clock
+        self._delays: dict[int, float] = {}
+        """Seconds appends may wait, of logs where they may."""
+        self.open = Group()
+        self.sealed: Group | None = None
+        self.moved: set[int] = set()
+        """Cursors that moved, and wait for company."""
+
+    # --- what joins -------------------------------------------------------------------------------------------
+
+    def append(self, log: int, run: Run, size: int) -> Ticket:
+        """`size`: bytes of bodies."""
+        group = self.open
+        group.runs.append((log, run))
+        group.size += size
+        sizes = group.sizes
+        sizes[log] = sizes.get(log, 0) + size
+        if log in self._delays:
+            due_at_s = self._clock() + self._delays[log]
+            if group.due_at_s is None or due_at_s < group.due_at_s:
+                group.due_at_s = due_at_s
+            if group.size >= self._limits.batch_bytes_max:
+                group.urgent = True
+        else:
+            group.urgent = True
+        return group.ticket
+
+    def put(self, kind: str, key: str, value: bytes) -> Ticket:
+        """Raises StoreError when it cannot be written."""
+        check_text("kind", kind)
+        check_text("key", key)
+        if len(value) > VALUE_BYTES_MAX:
+            raise StoreError(f"value of {kind} {key!r} has {len(value)} bytes, {VALUE_BYTES_MAX} are allowed")
+        return self._set(kind, key, value)
+
+    def delete(self, kind: str, key: str) -> Ticket:
+        return self._set(kind, key, None)
+
+    def _set(self, kind: str, key: str, value: bytes | None) -> Ticket:
+        self.open.state[kind, key] = value
+        self.open.urgent = True
+        return self.open.ticket
+
+    def evict(self, log: int, size: int, at_most: int | None) -> None:
+        self._give_way(self.open.evicting, log, size, at_most)
+
+    def thin(self, log: int, size: int, at_most: int | None) -> None:
+        self._give_way(self.open.thinning, log, size, at_most)
+
+    def _give_way(self, asked: dict[int, int], log: int, size: int, at_most: int | None) -> None:
+        group, before = self.open, asked.get(log, 0)
+        unbounded = at_most is None or (log in group.at_most and group.at_most[log] is None)
+        group.at_most[log] = None if unbounded or at_most is None else before + at_most
+        asked[log] = before + size
+        group.urgent = True
+
+    def delay(self, log: int, delay_s: float) -> None:
+        if delay_s > 0:
+            self._delays[log] = delay_s
+        elif self._delays.pop(log, None) is not None:
+            self.open.urgent = True  # what waits there waits no longer
+
+    # --- what waits -------------------------------------------------------------------------------------------
+
+    def moves_delay_s(self, logs: Iterable[int]) -> float:
+        """How long cursor moves over these logs may wait: no less than the messages, as commits for moves alone would
+        cost the card what the delay of the messages saves."""
+        delay_s, delays = self._limits.moves_delay_s, self._delays
+        return max(delay_s, min((delays.get(log, 0.0) for log in logs), default=0.0)) if delays else delay_s
+
+    @property
+    def waits(self) -> bool:
+        """There is something to write, however little it hurries; messages have a time of their own."""
+        group = self.open
+        return bool(
+            self.moved or group.state or group.opened or group.dropped or group.new_logs or group.given_up
+        )  # fmt: skip
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.open.size + (self.sealed.size if self.sealed is not None else 0)
+
+    def bytes_of(self, log: int) -> int:
+        """Bytes of bodies by which a log is about to grow."""
+        group, sealed = self.open, self.sealed
+        size = group.sizes.get(log, 0) - group.evicting.get(log, 0) - group.thinning.get(log, 0)
+        if sealed is not None:
+            size += sealed.sizes.get(log, 0) - sealed.evicting.get(log, 0) - sealed.thinning.get(log, 0)
+        return size
+
+    # --- sealing, and the end ---------------------------------------------------------------------------------
+
+    def seal(self, now: float, *, last: bool) -> Group:
+        """The open group is the one to be committed; the next one begins."""
+        group, self.open = self.open, Group()
+        self.sealed = group
+        group.monotonic_ns = int(now * 1e9)
+        group.last = last
+        if self._delays:
+            group.packed = group.sizes.keys() & self._delays.keys()
+        return group
+
+    def failed(self, group: Group, cursors: Container[int]) -> None:
+        """What was appended is given up; the rest joins the open group. `cursors` are those there are by now."""
+        following = self.open
+        following.new_logs[:0] = group.new_logs
+        following.opened |= {cursor for cursor in group.opened if cursor in cursors}
+        self.moved |= {cursor for cursor in group.moved if cursor in cursors}
+        following.dropped |= group.dropped
+        following.losses[:0] = group.losses
+        following.given_up[:0] = [given for given in group.given_up if not given.if_kept]
+        kept = {key: value for key, value in group.state.items() if key[0] != MEMORY}
+        following.state = {**kept, **following.state}
+
+    def replace_runs(self, runs: list[tuple[int, Run]]) -> None:
+        """Of what was appended only `runs` still wait. When nothing else has the ticket it is decided, as no commit may
+        follow."""
+        group = self.open
+        group.runs, group.size, group.sizes = runs, 0, {}
+        for log, run in runs:
+            size = sum(map(len, run.bodies))
+            group.size += size
+            group.sizes[log] = group.sizes.get(log, 0) + size
+        if not group.answers_wait:
+            group.ticket.decide(None)
+            group.ticket = Ticket()
+
+    def close(self) -> None:
+        """What joined after the last group, or joins from now on, is in none."""
+        self.open.ticket.decide(StoreError("the store is closed"))

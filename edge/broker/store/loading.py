@@ -1,0 +1,83 @@
+"""What a store keeps in memory, read from its file when it is opened: O(logs + cursors), and few segments."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.cursors import cursor_states
+from edge.broker.store.engine import Tables
+from edge.broker.store.faults import ADVICE
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.logs import LogState
+from edge.broker.store.queries import SideQueries
+from edge.broker.store.reader import SCAN
+from edge.broker.store.segment import Head, Row, SegmentDamaged, heads
+from edge.broker.store.soundness import check_cursor, check_logs, check_tables
+from edge.broker.store.writer import BootRow
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits: Limits) -> None:
+    """Fill empty tables. Raises StoreError, or sqlite3.Error, TypeError or ValueError for what is damaged."""
+    check_tables(side)
+    tables.ledger.load(queries.newest_ledger(limits.ledger_growing_max), queries.ledger_rows())
+    logs, counters = tables.logs, tables.counters
+    for number, name, first, end, size in side.execute("SELECT log, name, first, next, bytes FROM log"):
+        logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
+    for state in logs:
+        _recount(tables, side, state)
+    for address, end in queries.sequences_of(counters.uncounted).items():  # reserved further by another log
+        counters.uncounted[address] = max(counters.uncounted[address], end)
+    counters.sequences.update(counters.uncounted)
+    check_logs(side, logs, lambda names: {**queries.sequences_of(names), **counters.uncounted})
+    for cursor in cursor_states(queries.cursors(), logs):
+        check_cursor(cursor)
+        tables.cursors.add(cursor)
+    for state in logs:  # what a crash kept from being deleted
+        if tables.cursors.lowest(state, state.next) > state.first:
+            logs.to_reclaim[state.log] = None
+
+
+def boot_of(side: sqlite3.Connection) -> tuple[int, BootRow | None]:
+    """(number of this boot of the machine, its row when the store does not have it yet). Raises sqlite3.Error."""
+    try:
+        boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        boot_id = uuid.uuid4().hex  # not Linux: stamps compare within this process only
+    row = side.execute("SELECT boot, boot_id FROM boot ORDER BY boot DESC LIMIT 1").fetchone()
+    if row is not None and row[1] == boot_id:
+        return int(row[0]), None
+    boot = 1 if row is None else row[0] + 1
+    return boot, BootRow(boot, boot_id, time.time_ns())
+
+
+def _recount(tables: Tables, side: sqlite3.Connection, state: LogState) -> None:
+    """Count the segments committed since table ``log`` was last written."""
+    counters, base = tables.counters, state.log << POSITION_BITS
+    for row in map(Row._make, side.execute(SCAN, (base | state.next, base | POSITION_MAX))):
+        found = _heads(state.name, row)
+        if row.key & POSITION_MAX != state.next:
+            raise StoreDamaged(f"log {state.name!r}: positions from {state.next} on are missing: {ADVICE}")
+        state.next = (row.key & POSITION_MAX) + row.messages
+        state.bytes += row.body_bytes
+        counters.uncounted_logs.add(state.log)
+        counters.uncounted_bytes += row.body_bytes
+        for address, sequence, count in found:
+            counters.uncounted[address] = max(counters.uncounted.get(address, 0), sequence + count)
+
+
+def _heads(log: str, row: Row) -> list[Head]:
+    try:
+        return heads(row)
+    except SegmentDamaged as error:
+        position = row.key & POSITION_MAX
+        raise StoreDamaged(
+            f"log {log!r}: the newest messages, from position {position} on, are damaged ({error}), so the sequences "
+            "given last are not known: run `waypost store repair`, which goes on under a new epoch"
+        ) from error

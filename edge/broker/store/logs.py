@@ -1,0 +1,98 @@
+"""The logs of a store, as it keeps them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edge.broker.store.buffered import BufferedLog
+from edge.broker.store.contract import StoreError
+from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
+
+
+class LogRow(NamedTuple):
+    """A row of table ``log``."""
+
+    log: int
+    name: str
+    first: int
+    next: int
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class LogState:
+    """A log: positions ``first <= p < next`` are committed and kept."""
+
+    log: int
+    name: str
+    first: int = 0
+    next: int = 0
+    bytes: int = 0
+    counted: int = 0
+    """`next` as it stands in table ``log``; segments from here on are read again at open, so they must not go."""
+    lowest: int | None = None
+    """The lowest cursor's position; None when it has to be worked out again."""
+    deleting_to: int = 0
+    """Everything below may be gone once the running commit is done."""
+    cursors: set[int] = field(default_factory=set)
+    thinned_to: tuple[int, int] = (0, 0)
+    """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
+    buffer: BufferedLog | None = None
+    """The end of it that is in memory only; None: every message goes by the medium."""
+
+    @property
+    def medium_end(self) -> int:
+        """Where what is on the medium ends."""
+        return self.next if self.buffer is None else self.buffer.written
+
+
+class LogTable:
+    """By number and by name."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, LogState] = {}
+        self._numbers: dict[str, int] = {}
+        self.to_reclaim: dict[int, None] = {}
+        """Logs that may hold what no cursor wants any more, in the order of their turns."""
+
+    def __getitem__(self, log: int) -> LogState:
+        return self._states[log]
+
+    def __contains__(self, log: int) -> bool:
+        return log in self._states
+
+    def __iter__(self) -> Iterator[LogState]:
+        return iter(self._states.values())
+
+    def get(self, log: int) -> LogState | None:
+        return self._states.get(log)
+
+    def number(self, name: str) -> int | None:
+        """None when there is no such log."""
+        return self._numbers.get(name)
+
+    def make(self, name: str) -> LogState:
+        """A new log. Raises StoreError when there are too many, or the name cannot be written."""
+        check_text("log", name)
+        number = len(self._states) + 1
+        if number > LOGS_MAX:
+            raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
+        state = LogState(number, name)
+        self.add(state)
+        return state
+
+    def add(self, state: LogState) -> None:
+        self._states[state.log] = state
+        self._numbers[state.name] = state.log
+
+
+def check_text(what: str, text: str) -> None:
+    """Raises StoreError when `text` cannot be written as at most 65 535 bytes of UTF-8."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{what} {text!r} is not valid Unicode") from error
+    if size > TEXT_BYTES_MAX:
+        raise StoreError(f"{what} has {size} bytes, {TEXT_BYTES_MAX} are allowed")

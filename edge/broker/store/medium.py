@@ -1,0 +1,104 @@
+"""What a store needs of the medium that keeps it: one commit at a time, reads, and a few questions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from bridge.message import Stored
+from edge.broker.store.contract import LedgerEntry
+from edge.broker.store.epochs import Epochs
+from edge.broker.store.group import CursorRow, Group
+from edge.broker.store.logs import LogState
+
+Post = Callable[[Callable[[], None]], object]
+"""Runs a callback on the event loop's thread, soon; callable from any thread."""
+
+ReadDone = Callable[[Sequence[Stored]], None]
+"""Takes the answer of a read."""
+
+FAILED: Final[list[Stored]] = []
+"""The answer when the medium could not be read, by identity; empty for ever."""
+
+
+class Medium(Protocol):
+    """Called on the event loop's thread. What it is asked for is what the last commit left."""
+
+    @property
+    def epochs(self) -> Epochs:
+        """Which epoch a message belongs to."""
+        ...
+
+    @property
+    def openings(self) -> Sequence[str]:
+        """Ids of the times the store was opened, the newest last."""
+        ...
+
+    def commit(self, group: Group, finished: Callable[[], None]) -> None:
+        """Start making a sealed group durable; sets `Group.outcome`, then `Group.done`, then posts `finished`.
+
+        Raises StoreError when that cannot even begin.
+        """
+        ...
+
+    def committed(self, group: Group) -> None:
+        """The commit of `group` has succeeded; called on the loop's thread."""
+        ...
+
+    @property
+    def last_words(self) -> bool:
+        """It has something of its own to write in the last commit, whatever else that holds."""
+        ...
+
+    def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
+        """Read ``position <= p < end`` of a log, about `bytes_max` of bodies but one run at least; posts `done`, with
+        `FAILED` when the medium cannot be read."""
+        ...
+
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        """(address, next sequence) of every address. Raises StoreError."""
+        ...
+
+    def sequences_of(self, addresses: Iterable[str]) -> dict[str, int]:
+        """Counters of `addresses`; those without one are left out. Raises StoreError."""
+        ...
+
+    def written_end(self, log: int, before: int) -> int:
+        """Where the last segment of a log ends that begins before a position; 0: there is none. Raises StoreError."""
+        ...
+
+    def cursors(self) -> Iterable[CursorRow]:
+        """Every cursor. Raises StoreError."""
+        ...
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        """Small state of a kind, by key. Raises StoreError."""
+        ...
+
+    def ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        """Ledger entries above `after` of subscriptions that begin so, oldest first. Raises StoreError."""
+        ...
+
+    def free_bytes(self) -> int | None:
+        """See `contract.Retention`."""
+        ...
+
+    def file_bytes(self) -> int:
+        """Bytes of its files."""
+        ...
+
+    def ends_after(self, shared: str) -> Mapping[int, int]:
+        """Where the logs ended at the first opening after `shared`. Raises StoreError."""
+        ...
+
+    def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
+        """(address, sequence) of runs at or above a position. Raises StoreError."""
+        ...
+
+    def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
+        """Go on under a new epoch, in which each address begins at its `starts`. Raises StoreError."""
+        ...
+
+    def close(self) -> None:
+        """Blocks. Reads under way are not answered."""
+        ...

@@ -1,0 +1,61 @@
+"""The segments of a group: what it appends and spills, packed into rows of table ``segment``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bridge.message import Stored
+from edge.broker.store.group import Group
+from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS
+from edge.broker.store.segment import Row, encode, split
+from edge.broker.store.spill import Spill
+
+
+def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
+    """One a log, more when there is more than a segment may hold.
+
+    Raises struct.error, OverflowError or UnicodeError when a message cannot be written.
+    """
+    for log, first, end in group.filled:
+        yield encode(log << POSITION_BITS | first, boot, group.monotonic_ns, (), span=end - first)
+    for spill in group.spills:
+        for key, span, runs in _covering(spill, bytes_max):
+            yield encode(key, boot, group.monotonic_ns, runs, span=span, packed=True)
+    by_log: dict[int, list[Stored]] = {}
+    for log, stored in group.appended:
+        if stored.run.bodies:
+            by_log.setdefault(log, []).append(stored)
+    for log, runs in by_log.items():
+        for part in [runs] if group.sizes[log] <= bytes_max else _chunks(runs, bytes_max):
+            key = log << POSITION_BITS | part[0].position
+            yield encode(key, boot, group.monotonic_ns, part, packed=log in group.packed)
+
+
+def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
+    """The runs in pieces of at most `bytes_max` of bodies; a larger message is a piece of its own."""
+    piece: list[Stored] = []
+    size = 0
+    for run in runs:
+        for part in split(run, bytes_max):
+            part_size = sum(map(len, part.run.bodies))
+            if piece and size + part_size > bytes_max:
+                yield piece
+                piece, size = [], 0
+            piece.append(part)
+            size += part_size
+    yield piece
+
+
+def _covering(spill: Spill, bytes_max: int) -> Iterator[tuple[int, int, Sequence[Stored]]]:
+    """(key, span, runs) of segments that hold what is spilled and cover every position from its start on."""
+    base, place, buffer_end = spill.log << POSITION_BITS, spill.start, spill.buffer_end
+    pieces = list(_chunks(spill.runs, bytes_max)) if spill.runs else []
+    ends = [piece[0].position for piece in pieces[1:]] + [buffer_end]
+    for piece, end in zip(pieces, ends, strict=bool(pieces)):
+        if piece[-1].position - place > OFFSET_MAX:
+            yield base | place, piece[0].position - place, ()
+            place = piece[0].position
+        yield base | place, end - place, piece
+        place = end
+    if not pieces and spill.writes and place < buffer_end:  # something follows: nothing between is missing
+        yield base | place, buffer_end - place, ()

@@ -1,0 +1,82 @@
+"""Point reads and start-up: what the loop's thread asks the file itself, over a connection of its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from edge.broker.store.contract import LedgerEntry
+from edge.broker.store.faults import meaning
+from edge.broker.store.group import CursorRow
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS
+
+_LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
+_CURSORS: Final = "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
+_NEWEST: Final = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
+_SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
+
+
+class SideQueries:
+    """Each raises StoreError when the medium cannot be read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """`connection` is for reading only, and the loop's thread's own."""
+        self._connection = connection
+
+    def rows(self, text: str, parameters: Sequence[str | int] = ()) -> list[Any]:
+        try:
+            return self._connection.execute(text, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise meaning(error, "reading the store") from error
+
+    def cursors(self) -> list[CursorRow]:
+        return [CursorRow._make(row) for row in self.rows(_CURSORS)]
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        after = None
+        while True:
+            later = "" if after is None else "AND key > ?"
+            rows = self.rows(
+                f"SELECT key, value FROM state WHERE kind = ? {later} ORDER BY key LIMIT {STATE_PAGE_ROWS}",  # noqa: S608
+                (kind,) if after is None else (kind, after),
+            )
+            yield from rows
+            if len(rows) < STATE_PAGE_ROWS:
+                return
+            after = rows[-1][0]
+
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        return iter(self.rows("SELECT name, next FROM address"))
+
+    def sequences_of(self, addresses: Iterable[str]) -> dict[str, int]:
+        return dict(self.rows(_SEQUENCES, (msgspec.json.encode(list(addresses)).decode(),)))
+
+    def written_end(self, log: int, before: int) -> int:
+        base = log << POSITION_BITS
+        rows = self.rows(_NEWEST, (base, base | before))
+        return (rows[0][0] & POSITION_MAX) + rows[0][1] if rows else 0
+
+    def ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        begins = "AND substr(subscription, 1, length(?)) = ?"
+        parameters = (after, subscriptions, subscriptions, entries_max)
+        rows = self.rows(f"{_LEDGER} WHERE entry > ? {begins} ORDER BY entry LIMIT ?", parameters)
+        return [LedgerEntry._make(row) for row in rows]
+
+    def newest_ledger(self, entries_max: int) -> list[LedgerEntry]:
+        """The newest entries, oldest first."""
+        rows = self.rows(f"{_LEDGER} ORDER BY entry DESC LIMIT ?", (entries_max,))
+        return [LedgerEntry._make(row) for row in reversed(rows)]
+
+    def ledger_rows(self) -> int:
+        return int(self.rows("SELECT count(*) FROM ledger")[0][0])
+
+    def pages(self) -> tuple[int, int]:
+        """(free pages of the file, all pages)."""
+        free, pages = self.rows("SELECT * FROM pragma_freelist_count, pragma_page_count")[0]
+        return int(free), int(pages)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,70 @@
+"""Reading logs: from memory or from the medium, and again until the medium can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bridge.message import Stored
+from edge.broker.store.limits import Limits
+from edge.broker.store.logs import LogTable
+from edge.broker.store.medium import FAILED, Medium, Post, ReadDone
+
+
+class LogReads:
+    """The reads of one store."""
+
+    def __init__(
+        self, limits: Limits, logs: LogTable, medium: Medium, *, post: Post, clock: Callable[[], float]
+    ) -> None:
+        self._limits = limits
+        self._logs = logs
+        self._medium = medium
+        self._post = post
+        self._clock = clock
+        self._closed = False
+        self.failed: list[tuple[int, int, int, ReadDone]] = []
+        """(log, position, bytes_max, done) of what the medium could not read."""
+        self._again_at_s = 0.0
+
+    def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
+        state = self._logs[log]
+        position = max(position, state.first)
+        if state.buffer is not None and position >= state.buffer.written:
+            self._post(partial(self._read_buffer, log, position, bytes_max, done))
+        else:
+            end = state.medium_end
+            was_read = partial(self._was_read, log, position, bytes_max, done, end)
+            self._medium.read(state, position, end, bytes_max, was_read)
+
+    def _read_buffer(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
+        buffer = self._logs[log].buffer
+        if not self._closed and (buffer is None or position < buffer.written):
+            self.read(log, position, bytes_max, done)  # it was written meanwhile
+        else:
+            done([] if buffer is None else buffer.read(position, bytes_max))
+
+    def _was_read(
+        self, log: int, position: int, bytes_max: int, done: ReadDone, end: int, runs: Sequence[Stored]
+    ) -> None:
+        """`end`: what comes from there on was not on the medium when it was read."""
+        if self._closed:
+            done(runs)
+        elif runs is FAILED:
+            self.failed.append((log, position, bytes_max, done))
+            self._again_at_s = self._clock() + self._limits.retry_delay_s
+        elif not runs and self._logs[log].next > end:
+            self.read(log, end, bytes_max, done)  # whoever gets nothing takes it that nothing is there *now*
+        else:
+            done(runs)
+
+    def retry(self, now: float) -> None:
+        """What could not be read may be readable by now."""
+        if self.failed and now >= self._again_at_s:
+            again, self.failed = self.failed, []
+            for log, position, bytes_max, done in again:
+                self.read(log, position, bytes_max, done)
+
+    def close(self) -> None:
+        """Nothing is read again."""
+        self._closed = True

@@ -1,0 +1,124 @@
+"""What a store removes from its logs: chosen for a group when it is sealed, taken note of at its end."""
+
+from __future__ import annotations
+
+import time
+
+from edge.broker.store.cursors import CursorTable
+from edge.broker.store.group import Group, Outcome
+from edge.broker.store.limits import Limits
+from edge.broker.store.logs import LogTable
+from edge.broker.store.progress import Progress
+from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
+
+
+class Removals:
+    """Bounded work for each commit; what is left goes on in the next."""
+
+    def __init__(self, limits: Limits, logs: LogTable, cursors: CursorTable) -> None:
+        self._limits = limits
+        self._logs = logs
+        self._cursors = cursors
+        self._unfinished: set[int] = set()
+        """Logs of which the last commit could not delete all it might."""
+
+    @property
+    def unfinished(self) -> bool:
+        return bool(self._unfinished)
+
+    def choose(self, group: Group) -> None:
+        """What the group removes; it counts already when it has to give way (see README.md)."""
+        now_ns = time.time_ns()
+        self._choose_evictions(group, now_ns)
+        self._choose_thinnings(group, now_ns)
+        self._choose_reclaims(group)
+
+    def _choose_evictions(self, group: Group, now_ns: int) -> None:
+        left = max(self._limits.evict_bytes_max, 2 * group.size)
+        for log, size in group.evicting.items():
+            state = self._logs[log]
+            claims, most = self._cursors.claims(state, group), group.at_most[log]
+            group.evictions.append(Eviction(log, state.first, state.next, min(size, left), claims, now_ns, most))
+            left = max(0, left - size)
+
+    def _choose_thinnings(self, group: Group, now_ns: int) -> None:
+        for log, size in group.thinning.items():
+            state = self._logs[log]
+            level, position = state.thinned_to
+            thinning = Thinning(
+                log,
+                level,
+                position,
+                state.first,
+                state.next,
+                size,
+                self._limits.thin_bytes_max,
+                self._cursors.claims(state, group),
+                now_ns,
+                group.at_most[log],
+                self._limits.thin_messages_max,
+            )
+            group.thinnings.append(thinning)
+
+    def _choose_reclaims(self, group: Group) -> None:
+        """Never what is not counted, and on a busy store only when counting anyway."""
+        waiting = self._logs.to_reclaim
+        group.reclaim_bytes_max = max(self._limits.reclaim_bytes_max, 2 * group.size)
+        for log in list(waiting):
+            if len(group.reclaims) >= self._limits.reclaim_logs_max:
+                break
+            state = self._logs[log]
+            lowest = self._cursors.lowest(state, group.ends.get(log, state.next))
+            limit = min(lowest, group.ends.get(log, state.next) if group.counting else state.counted)
+            if lowest <= state.first:
+                del waiting[log]
+                self._unfinished.discard(log)
+            elif limit > state.first and (group.counting or not group.runs or log in self._unfinished):
+                del waiting[log]
+                state.deleting_to = limit
+                group.reclaims.append(Reclaim(log, state.first, limit))
+
+    # --- the end of a commit ----------------------------------------------------------------------------------
+
+    def committed(self, outcome: Outcome) -> None:
+        for evicted in outcome.evicted:
+            self._evicted(evicted)
+        for thinned in outcome.thinned:
+            self._thinned(thinned)
+        for reclaimed in outcome.reclaimed:
+            self._reclaimed(reclaimed)
+
+    def _evicted(self, evicted: Evicted) -> None:
+        state = self._logs[evicted.log]
+        state.first = max(state.first, evicted.first)
+        state.bytes -= evicted.bytes
+        for cursor in self._cursors.of(state):
+            cursor.progress.add(-1, state.first - 1)
+        state.lowest = None
+
+    def _thinned(self, thinned: Thinned) -> None:
+        state = self._logs[thinned.log]
+        state.bytes -= thinned.freed
+        state.thinned_to = (0, 0) if thinned.ended else (thinned.level, thinned.position)
+
+    def _reclaimed(self, reclaimed: Reclaimed) -> None:
+        log, first, size, finished = reclaimed
+        state = self._logs[log]
+        state.first = max(state.first, first)
+        state.bytes -= size
+        if finished:
+            self._unfinished.discard(log)
+        else:
+            self._unfinished.add(log)
+            self._logs.to_reclaim[log] = None
+
+    def failed(self, group: Group) -> None:
+        """A cursor made meanwhile stands behind what was to go with the group, and what was never there."""
+        for reclaim in group.reclaims:
+            state = self._logs[reclaim.log]
+            state.deleting_to = 0
+            self._logs.to_reclaim[reclaim.log] = None
+            for cursor in self._cursors.of(state):
+                if cursor.progress.position > state.next:
+                    cursor.progress = Progress(state.next)
+                    state.lowest = None

@@ -1,0 +1,191 @@
+"""A store's medium: one SQLite file in WAL mode, one thread that writes it, one that reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from edge.broker.store import epochs as epoch_tables
+from edge.broker.store import openings as opening_tables
+from edge.broker.store import wear
+from edge.broker.store.connections import connect_writer
+from edge.broker.store.contract import LedgerEntry, StoreDamaged, StoreError, Summary
+from edge.broker.store.durations import Histogram
+from edge.broker.store.epochs import Epochs
+from edge.broker.store.faults import meaning
+from edge.broker.store.files import StoreFiles
+from edge.broker.store.group import CursorRow, Group
+from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
+from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.logs import LogState
+from edge.broker.store.medium import ReadDone
+from edge.broker.store.packing import pack
+from edge.broker.store.problems import Problems
+from edge.broker.store.queries import SideQueries
+from edge.broker.store.reader import SCAN, Reader, Request
+from edge.broker.store.segment import Row, SegmentDamaged, decode
+from edge.broker.store.writer import BootRow, Job, Writer
+
+logger = logging.getLogger(__name__)
+
+
+class SqliteMedium:
+    """See `medium.Medium`; made by `sqlite.open_store`."""
+
+    def __init__(
+        self,
+        path: Path,
+        limits: Limits,
+        *,
+        side: sqlite3.Connection,
+        queries: SideQueries,
+        writer: Writer,
+        reader: Reader,
+        files: StoreFiles,
+        problems: Problems,
+        lock: DirectoryLock,
+        epochs: Epochs,
+        openings: Sequence[str],
+        boot: tuple[int, BootRow | None],
+        device: wear.Device | None,
+        meter: wear.Meter,
+        summary: Summary | None,
+    ) -> None:
+        """`side` is the connection of `queries`."""
+        self.path = path
+        self.limits = limits
+        self.epochs = epochs
+        self.openings = openings
+        self.device = device
+        """What the store is on."""
+        self._files = files
+        self._problems = problems
+        self.writer = writer
+        self.reader = reader
+        self._side = side
+        self._queries = queries
+        self._lock = lock
+        self._boot, self._boot_row = boot
+        self._meter = meter
+        self._wear: wear.Totals | None = None
+        """On its way to the file."""
+        self._summary = summary
+
+    @property
+    def commits(self) -> Histogram:
+        """How long the commits of this process took."""
+        return self.writer.durations.histogram()
+
+    @property
+    def written(self) -> tuple[wear.Totals, Sequence[wear.Totals]]:
+        """What was written until now, and until the end of earlier hours of running."""
+        return self._meter.totals(), self._meter.rows
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """What keeps it from doing its work, in words: commits that fail, logs that cannot be read, files gone."""
+        found, gone = self._problems.texts(), self._files.check()
+        return found if gone is None or str(gone) in found else [*found, str(gone)]
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    @property
+    def last_words(self) -> bool:
+        return self._meter.untold
+
+    def commit(self, group: Group, finished: Callable[[], None]) -> None:
+        due = group.counting and (group.last or self._meter.due())
+        self._wear = self._meter.totals(group.payload_bytes) if due else None
+        segments = list(pack(group, self._boot, self.limits.segment_bytes_max))
+        self.writer.submit(Job(group, segments, self._boot_row, self._wear, self._summary, finished))
+
+    def committed(self, group: Group) -> None:
+        self._boot_row = None
+        self._meter.payload_bytes += group.payload_bytes
+        if self._wear is not None:
+            self._meter.kept(self._wear)
+        outcome = group.outcome
+        if outcome is not None and (outcome.thinned or any(evicted.cut for evicted in outcome.evicted)):
+            self.reader.forget()
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
+        self.reader.submit(Request(log.log, log.name, position, end, bytes_max, done))
+
+    def cursors(self) -> Iterable[CursorRow]:
+        return self._queries.cursors()
+
+    def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
+        return self._queries.items(kind)
+
+    def sequences(self) -> Iterator[tuple[str, int]]:
+        return self._queries.sequences()
+
+    def sequences_of(self, addresses: Iterable[str]) -> dict[str, int]:
+        return self._queries.sequences_of(addresses)
+
+    def written_end(self, log: int, before: int) -> int:
+        return self._queries.written_end(log, before)
+
+    def ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
+        return self._queries.ledger(after, entries_max, subscriptions)
+
+    def free_bytes(self) -> int | None:
+        try:
+            medium, size, page = os.statvfs(self.path), os.stat(self.path).st_size, self.limits.page_bytes
+            free, pages = self._queries.pages()
+        except (OSError, StoreError) as error:
+            logger.warning("free space of the medium is not known: %s", error)
+            return None
+        return int(max(0, medium.f_bavail * medium.f_frsize + free * page - max(0, pages * page - size)))
+
+    def file_bytes(self) -> int:
+        total = 0
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                total += os.stat(f"{self.path}{suffix}").st_size
+        return total
+
+    # --- lineage ----------------------------------------------------------------------------------------------
+
+    def ends_after(self, shared: str) -> Mapping[int, int]:
+        try:
+            return opening_tables.ends_after(self._side, shared)
+        except sqlite3.Error as error:
+            raise meaning(error, "beginning a new epoch") from error
+
+    def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
+        """Of segments that can be read: what cannot is lost, whatever its name."""
+        base = log << POSITION_BITS
+        newest = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
+        ((key,),) = self._queries.rows(newest, (base, base | end))
+        try:
+            for row in map(Row._make, self._side.execute(SCAN, (key or base | end, base | POSITION_MAX))):
+                with contextlib.suppress(SegmentDamaged):
+                    for position, sequence, run in decode(row, row.key & POSITION_MAX):
+                        if position >= end:
+                            yield run.address, sequence
+        except sqlite3.Error as error:
+            raise meaning(error, "beginning a new epoch") from error
+
+    def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
+        try:
+            with contextlib.closing(connect_writer(self.path, self.limits)) as connection:
+                name = epoch_tables.begin(connection, starts, why)
+            self.epochs.reload(self._side)
+        except sqlite3.Error as error:
+            raise meaning(error, "beginning a new epoch") from error
+        except ValueError as error:
+            raise StoreDamaged(f"beginning a new epoch: {error}: run `waypost store repair`") from error
+        logger.warning("%s: an older copy of this store was put back; new messages are of epoch %s", why, name)
+
+    def close(self) -> None:
+        self.reader.stop()
+        self._queries.close()
+        self.writer.stop()
+        self._lock.release()
