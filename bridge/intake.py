@@ -52,6 +52,18 @@ class IntakeLimits:
     at most `batches_unsettled` messages of the engine's `max_message_size`."""
 
 
+class Unread(NamedTuple):
+    """A delivery that cannot be read."""
+
+    link: str
+    """Address of the link it came on."""
+    delivery: int | None
+    """Its number; None when it was sent settled."""
+    content: bytes
+    """The message as it came."""
+    why: str
+
+
 class IntakeService(Protocol):
     """What the hub does with what arrives. No method blocks; all run on the loop's thread.
 
@@ -73,12 +85,16 @@ class IntakeService(Protocol):
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
+    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+        """Telemetry or a ledger document nobody can read: it is kept as it came, and accepted once that is durable."""
+        ...
+
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         """Exactly once for each `gateway_connected`."""
         ...
 
 
-class _Held(NamedTuple):
+class _Delivery(NamedTuple):
     """A delivery that waits for the service's word."""
 
     link: Link
@@ -86,7 +102,7 @@ class _Held(NamedTuple):
     size: int
 
 
-class _Inlet:
+class _ReceiverState:
     """What a link of the peer's is for: kept as the link's context."""
 
     __slots__ = ("batching", "credit_max", "target", "unsettled")
@@ -115,13 +131,13 @@ class Intake:
         self._wake = wake
         self._limits = limits or IntakeLimits()
         self._gateway: str | None = None
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
         self._tokens = count()
-        self._inlets: list[Link] = []
+        self._receivers: list[Link] = []
         self._over = False
         self.malformed = 0
-        """Deliveries rejected because they could not be read."""
+        """Deliveries that could not be read."""
 
     @property
     def gateway(self) -> str | None:
@@ -147,7 +163,7 @@ class Intake:
                 self._on_opened(event)
             elif isinstance(event, Attached):
                 self._on_attached(event.link)
-            elif isinstance(event, Detached) and event.link in self._inlets:
+            elif isinstance(event, Detached) and event.link in self._receivers:
                 self._on_detached(event.link)
 
     def writable(self) -> None:
@@ -204,34 +220,26 @@ class Intake:
             STATUS: STATUS_CREDIT,
             LEDGER: LEDGER_CREDIT,
         }
-        link.context = _Inlet(address, credit[address], batching=batching)
-        self._inlets.append(link)
+        link.context = _ReceiverState(address, credit[address], batching=batching)
+        self._receivers.append(link)
         self._engine.accept(link, offered_capabilities=(CAPABILITY,) if batching else ())
         self._replenish()
 
     def _on_transfers(self, event: Transfers) -> None:
         link = event.link
-        inlet: _Inlet = link.context
+        receiver: _ReceiverState = link.context
         gateway = self._gateway or ""
         deliveries: Sequence[int | None] = [None] * len(event.messages) if event.settled else event.deliveries
         arrivals: list[tuple[int, Arrival]] = []
         for delivery, message in zip(deliveries, event.messages, strict=True):
             try:
-                if inlet.target == TELEMETRY and not inlet.batching:
+                if receiver.target == TELEMETRY and not receiver.batching:
                     arrival = plain.parse(message)
                     arrivals.append((self._hold(link, delivery, len(message)), arrival))
                     continue
-                body = plain.body_of(message)
-                if inlet.target == TELEMETRY:
-                    batch = decode(body)
-                    self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, gateway)
-                elif inlet.target == STATUS:
-                    self._on_status(link, delivery, _document(body), gateway)
-                else:
-                    document = _document(body)
-                    self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
+                self._on_message(link, delivery, plain.body_of(message), gateway)
             except (BatchError, MessageError) as error:
-                self._on_malformed(link, delivery, error)
+                self._on_unreadable(link, delivery, message, error, gateway)
             if self._over:
                 return  # the service closed: the rest of the read is the gateway's to send again
         if arrivals:
@@ -243,14 +251,33 @@ class Intake:
         if delivery is not None:
             self._engine.settle(link, (delivery,), State.ACCEPTED)
 
-    def _on_malformed(self, link: Link, delivery: int | None, error: BatchError | MessageError) -> None:
+    def _on_message(self, link: Link, delivery: int | None, body: bytes, gateway: str) -> None:
+        """A batch or a document. Raises `BatchError` or `MessageError` when it cannot be read."""
+        target = link.context.target
+        if target == TELEMETRY:
+            batch = decode(body)
+            self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, gateway)
+        elif target == STATUS:
+            self._on_status(link, delivery, _document(body), gateway)
+        else:
+            document = _document(body)
+            self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
+
+    def _on_unreadable(
+        self, link: Link, delivery: int | None, message: bytes, error: BatchError | MessageError, gateway: str
+    ) -> None:
         self.malformed += 1
-        log.error("gateway %s: malformed on link %s: %s", self._gateway, link.name, error)
+        target = link.context.target
+        if target != STATUS:
+            token = self._hold(link, delivery, len(message))
+            self._service.unreadable_arrived(self, token, Unread(target, delivery, message, str(error)), gateway)
+            return
+        log.warning("gateway %s: a status cannot be read: %s", gateway, error)
         if delivery is not None:
             self._engine.settle(link, (delivery,), State.REJECTED, Condition(error.condition, str(error)))
 
     def _on_detached(self, link: Link) -> None:
-        self._inlets.remove(link)
+        self._receivers.remove(link)
         for token in [token for token, held in self._held.items() if held.link is link]:
             self._held_bytes -= self._held.pop(token).size
 
@@ -258,7 +285,7 @@ class Intake:
         self._over = True
         self._held.clear()
         self._held_bytes = 0
-        self._inlets.clear()
+        self._receivers.clear()
         gateway, self._gateway = self._gateway, None
         if gateway is not None:
             self._service.gateway_disconnected(gateway, self)
@@ -267,7 +294,7 @@ class Intake:
         """A token for a delivery; one that was sent settled has a token that settles nothing."""
         token = next(self._tokens)
         if delivery is not None:
-            self._held[token] = _Held(link, delivery, size)
+            self._held[token] = _Delivery(link, delivery, size)
             self._held_bytes += size
             link.context.unsettled += 1
         return token
@@ -290,11 +317,11 @@ class Intake:
         """Give back credit, a quarter at a time at least: a flow frame for each batch would be a third more frames."""
         if self._over:
             return
-        for link in self._inlets:
-            inlet: _Inlet = link.context
-            missing = inlet.credit_max - inlet.unsettled - link.credit
-            enough = self._held_bytes < self._limits.bytes_unsettled or inlet.target != TELEMETRY
-            if enough and (missing * 4 >= inlet.credit_max or (missing > 0 and link.credit <= 0)):
+        for link in self._receivers:
+            receiver: _ReceiverState = link.context
+            missing = receiver.credit_max - receiver.unsettled - link.credit
+            enough = self._held_bytes < self._limits.bytes_unsettled or receiver.target != TELEMETRY
+            if enough and (missing * 4 >= receiver.credit_max or (missing > 0 and link.credit <= 0)):
                 self._engine.grant(link, missing)
 
 

@@ -129,6 +129,22 @@ GATEWAY_STATUS = _table(
     ingest_date       date
     """,
 )
+QUARANTINE = _table(
+    "quarantine",
+    ("ingest_date",),
+    """
+    tenant      string
+    gateway     string
+    link        string
+    delivery    bigint?
+    reason      string
+    digest      string
+    content     binary
+    received_at timestamp
+    ingested_at timestamp
+    ingest_date date
+    """,
+)
 
 READINGS = _table(
     "readings",
@@ -267,7 +283,7 @@ THROUGHPUT = _table(
     """,
 )
 
-LANDED: dict[str, Table] = {table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, GATEWAY_STATUS)}
+LANDED: dict[str, Table] = {table.name: table for table in (TELEMETRY, LEDGER, MANIFESTS, GATEWAY_STATUS, QUARANTINE)}
 """Written by the hub, only read here."""
 DERIVED: dict[str, Table] = {
     table.name: table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import time
+from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from bridge.version import VERSION
-from cloud.hub.committer import Committer
+from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import Fleet, Gateway
-from cloud.hub.limits import MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
+from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry
-from cloud.lake.commits import RegistryError
+from cloud.lake.faults import RegistryError
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -29,9 +29,20 @@ CONTENT_SECURITY_POLICY = (
 """The console is one page: it loads nothing and talks to this hub only."""
 
 
-def application(fleet: Fleet, committer: Committer, metrics: Metrics, *, started_at_us: int, dev: bool) -> Starlette:
-    """The ASGI application. Every answer is JSON but for the page and the metrics."""
-    api = Api(fleet, committer, metrics, started_at_us, dev)
+def application(
+    fleet: Fleet,
+    committer: Committer,
+    metrics: Metrics,
+    *,
+    dev: bool,
+    now_us: Callable[[], int],
+    clock: Callable[[], float],
+) -> Starlette:
+    """The ASGI application. Every answer is JSON but for the page and the metrics.
+
+    `now_us`: UTC microseconds; `clock`: seconds that do not go back.
+    """
+    api = Api(fleet, committer, metrics, dev, now_us, clock)
     return Starlette(
         routes=[
             Route("/", api.console),
@@ -47,12 +58,22 @@ def application(fleet: Fleet, committer: Committer, metrics: Metrics, *, started
 class Api:
     """The endpoints. Times in answers are milliseconds since 1970, UTC; null for never."""
 
-    def __init__(self, fleet: Fleet, committer: Committer, metrics: Metrics, started_at_us: int, dev: bool) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        committer: Committer,
+        metrics: Metrics,
+        dev: bool,
+        now_us: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
-        self._started_at_us = started_at_us
         self._dev = dev
+        self._now_us = now_us
+        self._clock = clock
+        self._started_at_us = now_us()
 
     async def console(self, _request: Request) -> Response:
         headers = {
@@ -63,10 +84,16 @@ class Api:
         return Response(_page(), media_type="text/html", headers=headers)
 
     async def health(self, _request: Request) -> Response:
-        """200 while landings work, 503 while they do not."""
-        if self._committer.failing:
-            return _json({"status": "landing fails"}, 503)
-        return _json({"status": "ok"})
+        """200 while landing goes on, 503 while it stands: since when (UTC milliseconds), and why."""
+        fault = self._committer.fault
+        if fault is None:
+            return _json({"status": "ok"})
+        status = "landing fails" if self._committer.failing else "landing stands"
+        return _json({"status": status, **self._fault(fault)}, 503)
+
+    def _fault(self, fault: Fault) -> dict[str, Any]:
+        since_us = self._now_us() - int((self._clock() - fault.since_s) * 1_000_000)
+        return {"since": since_us // 1_000, "reason": fault.reason}
 
     async def prometheus(self, _request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
@@ -77,13 +104,19 @@ class Api:
             {
                 "version": VERSION,
                 "dev": self._dev,
-                "now": time.time_ns() // 1_000_000,
+                "now": self._now_us() // 1_000,
                 "started_at": self._started_at_us // 1_000,
                 "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
                 "totals": {name: getattr(fleet.totals, name) for name in fleet.totals.__slots__},
-                "rate": fleet.rate.history(time.monotonic()),
+                "rate": fleet.rate.history(self._clock()),
                 "landing": {
                     "failing": committer.failing,
+                    "fault": self._fault(fault) if (fault := committer.fault) is not None else None,
+                    "oldest_ms": _milliseconds(committer.oldest_s),
+                    "held": [
+                        {"tenant": session.tenant, "gateway": session.gateway, **self._fault(held)}
+                        for session, held in committer.held[:HELD_SHOWN_MAX]
+                    ],
                     "pending_bytes": committer.pending_bytes,
                     "pending_messages": committer.pending_rows,
                     "latency_ms_p50": _milliseconds(fleet.latency_s(0.5)),
@@ -104,8 +137,8 @@ class Api:
         page = self._fleet.page(after, int(text))
         more = len(page) == int(text)
         following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
-        now_s = time.monotonic()
-        return _json({"gateways": [_summary(gateway, now_s) for gateway in page], "next": following})
+        now_s = self._clock()
+        return _json({"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following})
 
     async def gateway(self, request: Request) -> Response:
         """One gateway with its marks: what has landed of each address."""
@@ -117,7 +150,7 @@ class Api:
             marks, total = await self._committer.read(functools.partial(_marks, tenant=tenant, name=name))
         except RegistryError as error:
             return _json({"error": str(error)}, 503)
-        return _json({**_summary(gateway, time.monotonic()), "marks": marks, "marks_total": total})
+        return _json({**_summary(gateway, self._clock(), self._now_us()), "marks": marks, "marks_total": total})
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
@@ -135,7 +168,7 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
     return shown, len(known)
 
 
-def _summary(gateway: Gateway, now_s: float) -> dict[str, Any]:
+def _summary(gateway: Gateway, now_s: float, now_us: int) -> dict[str, Any]:
     newest = gateway.newest_received_at
     return {
         "tenant": gateway.tenant,
@@ -146,7 +179,7 @@ def _summary(gateway: Gateway, now_s: float) -> dict[str, Any]:
         "last_seen": gateway.last_seen // 1_000,
         "landed": gateway.landed,
         "newest_received_at": newest // 1_000 if newest else None,
-        "lag_ms": max(0, time.time_ns() // 1_000 - newest) // 1_000 if newest else None,
+        "lag_ms": max(0, now_us - newest) // 1_000 if newest else None,
         "rate": gateway.rate.history(now_s) if gateway.rate is not None else [],
         "status": gateway.status,
     }

@@ -2,7 +2,7 @@
 
 Field names are those of the lake contract's columns. Times are UTC nanoseconds as numbers (as in `bridge.message`) or
 RFC 3339 text. A status with unknown fields is taken for what is known of it: gateways are newer or older than hubs. A
-ledger document that cannot be read is refused: it explains a loss, and a wrong explanation is worse than none.
+ledger document that cannot be read is not guessed at: it explains a loss, and a wrong explanation is worse than none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from cloud.hub.committer import Session
+from cloud.hub.groups import Lineage, Session
 from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX
 from cloud.lake.landing import LedgerRange
 
@@ -46,7 +46,7 @@ class Status(msgspec.Struct, frozen=True):
     clock_quality: Word | None = None
 
 
-class Given(msgspec.Struct, frozen=True):
+class RangeDocument(msgspec.Struct, frozen=True):
     """A range of sequences that a gateway gave up."""
 
     epoch: Word
@@ -58,13 +58,13 @@ class Given(msgspec.Struct, frozen=True):
     decided_at: Time = None
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class RangesDocument(msgspec.Struct, frozen=True):
     """Several ranges in one document."""
 
-    ranges: Annotated[list[Given], msgspec.Meta(max_length=LEDGER_RANGES_MAX)]
+    ranges: Annotated[list[RangeDocument], msgspec.Meta(max_length=LEDGER_RANGES_MAX)]
 
 
-class Lineage(msgspec.Struct, frozen=True):
+class LineageDocument(msgspec.Struct, frozen=True):
     """Which store a gateway has, and which openings of it that store knows of, the newest last."""
 
     epoch: Word
@@ -73,7 +73,8 @@ class Lineage(msgspec.Struct, frozen=True):
 
 def lineage(document: Mapping[str, Any]) -> Lineage:
     """A document whose one field is ``lineage``. Raises `DocumentError`."""
-    return _convert(document["lineage"], Lineage)
+    told = _convert(document["lineage"], LineageDocument)
+    return Lineage(told.epoch, told.openings)
 
 
 def microseconds(time: Time, otherwise: int) -> int:
@@ -103,7 +104,7 @@ def presence_row(session: Session, state: str, now_us: int) -> dict[str, Any]:
 
 def ledger_ranges(session: Session, document: Mapping[str, Any], now_us: int) -> Sequence[LedgerRange]:
     """The ranges of a ledger document, which is one range or has several as `ranges`. Raises `DocumentError`."""
-    given = _convert(document, Ledger).ranges if "ranges" in document else [_convert(document, Given)]
+    given = _convert(document, RangesDocument).ranges if "ranges" in document else [_convert(document, RangeDocument)]
     if any(entry.last_sequence < entry.first_sequence for entry in given):
         raise DocumentError("a range ends before it begins")
     return [

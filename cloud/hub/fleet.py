@@ -13,12 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloud.hub.committer import Group, Report, Session
+from cloud.hub.groups import Group, Key, Report, Session, Verdict
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
 from cloud.hub.registry import GatewayRecord
-
-Key = tuple[str, str]
-"""(tenant, gateway)."""
+from cloud.lake.rows import ReceivedBatch
 
 
 class Rate:
@@ -63,6 +61,9 @@ class Gateway:
     status: Mapping[str, Any] | None = None
     rate: Rate | None = None
     session: Session | None = None
+    connects: int = 0
+    """Since the last line about it in the log."""
+    line_at_s: float = -1e9
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Totals:
     rejected: int = 0
     ledger_ranges: int = 0
     states: int = 0
+    quarantined: int = 0
 
 
 class FleetFull(Exception):
@@ -92,7 +94,7 @@ class Fleet:
     totals: Totals = field(default_factory=Totals)
     rate: Rate = field(default_factory=Rate)
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
-    versions: dict[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
     connected: int = 0
 
     def load(self, records: Sequence[GatewayRecord]) -> None:
@@ -123,6 +125,15 @@ class Fleet:
         gateway.connected, gateway.session, gateway.last_seen = False, None, now_us
         return True
 
+    def connection_line(self, key: Key, now_s: float, every_s: float) -> int:
+        """How many connections of a gateway the log has to tell of now; 0: another line is too early."""
+        gateway = self.gateways[key]
+        gateway.connects += 1
+        if now_s - gateway.line_at_s < every_s:
+            return 0
+        times, gateway.connects, gateway.line_at_s = gateway.connects, 0, now_s
+        return times
+
     def heard(self, key: Key, now_us: int) -> None:
         gateway = self.gateways.get(key)
         if gateway is not None:
@@ -134,7 +145,10 @@ class Fleet:
         self.versions = report.versions
         totals.ledger_ranges += report.ledger_ranges
         totals.states += report.states
-        if not group.batches:
+        totals.quarantined += report.quarantined
+        landed_now = [(e.session, e.content) for e in group.entries if e.verdict is Verdict.LANDED]
+        batches = [(who, what) for who, what in landed_now if isinstance(what, ReceivedBatch)]
+        if not batches and not landed.rows:
             return
         totals.landings += landed.rows > 0
         totals.rows += landed.rows
@@ -144,9 +158,9 @@ class Fleet:
         if landed.rows:
             self.latencies_s.append(report.seconds)
         self.rate.add(landed.rows, now_s)
-        for session, received, _ in group.batches:
+        for session, received in batches:
             gateway = self.gateways.get(session.key)
-            if gateway is not None and session not in report.stale:
+            if gateway is not None:
                 newest = max(received.batch.received_at) // 1_000
                 gateway.newest_received_at = max(gateway.newest_received_at, newest)
         for key, rows in landed.by_gateway.items():

@@ -29,6 +29,15 @@ LEDGER_RANGES_MAX = 10_000
 SEEN_EVERY_S = 10.0
 """How often the times gateways were last heard of are written to the registry: one transaction for all."""
 
+PRESENCE_EVERY_S = 1.0
+"""How often connections that came and went are written to the registry: one transaction for all."""
+
+CONNECTION_LINES_EVERY_S = 10.0
+"""A gateway that connects more often than this has one line in the log for all of them."""
+
+HELD_SHOWN_MAX = 20
+"""Connections of which something is held, in one answer of the API."""
+
 HISTORY_SECONDS = 60
 """Seconds of rate kept for each gateway and for the hub: the console's sparkline."""
 

@@ -18,9 +18,10 @@ COUNTERS = {
     "gaps": ("waypost_hub_gaps", "Ranges that began later than expected"),
     "holes_closed": ("waypost_hub_holes_closed", "Holes in the sequences given up to keep the registry small"),
     "released": ("waypost_hub_deliveries_released", "Deliveries sent back, to be sent again"),
-    "rejected": ("waypost_hub_deliveries_rejected", "Deliveries that could not be read"),
+    "rejected": ("waypost_hub_deliveries_rejected", "Deliveries refused: unnamed, or in the name of another gateway"),
     "ledger_ranges": ("waypost_hub_ledger_ranges", "Ledger ranges landed"),
     "states": ("waypost_hub_states", "Gateway states landed"),
+    "quarantined": ("waypost_hub_deliveries_quarantined", "Deliveries kept raw because nobody can read them"),
 }
 """Field of `cloud.hub.fleet.Totals` to metric name (without ``_total``) and help."""
 
@@ -41,7 +42,12 @@ class _Live(Collector):
             "waypost_hub_gateways_connected": ("Gateways connected", self._fleet.connected),
             "waypost_hub_gateways_known": ("Gateways known", len(self._fleet.gateways)),
             "waypost_hub_pending_bytes": ("Bytes gathered and not yet on disk", self._committer.pending_bytes),
-            "waypost_hub_landing_failing": ("1 while the lake refuses landings", int(self._committer.failing)),
+            "waypost_hub_landing_failing": ("1 while nothing can be landed", int(self._committer.failing)),
+            "waypost_hub_landing_oldest_seconds": (
+                "Age of what has no answer",
+                self._committer.oldest_s,
+            ),
+            "waypost_hub_connections_held": ("Connections of which something cannot land", len(self._committer.held)),
         }
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)

@@ -18,9 +18,11 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from cloud.lake.commits import Prepared, RegistryError, SequenceRange, Stream
+from cloud.hub.groups import Key, Presence
+from cloud.lake.commits import Prepared
+from cloud.lake.faults import RegistryError
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
-from cloud.lake.sequences import SequenceSet
+from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
 SCHEMA_VERSION = 2
 """Raised with every change of the tables below."""
@@ -129,7 +131,9 @@ class Registry:
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _set_pragmas)
-        self._coverage: dict[tuple[str, str], dict[Stream, SequenceSet]] = {}
+        self._landed: dict[Key, dict[Stream, SequenceSet]] = {}
+        self._given: dict[Key, int] = {}
+        """The generation of each gateway's newest connection to this hub."""
         try:
             with self._transaction() as tx:
                 self.registry_id = self._check_version(tx)
@@ -165,7 +169,7 @@ class Registry:
             with self._engine.begin() as tx:
                 yield tx
         except SQLAlchemyError as error:
-            self._coverage.clear()
+            self._landed.clear()
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             raise RegistryError(f"the registry cannot be used: {cause}") from error
 
@@ -175,42 +179,48 @@ class Registry:
 
     # --- gateways -----------------------------------------------------------------------------------------------
 
-    def connect(self, tenant: str, name: str, remote: str, now_us: int) -> int:
-        """A gateway has opened a connection; returns its generation, greater than of every connection before."""
-        mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
+    def presence(self, changes: Mapping[Key, Presence]) -> None:
+        """Connections of gateways that came and went; each one that came is a generation, and fences those before."""
+        if not changes:
+            return
         with self._transaction() as tx:
-            if tx.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
-                tx.execute(tenants.insert().values(name=tenant, created_at=now_us))
-            changed = tx.execute(
-                gateways.update()
-                .where(mine)
-                .values(last_seen=now_us, connected=True, remote=remote, generation=gateways.c.generation + 1)
-            )
-            if changed.rowcount == 0:
-                tx.execute(
-                    gateways.insert().values(
-                        tenant=tenant,
-                        name=name,
-                        first_seen=now_us,
-                        last_seen=now_us,
-                        connected=True,
-                        remote=remote,
-                        generation=1,
-                        landed=0,
-                    )
-                )
-            generation = int(tx.execute(sa.select(gateways.c.generation).where(mine)).scalar_one())
-        self._coverage.pop((tenant, name), None)
-        return generation
-
-    def disconnect(self, tenant: str, name: str, generation: int, now_us: int) -> None:
-        """That connection has ended; does nothing when a later one has taken over."""
-        with self._transaction() as tx:
+            known = self._generations(tx, changes)
+            for (tenant, name), presence in changes.items():
+                if (tenant, name) not in known:
+                    self._add_gateway(tx, tenant, name, presence)
+                    known[tenant, name] = 0
+            rows = [self._presence_row(key, presence, known[key]) for key, presence in changes.items()]
             tx.execute(
                 gateways.update()
-                .where(gateways.c.tenant == tenant, gateways.c.name == name, gateways.c.generation == generation)
-                .values(last_seen=now_us, connected=False)
+                .where(gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
+                .values(
+                    {name: sa.bindparam(f"at_{name}") for name in ("last_seen", "connected", "remote", "generation")}
+                ),
+                rows,
             )
+        for key, presence in changes.items():
+            if presence.connects:
+                self._given[key] = known[key] + presence.connects
+                self._landed.pop(key, None)
+
+    @staticmethod
+    def _add_gateway(tx: sa.Connection, tenant: str, name: str, presence: Presence) -> None:
+        if tx.execute(sa.select(tenants.c.name).where(tenants.c.name == tenant)).first() is None:
+            tx.execute(tenants.insert().values(name=tenant, created_at=presence.at_us))
+        times = {"first_seen": presence.at_us, "last_seen": presence.at_us}
+        row = {**times, "connected": False, "remote": presence.remote, "generation": 0, "landed": 0}
+        tx.execute(gateways.insert().values(tenant=tenant, name=name, **row))
+
+    @staticmethod
+    def _presence_row(key: Key, presence: Presence, generation: int) -> dict[str, Any]:
+        return {
+            "at_tenant": key[0],
+            "at_name": key[1],
+            "at_last_seen": presence.at_us,
+            "at_connected": presence.connected,
+            "at_remote": presence.remote,
+            "at_generation": generation + presence.connects,
+        }
 
     def seen(self, when: Mapping[tuple[str, str], int]) -> None:
         """Set when each (tenant, gateway) was last heard of."""
@@ -233,21 +243,26 @@ class Registry:
             rows = tx.execute(sa.select(gateways).order_by(gateways.c.tenant, gateways.c.name)).all()
         return [GatewayRecord(*row) for row in rows]
 
-    def current(self, who: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
-        """The generation of each (tenant, gateway) as it stands; what carries an older one is fenced off."""
-        names = sorted(set(who))
-        found: dict[tuple[str, str], int] = {}
+    def fenced(self, who: Iterable[Key]) -> set[Key]:
+        """Those of these gateways that have connected to another hub of this registry since they last did here."""
         with self._transaction() as tx:
-            for start in range(0, len(names), PARAMETERS_MAX // 2):
-                part = names[start : start + PARAMETERS_MAX // 2]
-                mine = sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)
-                rows = tx.execute(sa.select(gateways.c.tenant, gateways.c.name, gateways.c.generation).where(mine))
-                found.update({(row.tenant, row.name): row.generation for row in rows})
+            current = self._generations(tx, who)
+        return {key for key, generation in current.items() if self._given.get(key, generation) != generation}
+
+    @staticmethod
+    def _generations(tx: sa.Connection, who: Iterable[Key]) -> dict[Key, int]:
+        names = sorted(set(who))
+        found: dict[Key, int] = {}
+        for start in range(0, len(names), PARAMETERS_MAX // 2):
+            part = names[start : start + PARAMETERS_MAX // 2]
+            mine = sa.tuple_(gateways.c.tenant, gateways.c.name).in_(part)
+            rows = tx.execute(sa.select(gateways.c.tenant, gateways.c.name, gateways.c.generation).where(mine))
+            found.update({(row.tenant, row.name): row.generation for row in rows})
         return found
 
     def marks(self, tenant: str, name: str) -> dict[Stream, SequenceSet]:
         """What has landed of a gateway, by stream; the cached objects themselves."""
-        known = self._coverage.get((tenant, name))
+        known = self._landed.get((tenant, name))
         if known is None:
             with self._transaction() as tx:
                 rows = tx.execute(sa.select(marks).where(marks.c.tenant == tenant, marks.c.gateway == name)).all()
@@ -257,7 +272,7 @@ class Registry:
                 )
                 for row in rows
             }
-            self._coverage[tenant, name] = known
+            self._landed[tenant, name] = known
         return known
 
     def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +28,16 @@ from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import Fleet
+from cloud.hub.lander import Lander
 from cloud.hub.limits import CONNECTIONS_MAX, HTTP_CONCURRENCY_MAX, HTTP_KEEP_ALIVE_S, SHUTDOWN_S, WRITE_BYTES_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.hub.service import HubService
-from cloud.lake.commits import RegistryError
 from cloud.lake.contract import contract
+from cloud.lake.delta import DeltaLake
+from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from cloud.lake.tables import LakeError
 from edge.broker.configuration import TlsListener
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.tcp import ListenError, TcpListener
@@ -127,24 +129,36 @@ def data_directory(path: Path) -> Iterator[Path]:
 class Hub:
     """A hub that is being started, serves, or is being stopped."""
 
-    def __init__(self, configuration: HubConfiguration) -> None:
+    def __init__(self, configuration: HubConfiguration, registry: Registry, landing: Landing) -> None:
+        """Needs the running loop. `registry` and `landing` are those of the data directory, open."""
         self._configuration = configuration
-        self._fleet = Fleet()
-        self._service = HubService(self._fleet, pressure=self._press)
+        self._registry = registry
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
+        self._fleet = Fleet(versions=landing.versions)
+        self._fleet.load(registry.gateways())
+        loop = asyncio.get_running_loop()
+        self._committer = Committer(
+            Lander(registry, landing, clock=time.perf_counter),
+            loop=loop,
+            executor=self._executor,
+            now_us=_now_us,
+            gather_ms=configuration.gather_ms,
+        )
+        self._metrics = Metrics(self._fleet, self._committer)
+        self._service = HubService(
+            self._fleet, self._committer, self._metrics, pressure=self._press, now_us=_now_us, clock=loop.time
+        )
         self._listener = TcpListener("amqp", self._driver)
         self._pressed = False
         self._stopping = False
 
     async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
-        configuration, fleet = self._configuration, self._fleet
-        registry, landing = await asyncio.to_thread(open_lake, configuration)
-        fleet.load(registry.gateways())
-        fleet.versions = landing.versions
-        committer = Committer(registry, landing, gather_ms=configuration.gather_ms, on_report=self._service.landed)
-        metrics = Metrics(fleet, committer)
-        self._service.committer, self._service.metrics = committer, metrics
-        app = application(fleet, committer, metrics, started_at_us=time.time_ns() // 1_000, dev=configuration.dev)
+        configuration = self._configuration
+        clock = asyncio.get_running_loop().time
+        app = application(
+            self._fleet, self._committer, self._metrics, dev=configuration.dev, now_us=_now_us, clock=clock
+        )
         try:
             async with serve_http(app, configuration.http) as http:
                 certificates = Certificates(configuration.tls) if configuration.tls is not None else None
@@ -158,14 +172,15 @@ class Hub:
         except (ListenError, TlsError) as error:
             raise HubError(str(error)) from error
         finally:
-            await self._finish(committer)
-            registry.close()
+            await self._finish()
+            self._executor.shutdown()
+            self._registry.close()
 
-    async def _finish(self, committer: Committer) -> None:
+    async def _finish(self) -> None:
         """Land what has been gathered, acknowledge it, say good-bye."""
         try:
             async with asyncio.timeout(SHUTDOWN_S):
-                await committer.close()
+                await self._committer.close()
         except TimeoutError:
             log.warning("stopped before the landing in progress ended; it will be looked up at the next start")
         self._service.close_all("amqp:connection:forced", "the hub stops")
@@ -227,8 +242,8 @@ def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:
     try:
         registry.nobody_connected()
         versions = {table: registry.confirmed_version(table) for table in contract().tables}
-        return registry, Landing(data / "lake", registry, durable_versions=versions)
-    except (LakeError, RegistryError) as error:
+        return registry, Landing(DeltaLake(data / "lake", durable_versions=versions), registry)
+    except CannotLand as error:
         registry.close()
         raise HubError(f"{data}: {error}") from error
 
@@ -283,7 +298,8 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        await Hub(configuration).run(ready, stop)
+        registry, landing = await asyncio.to_thread(open_lake, configuration)
+        await Hub(configuration, registry, landing).run(ready, stop)
 
     with data_directory(configuration.data):
         uvloop.run(main())
@@ -292,3 +308,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
 def _unwritten(driver: Driver) -> bool:
     """True while a connection's good-bye has not left."""
     return driver.transport is not None and not driver.transport.is_closing()
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1_000

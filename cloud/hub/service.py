@@ -6,17 +6,20 @@ It knows tenants, sessions and documents, and neither sockets nor disks. Everyth
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from bridge.batch import Batch, Lane, Range
-from bridge.intake import Intake
+from bridge.hub_addresses import LEDGER
+from bridge.intake import Intake, Unread
 from bridge.plain import Arrival as PlainMessage
 from bridge.reports import OLDER_COPY
-from cloud.hub.committer import Committer, Group, Report, Session, Verdict
+from cloud.hub.committer import Committer
 from cloud.hub.documents import (
     CONNECTED,
     DISCONNECTED,
@@ -27,8 +30,10 @@ from cloud.hub.documents import (
     status_row,
 )
 from cloud.hub.fleet import Fleet, FleetFull
-from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
+from cloud.hub.groups import Group, LedgerDocument, Report, Session, Verdict
+from cloud.hub.limits import CONNECTION_LINES_EVERY_S, GATEWAY_NAME_CHARACTERS_MAX
 from cloud.hub.metrics import Metrics
+from cloud.lake.landing import Unreadable
 from cloud.lake.limits import PENDING_BYTES_MAX
 from cloud.lake.rows import ReceivedBatch
 
@@ -41,19 +46,31 @@ TENANT = "default"
 class HubService:
     """Implements `bridge.intake.IntakeService`."""
 
-    def __init__(self, fleet: Fleet, *, pressure: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        committer: Committer,
+        metrics: Metrics,
+        *,
+        pressure: Callable[[bool], None],
+        now_us: Callable[[], int],
+        clock: Callable[[], float],
+    ) -> None:
         """`pressure` is called with true when too much waits for the disk, and with false when that is over.
 
-        `committer` and `metrics` are set before the first connection.
+        `now_us`: UTC microseconds; `clock`: seconds that do not go back.
         """
-        self.committer: Committer
-        self.metrics: Metrics
         self._fleet = fleet
+        self._committer = committer
+        self._metrics = metrics
         self._pressure = pressure
+        self._now_us = now_us
+        self._clock = clock
         self._pressed = False
         self._remotes: WeakKeyDictionary[Intake, str] = WeakKeyDictionary()
         self._sessions: dict[Intake, Session] = {}
         self._intakes: dict[Session, Intake] = {}
+        committer.reported.append(self._reported)
 
     def introduce(self, intake: Intake, remote: str) -> None:
         """Say where a connection comes from, before it is opened."""
@@ -65,7 +82,7 @@ class HubService:
         if len(gateway) > GATEWAY_NAME_CHARACTERS_MAX or not gateway.isprintable():
             intake.close("amqp:invalid-field", "this is not a valid gateway name")
             return
-        now_us = _now_us()
+        now_us = self._now_us()
         session = Session(TENANT, gateway, self._remotes.get(intake, "-"))
         try:
             before = self._fleet.connect(session, now_us)
@@ -74,11 +91,13 @@ class HubService:
             intake.close("amqp:resource-limit-exceeded", "this hub serves its maximum number of gateways")
             return
         self._sessions[intake], self._intakes[session] = session, intake
-        self.committer.connect(session)
-        self.committer.put_state(presence_row(session, CONNECTED, now_us))
-        log.info("gateway %s connected from %s", gateway, session.remote)
+        self._committer.connect(session)
+        self._committer.put_state(presence_row(session, CONNECTED, now_us))
+        times = self._fleet.connection_line(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
+        if times:
+            log.info("gateway %s connected from %s%s", gateway, session.remote, f" ({times} times)" * (times > 1))
         if before is not None:
-            log.info("gateway %s: its connection from %s is replaced", gateway, before.remote)
+            self._committer.disconnect(before, replaced=True)
             self._intakes[before].close("amqp:connection:forced", "the gateway has connected anew")
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
@@ -86,11 +105,12 @@ class HubService:
         if session is None:
             return
         del self._intakes[session]
-        now_us = _now_us()
-        self.committer.disconnect(session)
-        if self._fleet.disconnect(session, now_us):
-            self.committer.put_state(presence_row(session, DISCONNECTED, now_us))
-            log.info("gateway %s disconnected", gateway)
+        now_us = self._now_us()
+        newest = self._fleet.disconnect(session, now_us)
+        self._committer.disconnect(session, replaced=not newest)
+        if newest:
+            self._committer.put_state(presence_row(session, DISCONNECTED, now_us))
+            log.debug("gateway %s disconnected", gateway)
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
         self._put(intake, (token,), batch)
@@ -111,7 +131,7 @@ class HubService:
         known = self._fleet.gateways.get((TENANT, gateway))
         if known is None or known.session is None:
             return
-        now_us = _now_us()
+        now_us = self._now_us()
         try:
             row = status_row(known.session, document, now_us)
         except DocumentError as error:
@@ -119,8 +139,8 @@ class HubService:
             return
         known.last_seen = now_us
         known.status = _shown(row)
-        self.committer.put_state(row)
-        self.committer.heard(known.session.key)
+        self._committer.put_state(row)
+        self._committer.heard(known.session.key)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)
@@ -130,13 +150,21 @@ class HubService:
             self._lineage_arrived(session, intake, token, document)
             return
         try:
-            ranges = ledger_ranges(session, document, _now_us())
+            ranges = ledger_ranges(session, document, self._now_us())
         except DocumentError as error:
-            log.warning("gateway %s: its ledger document cannot be read: %s", gateway, error)
-            self._fleet.totals.rejected += 1
-            intake.reject(token, "amqp:decode-error", str(error))
+            content = msgspec.json.encode(document)
+            self.unreadable_arrived(intake, token, Unread(LEDGER, None, content, str(error)), gateway)
             return
-        self.committer.put_ledger(session, ranges, lambda verdict: self._answer(intake, (token,), verdict))
+        self._committer.put(session, LedgerDocument(ranges), partial(self._answer, intake, (token,)))
+
+    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        log.error("gateway %s: unreadable on link %s, kept in quarantine: %s", gateway, unread.link, unread.why)
+        kept = Unreadable(*session.key, unread.link, unread.delivery, unread.why, unread.content, self._now_us())
+        self._committer.put(session, kept, partial(self._answer, intake, (token,)))
+        self._press()
 
     def _lineage_arrived(self, session: Session, intake: Intake, token: int, document: dict[str, Any]) -> None:
         try:
@@ -146,14 +174,14 @@ class HubService:
             intake.reject(token, "amqp:decode-error", str(error))
             return
 
-        def answer(verdict: Verdict, shared: str) -> None:
+        def answer(verdict: Verdict, words: str) -> None:
             if verdict is Verdict.OLDER:
                 log.warning("gateway %s has an older copy of its store: it must begin a new epoch", session.gateway)
-                intake.reject(token, OLDER_COPY, shared)
+                intake.reject(token, OLDER_COPY, words)
             else:
-                self._answer(intake, (token,), verdict)
+                self._answer(intake, (token,), verdict, words)
 
-        self.committer.put_lineage(session, told.epoch, told.openings, answer)
+        self._committer.put(session, told, answer)
 
     def close_all(self, condition: str, description: str) -> None:
         """End every connection in good order."""
@@ -162,12 +190,12 @@ class HubService:
 
     # --- committer --------------------------------------------------------------------------------------------------
 
-    def landed(self, group: Group, report: Report) -> None:
+    def _reported(self, group: Group, report: Report) -> None:
         """A turn of the committer is over; its answers follow."""
-        self._fleet.landed(group, report, time.monotonic())
+        self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
-            self.metrics.landing_seconds.observe(report.seconds)
-        if self._pressed and self.committer.pending_bytes < PENDING_BYTES_MAX // 2:
+            self._metrics.landing_seconds.observe(report.seconds)
+        if self._pressed and self._committer.pressing_bytes < PENDING_BYTES_MAX // 2:
             self._pressed = False
             self._pressure(False)
 
@@ -175,24 +203,22 @@ class HubService:
         session = self._sessions.get(intake)
         if session is None:
             return
-        received = ReceivedBatch(session.tenant, session.gateway, batch)
-        self._fleet.heard(session.key, _now_us())
-        self.committer.heard(session.key)
-        self.committer.put(session, received, lambda verdict: self._answer(intake, tokens, verdict))
-        if not self._pressed and self.committer.pending_bytes > PENDING_BYTES_MAX:
+        self._fleet.heard(session.key, self._now_us())
+        self._committer.heard(session.key)
+        self._committer.put(session, ReceivedBatch(*session.key, batch), partial(self._answer, intake, tokens))
+        self._press()
+
+    def _press(self) -> None:
+        if not self._pressed and self._committer.pressing_bytes > PENDING_BYTES_MAX:
             self._pressed = True
             self._pressure(True)
 
-    def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict) -> None:
+    def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
         if verdict is Verdict.LANDED:
             intake.accept(tokens)  # the one place where a gateway is told: on disk
-        elif verdict is Verdict.STALE:
-            self._fleet.totals.released += len(tokens)
-            intake.release(tokens, "the gateway has connected anew")
         else:
-            self._fleet.totals.rejected += len(tokens)
-            for token in tokens:
-                intake.reject(token, "amqp:internal-error", "the hub cannot write this")
+            self._fleet.totals.released += len(tokens)
+            intake.release(tokens, words)
 
 
 def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
@@ -238,7 +264,3 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
         if shown[name] is not None:
             shown[name] //= 1_000
     return shown
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1_000

@@ -8,31 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from cloud.lake.sequences import SequenceSet
-
-
-class Stream(NamedTuple):
-    """What sequences are counted in."""
-
-    tenant: str
-    gateway: str
-    epoch: str
-    address: str
-
-
-class SequenceRange(NamedTuple):
-    """Sequences ``first..last`` of a stream that a commit makes landed."""
-
-    tenant: str
-    gateway: str
-    epoch: str
-    address: str
-    first: int
-    last: int
-
-    @property
-    def stream(self) -> Stream:
-        return Stream(self.tenant, self.gateway, self.epoch, self.address)
+from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
 
 class Prepared(NamedTuple):
@@ -43,12 +19,9 @@ class Prepared(NamedTuple):
     ranges: Sequence[SequenceRange]
 
 
-class RegistryError(Exception):
-    """The registry cannot do what was asked; the message says why and what to do next."""
-
-
 class CommitLog(Protocol):
-    """Durable record of commits. Each method is one transaction, durable on return; raises `RegistryError`."""
+    """Durable record of commits. Each method is one transaction, durable on return; raises
+    `cloud.lake.faults.RegistryError`."""
 
     def application(self, table: str) -> str:
         """The application id whose transaction version in the Delta table is the commit id."""
@@ -59,7 +32,7 @@ class CommitLog(Protocol):
         ...
 
     def landed(self, stream: Stream) -> SequenceSet:
-        """What has landed of a stream, by confirmed commits. Not to be changed by the caller."""
+        """What has landed of a stream, by confirmed commits. Raises `StreamDamaged`. Not for the caller to change."""
         ...
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:

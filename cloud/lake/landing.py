@@ -1,35 +1,39 @@
-"""The landing: batches into Delta, each message once, whatever happens in between.
+"""The landing: batches into the lake, each message once, whatever happens in between.
 
 A landing is four steps, and each is durable before the next begins:
 
 1. *prepare*: the registry records the sequences about to move, under a commit id;
 2. *commit*: the rows are appended to the table, with that id as the transaction version of the registry's
    application id;
-3. *confirm*: the registry ranges the marks;
+3. *confirm*: the registry adds them to what has landed;
 4. the caller acknowledges.
 
 After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
 is confirmed, or it is not and never will be (there is one committer), then it is forgotten. What arrives again after a
-confirmed commit is trimmed by the marks; what arrives again after a forgotten one lands.
+confirmed commit is trimmed; what arrives again after a forgotten one lands.
 
-This module has no thread, clock, socket or database of its own: `cloud.hub.committer` calls it from one thread.
+This module has no thread, clock, socket, disk or database of its own: `cloud.hub.lander` calls it from one thread.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from cloud.lake.commits import CommitLog, Failpoint, Prepared, SequenceRange, Stream, no_failpoint
-from cloud.lake.contract import contract
+from bridge.batch import encode
+from cloud.lake.commits import CommitLog, Failpoint, Prepared, no_failpoint
+from cloud.lake.faults import LakeError, StreamDamaged
+from cloud.lake.lake import Lake, Transaction
 from cloud.lake.limits import HOLES_MAX
-from cloud.lake.rows import Piece, ReceivedBatch, pieces_of, records, telemetry
-from cloud.lake.sequences import SequenceSet, Span
-from cloud.lake.tables import LakeError, Table
+from cloud.lake.rows import BatchSlice, ReceivedBatch, records, slices_of, telemetry
+from cloud.lake.sequences import SequenceRange, SequenceSet, Span, Stream
+
+QUARANTINED = "quarantined"
+"""Reason in the ledger: the messages are in `quarantine`, as no rows could be made of them."""
 
 
 class Landed(NamedTuple):
@@ -44,9 +48,11 @@ class Landed(NamedTuple):
     """Holes given up to keep `HOLES_MAX`; what would have filled them is taken for a duplicate from now on."""
     by_gateway: Mapping[tuple[str, str], int] = {}
     """New messages of each (tenant, gateway)."""
+    held: Mapping[int, str] = {}
+    """Index of each batch that has not landed whole, because a stream of it is damaged, and why."""
 
     def plus(self, other: Landed) -> Landed:
-        """Both together."""
+        """The counts of both together; `held` names batches of one landing, so neither's."""
         return Landed(
             self.rows + other.rows,
             self.duplicates + other.duplicates,
@@ -70,110 +76,145 @@ class LedgerRange(NamedTuple):
     decided_at: int
 
 
+class Unreadable(NamedTuple):
+    """What a gateway sent and nobody can read: kept as it came. `received_at` is UTC microseconds."""
+
+    tenant: str
+    gateway: str
+    link: str
+    delivery: int | None
+    """Number of the delivery on its link; None for what was readable when it came."""
+    reason: str
+    content: bytes
+    received_at: int
+
+
 class Plan(NamedTuple):
     """What of some batches is new."""
 
-    pieces: list[Piece]
+    slices: list[BatchSlice]
     ranges: list[SequenceRange]
     landed: Landed
 
 
+class _Known:
+    """What has landed of streams, including what is about to; None for a damaged one."""
+
+    def __init__(self, landed_of: Callable[[Stream], SequenceSet]) -> None:
+        self._landed_of = landed_of
+        self._sets: dict[Stream, SequenceSet | None] = {}
+        self.damage: dict[Stream, str] = {}
+
+    def of(self, stream: Stream) -> SequenceSet | None:
+        if stream not in self._sets:
+            try:
+                self._sets[stream] = self._landed_of(stream).copy()
+            except StreamDamaged as error:
+                self._sets[stream], self.damage[stream] = None, str(error)
+        return self._sets[stream]
+
+
 def plan(batches: Iterable[ReceivedBatch], landed_of: Callable[[Stream], SequenceSet]) -> Plan:
     """Trim batches, in order, against what has landed and against each other."""
-    known: dict[Stream, SequenceSet] = {}
-    pieces: list[Piece] = []
+    known = _Known(landed_of)
+    slices: list[BatchSlice] = []
     ranges: list[SequenceRange] = []
+    held: dict[int, str] = {}
     total = gaps = closed = 0
-    for received in batches:
+    for index, received in enumerate(batches):
         wanted: list[Sequence[Span]] = []
-        for piece in received.batch.ranges:
-            stream = Stream(received.tenant, received.gateway, received.batch.epoch, piece.address)
-            landed = known.get(stream)
+        for part in received.batch.ranges:
+            stream = Stream(received.tenant, received.gateway, received.batch.epoch, part.address)
+            landed = known.of(stream)
             if landed is None:
-                landed = known[stream] = landed_of(stream).copy()
-            gaps += piece.first > max(landed.mark + 1, piece.base)
-            spans = landed.missing(piece.first, piece.first + piece.count - 1)
+                held[index] = known.damage[stream]
+                wanted.append(())
+                continue
+            gaps += part.first > max(landed.mark + 1, part.base)
+            spans = landed.missing(part.first, part.first + part.count - 1)
             for span in spans:
                 closed += landed.add(*span, HOLES_MAX)
                 ranges.append(SequenceRange(*stream, *span))
             wanted.append(spans)
-            total += piece.count
-        pieces += pieces_of(received, wanted)
+            total += part.count
+        slices += slices_of(received, wanted)
     by_gateway: Counter[tuple[str, str]] = Counter()
-    for new in pieces:
+    for new in slices:
         by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    return Plan(pieces, ranges, Landed(rows, total - rows, gaps, closed, by_gateway))
+    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held))
 
 
 class Landing:
     """The one committer of a lake. For one thread."""
 
-    def __init__(
-        self,
-        lake: Path,
-        commits: CommitLog,
-        *,
-        durable_versions: Mapping[str, int] | None = None,
-        failpoint: Failpoint = no_failpoint,
-    ) -> None:
-        """Open the lake's tables, made empty where they are not there, and settle what a crash left open.
-
-        `durable_versions`: for each table the newest version the registry knows to be on disk. Raises `LakeError` and
-        `cloud.lake.commits.RegistryError`.
-        """
-        known = durable_versions or {}
+    def __init__(self, lake: Lake, commits: CommitLog, *, failpoint: Failpoint = no_failpoint) -> None:
+        """Settle what a crash left open. Raises `CannotLand`."""
+        self._lake = lake
         self._commits = commits
         self._failpoint = failpoint
-        self._tables = {
-            name: Table.open(lake, name, durable_version=known.get(name, -1), failpoint=failpoint)
-            for name in contract().tables
-        }
         self._settled = False
         self.resolve()
 
     @property
-    def versions(self) -> dict[str, int]:
+    def versions(self) -> Mapping[str, int]:
         """The version of each table as this committer left it."""
-        return {name: table.version for name, table in self._tables.items()}
+        return self._lake.versions
 
     def resolve(self) -> None:
-        """Confirm or forget every prepared commit. Raises as the constructor; may be called again."""
+        """Confirm or forget every prepared commit. Raises `CannotLand`; may be called again."""
         for prepared in self._commits.unresolved():
-            table = self._tables[prepared.table]
-            found = table.transaction_version(self._commits.application(prepared.table))
+            found = self._lake.committed(prepared.table, self._commits.application(prepared.table))
             if found is not None and found >= prepared.commit:
-                self._commits.confirm(prepared, table.version)
+                self._commits.confirm(prepared, self._lake.versions[prepared.table])
             else:
                 self._commits.forget(prepared)
         self._settled = True
 
     def land(self, batches: Sequence[ReceivedBatch], now_us: int) -> Landed:
-        """Land batches; on return every message of them is in `telemetry`, once, on disk.
+        """Land batches; on return every message of them is in `telemetry`, once, on the medium, but those of `held`.
 
-        `now_us`: UTC microseconds, becomes `ingested_at`. Raises as the constructor: then nothing may be acknowledged.
+        `now_us`: UTC microseconds, becomes `ingested_at`. Raises `ContentError` when no rows can be made of them, or
+        whatever kept the hub from landing them: then nothing may be acknowledged.
         """
         self._settle()
         new = plan(batches, self._commits.landed)
-        if new.pieces:
-            self._commit("telemetry", telemetry(new.pieces, now_us), new.ranges)
+        if new.slices:
+            self._commit("telemetry", telemetry(new.slices, now_us), new.ranges)
         return new.landed
 
-    def land_ledger(self, ranges: Sequence[LedgerRange], now_us: int) -> int:
+    def land_ledger(self, entries: Sequence[LedgerRange], now_us: int) -> int:
         """Land ledger ranges, each once; returns how many were new. Raises as `land`."""
         self._settle()
-        unique = {SequenceRange(*entry[:6]): entry for entry in reversed(ranges)}
+        unique = {SequenceRange(*entry[:6]): entry for entry in reversed(entries)}
         known = self._commits.ledgered(unique)
-        new = [(moved, entry) for moved, entry in unique.items() if moved not in known]
+        new = [(given_up, entry) for given_up, entry in unique.items() if given_up not in known]
         if new:
             rows = [_ledger_row(entry) for _, entry in new]
-            self._commit("ledger", records("ledger", rows, now_us), [moved for moved, _ in new])
+            self._commit("ledger", records("ledger", rows, now_us), [given_up for given_up, _ in new])
         return len(new)
 
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
         """Append rows that may be there twice after a crash (states, manifests: each says when it was made)."""
         if rows:
-            self._tables[table].append(records(table, rows, now_us))
+            self._lake.append(table, records(table, rows, now_us))
+
+    def quarantine(self, unreadable: Sequence[Unreadable], now_us: int) -> None:
+        """Keep bytes nobody can read. They have no name, so what is sent again is there again: `digest` tells."""
+        self.land_records("quarantine", [_quarantine_row(entry) for entry in unreadable], now_us)
+
+    def quarantine_batch(self, received: ReceivedBatch, reason: str, now_us: int) -> None:
+        """Keep a batch of which no rows can be made, as a batch, and say in the ledger which messages are in it.
+
+        Raises `CannotLand`, and ValueError for a batch that cannot be encoded.
+        """
+        self._settle()
+        tenant, gateway, batch = received.tenant, received.gateway, received.batch
+        content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
+        self.quarantine([Unreadable(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
+        new = plan([received], self._commits.landed)
+        entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
+        self.land_ledger(entries, now_us)
 
     def _settle(self) -> None:
         if not self._settled:
@@ -185,7 +226,7 @@ class Landing:
         prepared = Prepared(name, self._commits.prepare(name, ranges, rows.num_rows), ranges)
         self._failpoint("prepared")
         try:
-            version = self._tables[name].append(rows, self._commits.application(name), prepared.commit)
+            version = self._lake.append(name, rows, Transaction(self._commits.application(name), prepared.commit))
         except LakeError:
             self.resolve()
             raise
@@ -198,3 +239,7 @@ def _ledger_row(entry: LedgerRange) -> dict[str, Any]:
     row: dict[str, Any] = entry._asdict()
     row["first_sequence"], row["last_sequence"] = row.pop("first"), row.pop("last")
     return row
+
+
+def _quarantine_row(entry: Unreadable) -> dict[str, Any]:
+    return {**entry._asdict(), "digest": hashlib.sha256(entry.content).hexdigest()}

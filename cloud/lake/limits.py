@@ -43,3 +43,13 @@ STATISTICS_TEXT_MAX = 32
 
 COMMITS_KEPT = 1_000
 """Confirmed commits kept in the registry, for the people who look at it; correctness needs only the last id."""
+
+LEDGER_RANGE_BYTES = 512
+"""What a ledger range costs while it waits: counted into `PENDING_BYTES_MAX`."""
+
+HELD_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that may wait for a retry of their own while others land; what is above goes back to its gateways."""
+
+STANDS_S = 30.0
+"""Age of the oldest thing without an answer at which landing counts as standing: the gather, a pause and a large
+landing together take a few seconds."""

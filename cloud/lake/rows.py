@@ -18,8 +18,9 @@ import pyarrow as pa
 from bridge.batch import Batch
 from bridge.message import AMQP, CLOCK_GOOD
 from cloud.lake.contract import contract
+from cloud.lake.faults import ContentError
 from cloud.lake.properties import NOTHING, Described, describe_amqp, describe_mqtt, malformed
-from cloud.lake.sequences import Span
+from cloud.lake.sequences import Span, Stream
 from edge.broker.message.translation import payload_of
 
 Ints = npt.NDArray[np.int64]
@@ -30,15 +31,20 @@ MEMO_MAX = 4_096
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A batch as it came, with who sent it. `eq=False`: an received is itself, whatever it holds."""
+    """A batch as it came, with who sent it. `eq=False`: one is itself, whatever it holds."""
 
     tenant: str
     gateway: str
     batch: Batch
 
+    @property
+    def streams(self) -> set[Stream]:
+        """The streams it has messages of."""
+        return {Stream(self.tenant, self.gateway, self.batch.epoch, part.address) for part in self.batch.ranges}
 
-class Piece(NamedTuple):
-    """Messages ``start <= i < stop`` of an received's bodies: dense sequences of one address, from `sequence` on."""
+
+class BatchSlice(NamedTuple):
+    """Messages ``start <= i < stop`` of a batch's bodies: dense sequences of one address, from `sequence` on."""
 
     received: ReceivedBatch
     address: str
@@ -47,38 +53,50 @@ class Piece(NamedTuple):
     stop: int
 
 
-def pieces_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list[Piece]:
-    """The pieces of an received that cover `wanted`: for each of its ranges, sequence spans within that range."""
+def slices_of(received: ReceivedBatch, wanted: Sequence[Sequence[Span]]) -> list[BatchSlice]:
+    """The slices of a batch that cover `wanted`: for each of its ranges, sequence spans within that range."""
     ranges = received.batch.ranges
     starts = accumulate((r.count for r in ranges), initial=0)
     return [
-        Piece(received, r.address, first, start + first - r.first, start + last + 1 - r.first)
+        BatchSlice(received, r.address, first, start + first - r.first, start + last + 1 - r.first)
         for r, start, spans in zip(ranges, starts, wanted, strict=False)
         for first, last in spans
     ]
 
 
-def telemetry(pieces: Sequence[Piece], ingested_at_us: int) -> pa.Table:
-    """The rows of `telemetry` for these pieces, in their order; `pieces` of one received stand together."""
-    counts = np.array([piece.stop - piece.start for piece in pieces], dtype=np.int64)
+def telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
+    """The rows of `telemetry` for these slices, in their order; those of one batch stand together.
+
+    Raises `ContentError` when their values fit no row. Memory that is lacking is no matter of content.
+    """
+    try:
+        return _telemetry(slices, ingested_at_us)
+    except (MemoryError, OSError):  # some of Arrow's errors are these as well
+        raise
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise ContentError(f"no rows can be made of it: {error}") from error
+
+
+def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
+    counts = np.array([part.stop - part.start for part in slices], dtype=np.int64)
     total = int(counts.sum())
-    runs = _Runs(pieces)
-    bodies = list(chain.from_iterable([piece.received.batch.bodies[piece.start : piece.stop] for piece in pieces]))
+    runs = _Runs(slices)
+    bodies = list(chain.from_iterable([part.received.batch.bodies[part.start : part.stop] for part in slices]))
     received_at = runs.received_at // 1_000
     described, event_ms = _describe(runs, bodies)
     event_time = np.where(event_ms > 0, event_ms * 1_000, received_at) if event_ms is not None else received_at
     values: Mapping[str, Any] = {
-        "tenant": _repeat([piece.received.tenant for piece in pieces], counts),
-        "gateway": _repeat([piece.received.gateway for piece in pieces], counts),
-        "epoch": _repeat([piece.received.batch.epoch for piece in pieces], counts),
-        "address": _repeat([piece.address for piece in pieces], counts),
-        "sequence": pa.array(_sequences(pieces, counts)),
+        "tenant": _repeat([part.received.tenant for part in slices], counts),
+        "gateway": _repeat([part.received.gateway for part in slices], counts),
+        "epoch": _repeat([part.received.batch.epoch for part in slices], counts),
+        "address": _repeat([part.address for part in slices], counts),
+        "sequence": pa.array(_sequences(slices, counts)),
         "device": runs.device,
         "event_time": _timestamps(event_time),
         "received_at": _timestamps(received_at),
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
         "clock_quality": pa.array(["unknown", "good"]).take(pa.array((runs.flags & CLOCK_GOOD) // CLOCK_GOOD)),
-        "lane": _repeat([piece.received.batch.lane.name.lower() for piece in pieces], counts),
+        "lane": _repeat([part.received.batch.lane.name.lower() for part in slices], counts),
         "content_type": _texts(described, "content_type", total),
         "properties": _texts(described, "properties", total),
         "body": pa.array(bodies, pa.binary()),
@@ -105,7 +123,7 @@ def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) 
 class _Runs:
     """The columns that are kept a run, as columns with one entry a message."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, slices: Sequence[BatchSlice]) -> None:
         self.properties: list[bytes] = []
         devices: list[str] = []
         received_at: list[int] = []
@@ -113,9 +131,9 @@ class _Runs:
         indexes: list[Ints] = []
         here: ReceivedBatch | None = None
         expanded = np.empty(0, dtype=np.int64)
-        for piece in pieces:
-            if piece.received is not here:
-                here = piece.received
+        for part in slices:
+            if part.received is not here:
+                here = part.received
                 batch = here.batch
                 numbers = np.arange(len(devices), len(devices) + len(batch.run_lengths), dtype=np.int64)
                 expanded = np.repeat(numbers, np.asarray(batch.run_lengths, dtype=np.int64))
@@ -123,7 +141,7 @@ class _Runs:
                 received_at += batch.received_at
                 flags += batch.flags
                 self.properties += batch.properties
-            indexes.append(expanded[piece.start : piece.stop])
+            indexes.append(expanded[part.start : part.stop])
         self.index: Ints = np.concatenate(indexes)
         self.run_flags = flags
         self.device = pa.array(devices, pa.string()).take(pa.array(self.index))
@@ -163,10 +181,10 @@ def _unwrap(bare_message: bytes) -> tuple[Described, bytes]:
         return malformed(f"AMQP message: {error}"), bare_message
 
 
-def _sequences(pieces: Sequence[Piece], counts: Ints) -> Ints:
-    """Each piece's sequences: its first, then one more for each message."""
+def _sequences(slices: Sequence[BatchSlice], counts: Ints) -> Ints:
+    """Each part's sequences: its first, then one more for each message."""
     ends = np.cumsum(counts)
-    firsts = np.array([piece.sequence for piece in pieces], dtype=np.int64)
+    firsts = np.array([part.sequence for part in slices], dtype=np.int64)
     return np.repeat(firsts - (ends - counts), counts) + np.arange(int(ends[-1]), dtype=np.int64)
 
 

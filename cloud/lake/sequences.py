@@ -9,9 +9,34 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import NamedTuple
 
 Span = tuple[int, int]
 """(first, last) sequence, both included."""
+
+
+class Stream(NamedTuple):
+    """What sequences are counted in: one address of one store of one gateway."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+    address: str
+
+
+class SequenceRange(NamedTuple):
+    """Sequences ``first..last`` of a stream."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+    address: str
+    first: int
+    last: int
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.tenant, self.gateway, self.epoch, self.address)
 
 
 class SequenceSet:

@@ -14,30 +14,25 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import Transaction as AppTransaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from cloud.lake.commits import Failpoint, no_failpoint
 from cloud.lake.contract import contract
+from cloud.lake.faults import LakeError, TableMismatch
+from cloud.lake.lake import Transaction
 from cloud.lake.limits import PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
 
 log = logging.getLogger(__name__)
-
-
-class LakeError(Exception):
-    """The lake cannot be written or read; the message says why."""
-
-
-class TableMismatch(LakeError):
-    """A table is there with columns other than the contract's."""
 
 
 @contextlib.contextmanager
@@ -108,7 +103,7 @@ class Table:
         """The table version this writer has seen."""
         return int(self._delta.version())
 
-    def transaction_version(self, application: str) -> int | None:
+    def committed(self, application: str) -> int | None:
         """The last commit id of an application that is in the table, read anew from disk; None for none."""
         with _lake_errors(f"table {self.name} cannot be read"):
             self._delta = DeltaTable(self._path)
@@ -116,16 +111,23 @@ class Table:
             _sync_log(self._path, self.version)
         return None if found is None else int(found)
 
-    def append(self, rows: pa.Table, application: str | None = None, commit: int = 0) -> int:
+    def read(self, columns: Sequence[str], equal: Mapping[str, str]) -> Iterator[pa.Table]:
+        """These columns of the rows whose columns `equal` these values, a data file at a time. Raises `LakeError`."""
+        with _lake_errors(f"table {self.name} cannot be read"):
+            filters = [(column, "=", value) for column, value in equal.items()]
+            for file in DeltaTable(self._path).file_uris():
+                yield pq.read_table(file, columns=list(columns), filters=filters, partitioning=None)
+
+    def append(self, rows: pa.Table, transaction: Transaction | None = None) -> int:
         """Append rows (all of one partition) as one version, on disk on return; returns that version.
 
-        With `application`, the version carries the transaction (application, commit). Raises `LakeError`; then the
-        rows may or may not be in the table, and `transaction_version` tells.
+        The version carries the transaction. Raises `LakeError`; then the rows may or may not be in the table, and
+        `committed` tells.
         """
         with _lake_errors(f"table {self.name} cannot be written"):
             action = self._write_file(rows)
             self._failpoint("written")
-            transactions = None if application is None else [Transaction(application, commit)]
+            transactions = None if transaction is None else [AppTransaction(*transaction)]
             self._delta.update_incremental()
             self._delta.create_write_transaction(
                 [action],

@@ -19,7 +19,7 @@ TELEMETRY = [
 def test_telemetry_has_the_columns_of_the_design() -> None:
     names = [column.name for column in contract().tables["telemetry"].columns]
     assert names == TELEMETRY
-    assert set(contract().tables) == {"telemetry", "ledger", "manifests", "gateway_status"}
+    assert set(contract().tables) == {"telemetry", "ledger", "manifests", "gateway_status", "quarantine"}
 
 
 @pytest.mark.parametrize("name", contract().tables)

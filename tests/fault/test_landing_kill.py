@@ -21,6 +21,7 @@ from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.commits import FAILPOINTS
+from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
 
@@ -48,7 +49,11 @@ def land(directory: Path, seed: int, start: int) -> None:
     """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is."""
     chance = random.Random(seed + start)
     registry = Registry(sqlite_url(str(directory / "registry.db")))
-    landing = Landing(directory / "lake", registry, failpoint=lambda step: print("step", step, flush=True))
+
+    def step(name: str) -> None:
+        print("step", name, flush=True)
+
+    landing = Landing(DeltaLake(directory / "lake", failpoint=step), registry, failpoint=step)
     print("up", flush=True)
     number = start
     while number < BATCHES:

@@ -15,6 +15,7 @@ from bridge.batch import Lane, decode, encode
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.commits import FAILPOINTS
+from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing, LedgerRange
 from cloud.lake.rows import ReceivedBatch
 from cloud.lake.sequences import SequenceSet
@@ -37,7 +38,9 @@ class Hub:
 
     def start(self) -> None:
         self.registry = Registry(sqlite_url(str(self.directory / "registry.db")))
-        self.landing = Landing(self.directory / "lake", self.registry, failpoint=self.failpoint)
+        self.landing = Landing(
+            DeltaLake(self.directory / "lake", failpoint=self.failpoint), self.registry, failpoint=self.failpoint
+        )
 
     def failpoint(self, step: str) -> None:
         if step == self.crash_at:

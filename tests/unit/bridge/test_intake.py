@@ -11,7 +11,7 @@ import pytest
 from bridge import plain
 from bridge.batch import CAPABILITY, Batch, encode
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State
-from bridge.intake import Intake, IntakeLimits
+from bridge.intake import Intake, IntakeLimits, Unread
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 
@@ -44,6 +44,10 @@ class Service:
 
     def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
         self.calls.append(("status", gateway, document))
+
+    def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
+        self.tokens.append(token)
+        self.calls.append(("unread", unread))
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         self.tokens.append(token)
@@ -187,22 +191,32 @@ class TestMalformed:
     def _quiet(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.CRITICAL)
 
-    @pytest.mark.parametrize(
-        ("target", "batching"), [("telemetry", True), ("telemetry", False), ("status", False), ("ledger", False)]
-    )
+    @pytest.mark.parametrize(("target", "batching"), [("telemetry", True), ("telemetry", False), ("ledger", False)])
     @pytest.mark.parametrize("message", [b"", b"junk", plain.data_section(b"junk")[:-1], batch_message()[:40]])
-    def test_it_is_rejected_and_the_connection_stays(self, target: str, batching: bool, message: bytes) -> None:
+    def test_it_is_the_service_s_to_keep_and_never_rejected(self, target: str, batching: bool, message: bytes) -> None:
         pair = Pair()
         link = pair.attach(target, batching=batching)
         pair.send(link, message)
-        [event] = pair.told(Dispositions)
-        assert event.items[0][1] is State.REJECTED
-        assert event.items[0][3].name == "amqp:decode-error"
+        [(_, unread)] = [call for call in pair.service.calls if call[0] == "unread"]
+        assert (unread.link, unread.content) == (target, message)
+        assert unread.delivery is not None
+        assert unread.why
+        assert pair.outcomes == [], "not answered before it is durable"
+        pair.intake.accept(pair.service.tokens)
+        pair.settle()
+        assert pair.outcomes == [(0, State.ACCEPTED)]
         assert pair.intake.malformed == 1
         assert pair.told(Closed) == []
         if batching:
             pair.send(link, batch_message(), first_tag=1)
-            assert len(pair.service.tokens) == 1
+            assert len(pair.service.tokens) == 2
+
+    @pytest.mark.parametrize("message", [b"", b"junk", plain.data_section(b"junk")[:-1]])
+    def test_a_status_is_refused(self, message: bytes) -> None:
+        pair = Pair()
+        pair.send(pair.attach("status"), message)
+        assert pair.outcomes == [(0, State.REJECTED)]
+        assert pair.told(Closed) == []
 
     @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff"])
     def test_documents_are_json_objects(self, body: bytes) -> None:

@@ -1,34 +1,69 @@
-"""The committer: what is answered, when, and what happens while the disk refuses."""
+"""The committer: what is answered, when, and what happens while the hub cannot land."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
-from cloud.hub.committer import Committer, Group, Report, Session, Verdict
+from cloud.hub.committer import Committer
+from cloud.hub.groups import Group, Key, LedgerDocument, Lineage, Presence, Report, Session, Verdict
+from cloud.hub.lander import Lander
 from cloud.hub.registry import Registry, sqlite_url
-from cloud.lake.landing import Landing, LedgerRange
-from cloud.lake.rows import ReceivedBatch
-from cloud.lake.tables import LakeError
+from cloud.lake.delta import DeltaLake
+from cloud.lake.faults import LakeError
+from cloud.lake.landing import QUARANTINED, Landing, LedgerRange, Unreadable
+from cloud.lake.rows import ReceivedBatch, telemetry
+from tests.support.lake import rows
+
+
+@pytest.fixture(autouse=True)
+def _retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.committer.RETRY_S_FIRST", 0.01)
+    monkeypatch.setattr("cloud.hub.committer.RETRY_S_MAX", 0.05)
+
+
+class CountingRegistry(Registry):
+    """How many transactions connections cost."""
+
+    presences = 0
+
+    def presence(self, changes: Mapping[Key, Presence]) -> None:
+        self.presences += 1
+        super().presence(changes)
 
 
 class Bench:
     """A committer on a real lake, whose failures are injected at the failpoints of the landing."""
 
     def __init__(self, directory: Path) -> None:
-        self.registry = Registry(sqlite_url(str(directory / "registry.db")))
+        self.directory = directory
+        self.registry = CountingRegistry(sqlite_url(str(directory / "registry.db")))
         self.fail: Callable[[str], None] = lambda step: None
-        self.landing = Landing(directory / "lake", self.registry, failpoint=self.failpoint)
+        lake = DeltaLake(directory / "lake", failpoint=self.failpoint)
+        self.landing = Landing(lake, self.registry, failpoint=self.failpoint)
         self.reports: list[Report] = []
         self.answers: list[tuple[str, Verdict]] = []
-        self.committer = Committer(self.registry, self.landing, gather_ms=5, on_report=self.report)
+        self.executor = ThreadPoolExecutor(1)
+        self.committer = Committer(
+            Lander(self.registry, self.landing, clock=time.perf_counter),
+            loop=asyncio.get_running_loop(),
+            executor=self.executor,
+            now_us=lambda: time.time_ns() // 1_000,
+            gather_ms=5,
+        )
+        self.committer.reported.append(self.report)
 
     def failpoint(self, step: str) -> None:
         self.fail(step)
@@ -41,19 +76,29 @@ class Bench:
         self.committer.connect(session)
         return session
 
-    def send(self, session: Session, name: str, first: int = 0, count: int = 3) -> None:
-        run = Run("a", "d", 0, b"", [b"x"] * count, 1_000)
-        received = ReceivedBatch(*session.key, decode(encode([Stored(-1, first, run)], space="s", epoch="e")))
-        self.committer.put(session, received, lambda verdict: self.answers.append((name, verdict)))
+    def send(self, session: Session, name: str, first: int = 0, count: int = 3, address: str = "a") -> None:
+        run = Run(address, "d", 0, b"", [b"x"] * count, 1_000)
+        batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e"))
+        self.put(session, name, ReceivedBatch(*session.key, batch))
+
+    def put(self, session: Session, name: str, content: Any) -> None:
+        self.committer.put(session, content, lambda verdict, _words: self.answers.append((name, verdict)))
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):
             while not condition():
                 await asyncio.sleep(0.002)
 
+    async def answered(self, count: int) -> None:
+        await self.until(lambda: len(self.answers) >= count)
+
     @property
     def rows(self) -> int:
         return sum(report.landed.rows for report in self.reports)
+
+    def landed(self) -> Counter[tuple[str, str, int]]:
+        found = rows(self.directory / "lake", "telemetry")
+        return Counter((row["gateway"], row["address"], row["sequence"]) for row in found)
 
 
 def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) -> Bench:
@@ -61,6 +106,7 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) 
         bench = Bench(tmp_path)
         await scenario(bench)
         await bench.committer.close()
+        bench.executor.shutdown()
         bench.registry.close()
         return bench
 
@@ -72,10 +118,10 @@ def test_a_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
         session = bench.session()
         bench.send(session, "first")
         assert bench.answers == []
-        await bench.until(lambda: bool(bench.answers))
+        await bench.answered(1)
         assert bench.landing.versions["telemetry"] == 1
         bench.send(session, "again")
-        await bench.until(lambda: len(bench.answers) == 2)
+        await bench.answered(2)
         assert bench.landing.versions["telemetry"] == 1, "a duplicate is acknowledged without a commit"
 
     bench = run(tmp_path, scenario)
@@ -89,87 +135,296 @@ def test_what_comes_together_lands_together(tmp_path: Path) -> None:
         sessions = [bench.session(f"gw{i}") for i in range(10)]
         for session in sessions:
             bench.send(session, session.gateway)
-        await bench.until(lambda: len(bench.answers) == 10)
+        await bench.answered(10)
         assert bench.landing.versions["telemetry"] == 1
 
     assert run(tmp_path, scenario).rows == 30
 
 
-def test_an_older_connection_is_fenced_off(tmp_path: Path) -> None:
-    async def scenario(bench: Bench) -> None:
-        old = bench.session()
-        bench.send(old, "before")
-        await bench.until(lambda: len(bench.answers) == 1)
-        new = bench.session()
-        bench.send(old, "old", first=3)
-        bench.send(new, "new", first=3)
-        await bench.until(lambda: len(bench.answers) == 3)
+class TestConnections:
+    """Landing goes on whatever connections do."""
 
-    bench = run(tmp_path, scenario)
-    assert dict(bench.answers) == {"before": Verdict.LANDED, "old": Verdict.STALE, "new": Verdict.LANDED}
-    assert bench.rows == 6
+    def test_what_a_connection_left_behind_lands(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            for number in range(20):  # none of them lives as long as a landing takes
+                session = bench.session()
+                bench.send(session, str(number), first=3 * number)
+                bench.committer.disconnect(session)
+            await bench.answered(20)
+
+        bench = run(tmp_path, scenario)
+        assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(60)})
+
+    def test_a_later_connection_does_not_undo_what_the_one_before_sent(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            old = bench.session()
+            bench.send(old, "old")
+            new = bench.session()
+            bench.committer.disconnect(old, replaced=True)
+            bench.send(new, "new")
+            await bench.answered(2)
+
+        bench = run(tmp_path, scenario)
+        assert dict(bench.answers) == {"old": Verdict.LANDED, "new": Verdict.LANDED}
+        assert bench.rows == 3
+
+    def test_thousands_that_come_and_go_cost_one_transaction(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            bench.send(session, "first")
+            await bench.answered(1)
+            before = bench.registry.presences
+            for _ in range(5_000):
+                bench.committer.disconnect(bench.session("comes and goes"))
+            bench.send(session, "second", first=3)
+            await bench.answered(2)
+            assert bench.registry.presences == before + 1
+
+        bench = run(tmp_path, scenario)
+        known = {record.name: record for record in Registry(sqlite_url(str(tmp_path / "registry.db"))).gateways()}
+        assert (known["comes and goes"].generation, known["comes and goes"].connected) == (5_000, False)
+        assert bench.rows == 6
+
+    def test_a_gateway_that_went_to_another_hub_is_given_its_batches_back(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            bench.send(session, "before")
+            await bench.answered(1)
+            other = Registry(sqlite_url(str(tmp_path / "registry.db")))
+            other.presence({session.key: Presence("-", connected=True, at_us=1, connects=1)})
+            other.close()
+            bench.send(session, "after", first=3)
+            await bench.answered(2)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("before", Verdict.LANDED), ("after", Verdict.RELEASED)]
+        assert bench.rows == 3
+
+    def test_a_store_is_compared_after_all_that_was_sent_before_has_landed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 6)
+
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            for number in range(6):
+                bench.send(session, str(number), first=3 * number)
+            bench.put(session, "lineage", Lineage("e", ["1"]))
+            await bench.answered(7)
+
+        assert run(tmp_path, scenario).answers[-1] == ("lineage", Verdict.LANDED)
 
 
-def test_what_a_connection_left_behind_is_dropped(tmp_path: Path) -> None:
-    async def scenario(bench: Bench) -> None:
-        session = bench.session()
-        bench.send(session, "gone")
-        bench.committer.disconnect(session)
-        assert bench.committer.pending_bytes == 0
+FAULTS = [
+    LakeError("no space left on device"),
+    MemoryError(),
+    OSError(5, "Input/output error"),
+    PermissionError(13, "Permission denied"),
+    sa.exc.OperationalError("x", {}, Exception("disk I/O error")),
+    pa.ArrowMemoryError("malloc of size 1 failed"),
+    ZeroDivisionError("a mistake of ours"),
+]
 
-    bench = run(tmp_path, scenario)
-    assert bench.answers == []
-    assert bench.rows == 0
 
+class TestWhatTheHubCannotDo:
+    @pytest.mark.parametrize("step", ["prepared", "written", "committed", "synced", "confirmed"])
+    def test_nothing_is_answered_while_the_lake_refuses_and_all_lands_once_after(
+        self, tmp_path: Path, step: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, logger="cloud.hub.committer")
 
-@pytest.mark.parametrize("step", ["prepared", "written", "committed", "synced", "confirmed"])
-def test_nothing_is_answered_while_the_lake_refuses_and_all_lands_once_after(
-    tmp_path: Path, step: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="cloud.hub.committer")
+        async def scenario(bench: Bench) -> None:
+            failures: list[str] = []
 
-    async def scenario(bench: Bench) -> None:
-        failures: list[str] = []
+            def fail(done: str) -> None:
+                if done == step and len(failures) < 1:
+                    failures.append(done)
+                    raise LakeError("no space left on device")
 
-        def fail(done: str) -> None:
-            if done == step and len(failures) < 1:
-                failures.append(done)
+            bench.fail = fail
+            session = bench.session()
+            bench.send(session, "first")
+            await bench.until(lambda: bench.committer.failing)
+            assert bench.answers == []
+            fault = bench.committer.fault
+            assert fault is not None
+            assert "no space left" in fault.reason
+            bench.send(session, "second", first=3)
+            await bench.answered(2)
+            assert bench.committer.fault is None
+
+        bench = run(tmp_path, scenario)
+        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        [(_, landed)] = bench.registry.marks("default", "gw1").items()
+        assert landed.spans == [(0, 5)]
+        words = [record.getMessage() for record in caplog.records]
+        assert len([text for text in words if "no space left on device" in text]) == 1
+        assert words.count("landing works again") == 1
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+    def test_it_is_held_whatever_it_is_and_lands_when_it_is_over(self, tmp_path: Path, fault: Exception) -> None:
+        async def scenario(bench: Bench) -> None:
+            tries: list[str] = []
+
+            def fail(done: str) -> None:
+                if done == "prepared" and len(tries) < 2:
+                    tries.append(done)
+                    raise fault
+
+            bench.fail = fail
+            bench.send(bench.session(), "first")
+            await bench.until(lambda: len(tries) == 2)
+            assert bench.answers == []
+            await bench.answered(1)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("first", Verdict.LANDED)]
+        assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(3)})
+
+    @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+    def test_one_batch_that_cannot_be_landed_does_not_stop_the_others(self, tmp_path: Path, fault: Exception) -> None:
+        async def scenario(bench: Bench) -> None:
+            good, bad = bench.session("good"), bench.session("bad")
+            land = bench.landing.land
+
+            def faulty(batches: list[ReceivedBatch], now_us: int) -> Any:
+                if any(received.gateway == "bad" for received in batches):
+                    raise fault
+                return land(batches, now_us)
+
+            bench.landing.land = faulty  # type: ignore[method-assign, assignment]
+            bench.send(bad, "bad")
+            bench.send(good, "good")
+            await bench.answered(1)
+            assert bench.answers == [("good", Verdict.LANDED)]
+            [(held, why)] = bench.committer.held
+            assert held is bad
+            assert why.reason
+            bench.send(bad, "bad, behind it", first=3)
+            bench.send(bad, "bad, elsewhere", address="b")
+            bench.send(good, "good again", first=3)
+            await bench.answered(2)
+            assert bench.answers[-1] == ("good again", Verdict.LANDED)
+            bench.landing.land = land  # type: ignore[method-assign]
+            await bench.answered(5)
+
+        bench = run(tmp_path, scenario)
+        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        order = [name for name, _ in bench.answers]
+        assert order.index("bad") < order.index("bad, behind it")
+        assert set(bench.landed().values()) == {1}
+
+    def test_what_is_held_goes_with_its_connection(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            def fail(done: str) -> None:
                 raise LakeError("no space left on device")
 
-        bench.fail = fail
-        session = bench.session()
-        bench.send(session, "first")
-        await bench.until(lambda: bench.committer.failing)
-        assert bench.answers == []
-        bench.send(session, "second", first=3)
-        await bench.until(lambda: len(bench.answers) == 2)
-        assert not bench.committer.failing
+            bench.fail = fail
+            session = bench.session()
+            bench.send(session, "gone")
+            await bench.until(lambda: bench.committer.failing)
+            bench.committer.disconnect(session)
+            assert bench.committer.pending_bytes == 0
+            bench.fail = lambda step: None
 
-    bench = run(tmp_path, scenario)
-    assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
-    stream = next(iter(bench.registry.marks("default", "gw1").items()))
-    assert stream[1].spans == [(0, 5)]
-    words = [record.getMessage() for record in caplog.records]
-    assert len([text for text in words if "no space left on device" in text]) == 1
-    assert words.count("landing works again") == 1
+        assert run(tmp_path, scenario).answers == []
+
+    def test_held_bytes_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cloud.hub.committer.HELD_BYTES_MAX", 100)
+
+        async def scenario(bench: Bench) -> None:
+            good, bad = bench.session("good"), bench.session("bad")
+            land = bench.landing.land
+
+            def faulty(batches: list[ReceivedBatch], now_us: int) -> Any:
+                if any(received.gateway == "bad" for received in batches):
+                    raise ZeroDivisionError
+                return land(batches, now_us)
+
+            bench.landing.land = faulty  # type: ignore[method-assign, assignment]
+            bench.send(bad, "bad", count=100)
+            bench.send(good, "good")
+            await bench.answered(2)
+
+        assert dict(run(tmp_path, scenario).answers) == {"good": Verdict.LANDED, "bad": Verdict.RELEASED}
+
+    def test_a_table_that_refuses_holds_nothing_but_what_belongs_into_it(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            land_ledger = bench.landing.land_ledger
+
+            def faulty(entries: Any, now_us: int) -> int:
+                if entries:
+                    raise LakeError("table ledger cannot be written")
+                return 0
+
+            bench.landing.land_ledger = faulty  # type: ignore[method-assign]
+            session = bench.session()
+            bench.put(session, "ledger", LedgerDocument([LedgerRange("default", "gw1", "e", "a", 3, 4, 1, "x", 1)]))
+            bench.send(session, "batch")
+            await bench.answered(1)
+            assert bench.answers == [("batch", Verdict.LANDED)]
+            bench.landing.land_ledger = land_ledger  # type: ignore[method-assign]
+            await bench.answered(2)
+
+        assert run(tmp_path, scenario).answers[-1] == ("ledger", Verdict.LANDED)
+
+    def test_landing_that_does_not_end_is_told_from_the_age_of_what_waits(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cloud.hub.committer.STANDS_S", 0.02)
+
+        async def scenario(bench: Bench) -> None:
+            stuck = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            bench.fail = lambda step: asyncio.run_coroutine_threadsafe(stuck.wait(), loop).result() and None
+            bench.send(bench.session(), "first")
+            assert bench.committer.fault is None
+            await bench.until(lambda: bench.committer.fault is not None)
+            assert not bench.committer.failing
+            stuck.set()
+            await bench.answered(1)
+            assert bench.committer.fault is None
+
+        run(tmp_path, scenario)
 
 
-def test_one_batch_that_cannot_be_written_does_not_stop_the_others(tmp_path: Path) -> None:
-    async def scenario(bench: Bench) -> None:
-        good, bad = bench.session("good"), bench.session("bad")
-        land = bench.landing.land
+class TestWhatCannotBeRead:
+    def test_bytes_are_kept_and_accepted(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            unreadable = Unreadable("default", "gw1", "telemetry", 7, "checksum does not match", b"\x00bytes", 1_000)
+            bench.put(bench.session(), "junk", unreadable)
+            await bench.answered(1)
 
-        def faulty(batches: list[ReceivedBatch], now_us: int) -> Any:
-            if any(received.gateway == "bad" for received in batches):
-                raise ZeroDivisionError
-            return land(batches, now_us)
+        assert run(tmp_path, scenario).answers == [("junk", Verdict.LANDED)]
+        [row] = rows(tmp_path / "lake", "quarantine")
+        assert (row["gateway"], row["link"], row["delivery"], row["content"]) == ("gw1", "telemetry", 7, b"\x00bytes")
+        assert row["reason"] == "checksum does not match"
 
-        bench.landing.land = faulty  # type: ignore[method-assign, assignment]
-        bench.send(good, "good")
-        bench.send(bad, "bad")
-        await bench.until(lambda: len(bench.answers) == 2)
+    def test_a_batch_no_rows_can_be_made_of_is_kept_and_in_the_ledger(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def faulty(slices: Any, now_us: int) -> pa.Table:
+            return telemetry(
+                [one._replace(address="\udcff") if one.address == "bad" else one for one in slices], now_us
+            )
 
-    assert dict(run(tmp_path, scenario).answers) == {"good": Verdict.LANDED, "bad": Verdict.POISON}
+        monkeypatch.setattr("cloud.lake.landing.telemetry", faulty)
+
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            bench.send(session, "good")
+            bench.send(session, "bad", address="bad")
+            bench.send(session, "good again", first=3)
+            await bench.answered(3)
+
+        bench = run(tmp_path, scenario)
+        assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
+        assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(6)})
+        [row] = rows(tmp_path / "lake", "quarantine")
+        assert decode(row["content"]).messages().body == [b"x"] * 3
+        [entry] = rows(tmp_path / "lake", "ledger")
+        assert (entry["address"], entry["first_sequence"], entry["last_sequence"]) == ("bad", 0, 2)
+        assert entry["reason"] == QUARANTINED
 
 
 def test_closing_lands_what_was_gathered(tmp_path: Path) -> None:
@@ -177,22 +432,24 @@ def test_closing_lands_what_was_gathered(tmp_path: Path) -> None:
         session = bench.session()
         bench.send(session, "last")
         ranges = [LedgerRange("default", "gw1", "e", "a", 3, 4, 10, "expired", 1)]
-        bench.committer.put_ledger(session, ranges, lambda verdict: bench.answers.append(("ledger", verdict)))
+        bench.put(session, "ledger", LedgerDocument(ranges))
         bench.committer.put_state({"tenant": "t", "gateway": "g", "reported_at": 1, "state": "s"})
 
     bench = run(tmp_path, scenario)
     assert dict(bench.answers) == {"last": Verdict.LANDED, "ledger": Verdict.LANDED}
-    assert bench.landing.versions == {"telemetry": 1, "ledger": 1, "manifests": 0, "gateway_status": 1}
+    assert {table for table, version in bench.landing.versions.items() if version} == {
+        *("telemetry", "ledger", "gateway_status")
+    }
 
 
 def test_a_landing_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cloud.hub.committer.LANDING_ROWS_MAX", 10)
+    monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 10)
 
     async def scenario(bench: Bench) -> None:
         session = bench.session()
         for number in range(10):
             bench.send(session, str(number), first=3 * number)
-        await bench.until(lambda: len(bench.answers) == 10)
+        await bench.answered(10)
         assert bench.committer.pending_bytes == 0
 
     bench = run(tmp_path, scenario)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cloud.hub.committer import Session
 from cloud.hub.configuration import ConfigurationError, Settings, load
 from cloud.hub.documents import DocumentError, ledger_ranges, status_row
+from cloud.hub.groups import Session
 from cloud.hub.server import Endpoint
 from cloud.lake.landing import LedgerRange
 

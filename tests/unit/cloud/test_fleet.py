@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.committer import Session
 from cloud.hub.fleet import Fleet, Rate
+from cloud.hub.groups import Session
 from cloud.hub.limits import HISTORY_SECONDS
 from cloud.hub.registry import GatewayRecord
 

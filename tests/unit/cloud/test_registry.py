@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from cloud.hub.groups import Presence
 from cloud.hub.registry import SCHEMA_VERSION, Registry, RegistryTooNew, sqlite_url
-from cloud.lake.commits import Prepared, RegistryError, SequenceRange, Stream
+from cloud.lake.commits import Prepared
+from cloud.lake.faults import RegistryError
+from cloud.lake.sequences import SequenceRange, Stream
 
 
 def open_registry(directory: Path) -> Registry:
     return Registry(sqlite_url(str(directory / "registry.db")))
+
+
+def connected() -> Presence:
+    return Presence("-", connected=True, at_us=1, connects=1)
 
 
 def test_it_is_durable_and_write_ahead(tmp_path: Path) -> None:
@@ -25,35 +32,45 @@ def test_it_is_durable_and_write_ahead(tmp_path: Path) -> None:
 
 def test_generations_grow_over_connections_and_restarts(tmp_path: Path) -> None:
     registry = open_registry(tmp_path)
-    assert registry.connect("default", "gw1", "10.0.0.1:1", 100) == 1
-    assert registry.connect("default", "gw1", "10.0.0.1:2", 200) == 2
-    assert registry.connect("default", "gw2", "10.0.0.2:1", 200) == 1
-    registry.disconnect("default", "gw1", 1, 300)
-    assert [(g.name, g.connected, g.last_seen) for g in registry.gateways()] == [("gw1", True, 200), ("gw2", True, 200)]
-    registry.disconnect("default", "gw1", 2, 400)
-    assert [g.connected for g in registry.gateways()] == [False, True]
+    first, second = ("default", "gw1"), ("default", "gw2")
+    registry.presence({first: Presence("10.0.0.1:1", True, 100, connects=1)})
+    registry.presence({first: Presence("-", True, 200, connects=2), second: Presence("-", True, 200, connects=1)})
+    found = registry.gateways()
+    assert [(g.name, g.connected, g.last_seen, g.generation) for g in found] == [
+        ("gw1", True, 200, 3),
+        ("gw2", True, 200, 1),
+    ]
+    registry.presence({first: Presence("-", False, 400)})
+    assert [(g.connected, g.generation) for g in registry.gateways()] == [(False, 3), (True, 1)]
     registry.close()
     again = open_registry(tmp_path)
     again.nobody_connected()
     assert not any(g.connected for g in again.gateways())
-    assert again.connect("default", "gw1", "10.0.0.1:3", 500) == 3
-    assert again.current([("default", "gw1"), ("default", "nobody")]) == {("default", "gw1"): 3}
-    again.seen({("default", "gw2"): 999})
+    again.presence({first: Presence("10.0.0.1:3", True, 500, connects=1)})
+    assert again.gateways()[0].generation == 4
+    again.seen({second: 999})
     assert {g.name: g.last_seen for g in again.gateways()} == {"gw1": 500, "gw2": 999}
     again.close()
 
 
-def test_many_generations_are_asked_for_in_parts(tmp_path: Path) -> None:
-    registry = open_registry(tmp_path)
+def test_a_gateway_that_went_to_another_hub_is_fenced_until_it_comes_back(tmp_path: Path) -> None:
     names = [("default", f"gw{i}") for i in range(1_000)]
-    registry.connect(*names[999], "-", 1)
-    assert registry.current(names) == {names[999]: 1}
-    registry.close()
+    here, there = open_registry(tmp_path), open_registry(tmp_path)
+    here.presence({name: connected() for name in names})
+    assert here.fenced(names) == set()
+    there.presence({names[999]: connected(), ("default", "only there"): connected()})
+    assert here.fenced([*names, ("default", "nobody"), ("default", "only there")]) == {names[999]}
+    assert there.fenced([names[999]]) == set()
+    here.presence({names[999]: connected()})
+    assert here.fenced(names) == set()
+    assert there.fenced(names) == {names[999]}
+    here.close()
+    there.close()
 
 
 def test_a_prepared_commit_moves_nothing_until_confirmed(tmp_path: Path) -> None:
     registry = open_registry(tmp_path)
-    registry.connect("default", "g", "-", 1)
+    registry.presence({("default", "g"): connected()})
     stream = Stream("default", "g", "e", "a")
     ranges = [SequenceRange(*stream, 0, 9), SequenceRange(*stream, 20, 29)]
     commit = registry.prepare("telemetry", ranges, 20)

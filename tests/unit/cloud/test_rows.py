@@ -24,8 +24,8 @@ def received(*stored: Stored, lane: Lane = Lane.LIVE, gateway: str = "gw1") -> R
 
 
 def rows(*batches: ReceivedBatch, landed: SequenceSet | None = None) -> list[dict[str, object]]:
-    pieces = plan(batches, lambda place: landed or SequenceSet()).pieces
-    return telemetry(pieces, NOW_US).to_pylist()
+    slices = plan(batches, lambda place: landed or SequenceSet()).slices
+    return telemetry(slices, NOW_US).to_pylist()
 
 
 def at(microseconds: int) -> datetime.datetime:

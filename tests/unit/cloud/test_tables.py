@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cloud.lake.faults import LakeError, TableMismatch
+from cloud.lake.lake import Transaction
 from cloud.lake.rows import records
-from cloud.lake.tables import LakeError, Table, TableMismatch, statistics
+from cloud.lake.tables import Table, statistics
 
 NOW_US = 1_795_250_665_237_123
 
@@ -29,30 +31,30 @@ def gateways(lake: Path) -> list[str]:
 
 def test_what_is_appended_is_read_by_any_reader(tmp_path: Path) -> None:
     table = Table.open(tmp_path, "gateway_status")
-    assert table.append(state(1), "app", 1) == 1
-    assert table.append(state(2), "app", 2) == 2
+    assert table.append(state(1), Transaction("app", 1)) == 1
+    assert table.append(state(2), Transaction("app", 2)) == 2
     assert gateways(tmp_path) == ["gw1", "gw2"]
-    assert table.transaction_version("app") == 2
-    assert table.transaction_version("other") is None
+    assert table.committed("app") == 2
+    assert table.committed("other") is None
     assert DeltaTable(tmp_path / "gateway_status").count() == 2
 
 
 def test_a_torn_last_entry_is_taken_away(tmp_path: Path) -> None:
     table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), "app", 1)
-    table.append(state(2), "app", 2)
+    table.append(state(1), Transaction("app", 1))
+    table.append(state(2), Transaction("app", 2))
     entry = tmp_path / "gateway_status" / "_delta_log" / f"{2:020}.json"
     for torn in (b"", entry.read_bytes()[:40]):
         entry.write_bytes(torn)
         again = Table.open(tmp_path, "gateway_status", durable_version=1)
-        assert again.transaction_version("app") == 1
-        assert again.append(state(3), "app", 2) == 2
+        assert again.committed("app") == 1
+        assert again.append(state(3), Transaction("app", 2)) == 2
         assert gateways(tmp_path) == ["gw1", "gw3"]
 
 
 def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
     table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), "app", 1)
+    table.append(state(1), Transaction("app", 1))
     entry = tmp_path / "gateway_status" / "_delta_log" / f"{1:020}.json"
     entry.write_bytes(b"")
     with pytest.raises(LakeError, match="damaged"):
@@ -62,13 +64,13 @@ def test_a_durable_entry_is_never_taken_away(tmp_path: Path) -> None:
 
 def test_a_torn_checkpoint_is_taken_away(tmp_path: Path) -> None:
     table = Table.open(tmp_path, "gateway_status")
-    table.append(state(1), "app", 1)
+    table.append(state(1), Transaction("app", 1))
     DeltaTable(tmp_path / "gateway_status").create_checkpoint()
     log = tmp_path / "gateway_status" / "_delta_log"
     checkpoint = next(log.glob("*.checkpoint.parquet"))
     checkpoint.write_bytes(checkpoint.read_bytes()[:50])
     again = Table.open(tmp_path, "gateway_status", durable_version=1)
-    assert again.transaction_version("app") == 1
+    assert again.committed("app") == 1
     assert not list(log.glob("*.checkpoint.parquet"))
 
 

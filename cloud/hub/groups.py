@@ -1,0 +1,138 @@
+"""What waits for the landing, and what one turn of the landing's thread takes of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cloud.lake.landing import Landed, LedgerRange, Unreadable
+from cloud.lake.limits import LEDGER_RANGE_BYTES
+from cloud.lake.rows import ReceivedBatch
+
+Key = tuple[str, str]
+"""(tenant, gateway)."""
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """One connection of one gateway."""
+
+    tenant: str
+    gateway: str
+    remote: str
+    gone: bool = False
+    """It is over, or a later one has taken its place."""
+
+    @property
+    def key(self) -> Key:
+        return (self.tenant, self.gateway)
+
+
+class Verdict(enum.Enum):
+    """What became of something put in."""
+
+    LANDED = "landed"
+    """On the medium: acknowledge it."""
+    RELEASED = "released"
+    """The gateway is to send it again over another connection."""
+    OLDER = "older"
+    """The hub has seen a later life of the gateway's store."""
+
+
+Answer = Callable[[Verdict, str], None]
+"""Called on the loop's thread, at most once, with the reason or, for `Verdict.OLDER`, with the last opening that
+gateway and hub both know, or an empty text."""
+
+
+class Lineage(NamedTuple):
+    """Which store a gateway has, and which openings of it that store knows of, the newest last."""
+
+    epoch: str
+    openings: Sequence[str]
+
+
+class LedgerDocument(NamedTuple):
+    """What a gateway reported it gave up."""
+
+    ranges: Sequence[LedgerRange]
+
+
+Content = ReceivedBatch | LedgerDocument | Unreadable | Lineage
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """Something that waits for its answer."""
+
+    session: Session
+    content: Content
+    answer: Answer
+    at_s: float
+    """When it was put in; monotonic seconds."""
+    bytes: int = 0
+    rows: int = 0
+    verdict: Verdict | None = None
+    """Set by the landing's thread; None: it could not be landed."""
+    words: str = ""
+    """Goes with the verdict, or says why there is none."""
+    attempts: int = 0
+    due_s: float = 0.0
+    """When it is tried again; 0 before the first try."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, ReceivedBatch):
+            self.bytes, self.rows = self.content.batch.size, len(self.content.batch)
+        elif isinstance(self.content, Unreadable):
+            self.bytes = len(self.content.content)
+        elif isinstance(self.content, LedgerDocument):
+            self.bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
+
+    def land(self) -> None:
+        """It is on the medium."""
+        self.verdict, self.words = Verdict.LANDED, ""
+
+
+@dataclass(slots=True)
+class Presence:
+    """How a gateway's connections came and went since it was last written to the registry."""
+
+    remote: str
+    connected: bool
+    at_us: int
+    connects: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """What one turn takes, in the order it was put in."""
+
+    entries: list[Entry] = field(default_factory=list)
+    presence: dict[Key, Presence] = field(default_factory=dict)
+    states: list[Mapping[str, Any]] = field(default_factory=list)
+    seen: dict[Key, int] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def rows(self) -> int:
+        return sum(entry.rows for entry in self.entries)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a turn did, for health and metrics."""
+
+    landed: Landed = field(default_factory=Landed)
+    seconds: float = 0.0
+    """Of the landing of batches; 0 when there were none."""
+    ledger_ranges: int = 0
+    states: int = 0
+    quarantined: int = 0
+    """Deliveries."""
+    fault: str | None = None
+    """Why something could not be done."""
+    versions: Mapping[str, int] = field(default_factory=dict)

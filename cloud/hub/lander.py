@@ -1,0 +1,161 @@
+"""The landing thread's work: one group into registry and lake. No loop, no answers, no waiting.
+
+Each kind of thing is landed by itself, so that a table that refuses holds nothing but what belongs into it. Order
+within a turn: connections that came and went, ledger ranges (they explain what will not come), what nobody can read,
+batches, and then lineages: what a gateway sent before must be in the registry when its store is compared with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Report, Verdict
+from cloud.hub.registry import Registry
+from cloud.lake.faults import CannotLand, ContentError
+from cloud.lake.isolation import Isolation, isolate
+from cloud.lake.landing import Landing, Unreadable
+from cloud.lake.rows import ReceivedBatch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HUB_FAULTS = (CannotLand, OSError, MemoryError)
+"""Faults of what the hub stands on: the next try of all together may succeed. Only when that fails too are batches
+tried in parts, to see whether the fault is of some of them."""
+
+
+class Lander:
+    """For the landing's thread."""
+
+    def __init__(self, registry: Registry, landing: Landing, *, clock: Callable[[], float]) -> None:
+        """`clock`: seconds, any that does not go back; for the duration reported."""
+        self.registry = registry
+        self._landing = landing
+        self._clock = clock
+
+    def land(self, group: Group, now_us: int) -> Report:
+        """Do what can be done, and set the verdict of each entry that landed."""
+        report = Report()
+        with self._attempt(group.entries, report):
+            self.registry.presence(group.presence)
+            group.presence = {}
+            self._release_fenced(group.entries)
+        if report.fault is None:
+            self._land_ledger(group, report, now_us)
+            self._quarantine(group, report, now_us)
+            self._land_batches(group, report, now_us)
+            self._compare(group, report)
+            self._land_rest(group, report, now_us)
+        report.versions = dict(self._landing.versions)
+        return report
+
+    @contextmanager
+    def _attempt(self, entries: Sequence[Entry], report: Report) -> Iterator[None]:
+        """What is raised within is the fault of these entries, and of no others."""
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, HUB_FAULTS):
+                log.exception("landing met a fault of our own")
+            self._hold(entries, _words(error), report)
+
+    @staticmethod
+    def _hold(entries: Sequence[Entry], why: str, report: Report) -> None:
+        report.fault = why
+        for entry in entries:
+            if entry.verdict is None:
+                entry.words = why
+
+    def _release_fenced(self, entries: Sequence[Entry]) -> None:
+        fenced = self.registry.fenced({entry.session.key for entry in entries})
+        for entry in entries:
+            if entry.session.key in fenced:
+                entry.verdict, entry.words = Verdict.RELEASED, "the gateway has connected to another hub"
+
+    def _land_ledger(self, group: Group, report: Report, now_us: int) -> None:
+        entries = _waiting(group, LedgerDocument)
+        with self._attempt([entry for entry, _ in entries], report):
+            ranges = [one for _, document in entries for one in document.ranges]
+            report.ledger_ranges = self._landing.land_ledger(ranges, now_us) if ranges else 0
+            for entry, _ in entries:
+                entry.land()
+
+    def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
+        entries = _waiting(group, Unreadable)
+        with self._attempt([entry for entry, _ in entries], report):
+            self._landing.quarantine([content for _, content in entries], now_us)
+            report.quarantined += len(entries)
+            for entry, _ in entries:
+                entry.land()
+
+    # --- batches --------------------------------------------------------------------------------------------------
+
+    def _land_batches(self, group: Group, report: Report, now_us: int) -> None:
+        waiting = _waiting(group, ReceivedBatch)
+        if not waiting:
+            return
+        entries, batches = [entry for entry, _ in waiting], [batch for _, batch in waiting]
+        started = self._clock()
+        try:
+            landed = self._landing.land(batches, now_us)
+        except HUB_FAULTS as error:
+            if len(batches) == 1 or not any(entry.attempts for entry in entries):
+                self._hold(entries, _words(error), report)
+                return
+            found = isolate(batches, lambda part: self._landing.land(part, now_us))
+        except Exception as error:
+            if not isinstance(error, ContentError):
+                log.exception("a landing of %d batches met a fault of our own; they are tried in parts", len(batches))
+            found = isolate(batches, lambda part: self._landing.land(part, now_us))
+        else:
+            found = Isolation(landed, held=dict(landed.held))
+        report.landed = found.landed
+        report.seconds = self._clock() - started
+        for index, (entry, batch) in enumerate(waiting):
+            if index in found.held:
+                self._hold([entry], found.held[index], report)
+            elif index in found.failed:
+                self._set_aside(entry, batch, found.failed[index], report, now_us)
+            else:
+                entry.land()
+
+    def _set_aside(self, entry: Entry, batch: ReceivedBatch, error: Exception, report: Report, now_us: int) -> None:
+        """A batch that fails alone: content no rows can be made of goes into quarantine, all else is held."""
+        if not isinstance(error, ContentError):
+            self._hold([entry], _words(error), report)
+            return
+        with self._attempt([entry], report):
+            self._landing.quarantine_batch(batch, str(error), now_us)
+            log.error("gateway %s: a batch is put into quarantine: %s", batch.gateway, error)
+            report.quarantined += 1
+            entry.land()
+
+    # --- what else there is ---------------------------------------------------------------------------------------
+
+    def _compare(self, group: Group, report: Report) -> None:
+        for entry, told in _waiting(group, Lineage):
+            with self._attempt([entry], report):
+                shared = self.registry.lineage(*entry.session.key, told.epoch, told.openings)
+                entry.verdict = Verdict.LANDED if shared is None else Verdict.OLDER
+                entry.words = shared or ""
+
+    def _land_rest(self, group: Group, report: Report, now_us: int) -> None:
+        with self._attempt((), report):
+            self._landing.land_records("gateway_status", group.states, now_us)
+            report.states, group.states = len(group.states), []
+        with self._attempt((), report):
+            self.registry.seen(group.seen)
+            group.seen = {}
+
+
+def _waiting(group: Group, kind: type[T]) -> list[tuple[Entry, T]]:
+    """What of a group is of this kind and has no verdict."""
+    return [(e, e.content) for e in group.entries if e.verdict is None and isinstance(e.content, kind)]
+
+
+def _words(error: BaseException) -> str:
+    return str(error) if isinstance(error, CannotLand) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,61 @@
+"""The lake as Delta tables in a directory: every table of the contract, for one writing thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from cloud.lake.commits import Failpoint, no_failpoint
+from cloud.lake.contract import contract
+from cloud.lake.lake import Transaction
+from cloud.lake.sequences import SequenceRange
+from cloud.lake.tables import Table
+
+
+class DeltaLake:
+    """Implements `cloud.lake.lake.Lake`."""
+
+    def __init__(
+        self, path: Path, *, durable_versions: Mapping[str, int] | None = None, failpoint: Failpoint = no_failpoint
+    ) -> None:
+        """Open the tables, made empty where they are not there.
+
+        `durable_versions`: for each table the newest version known to be on the medium. Raises `LakeError`.
+        """
+        known = durable_versions or {}
+        self._tables = {
+            name: Table.open(path, name, durable_version=known.get(name, -1), failpoint=failpoint)
+            for name in contract().tables
+        }
+
+    @property
+    def versions(self) -> dict[str, int]:
+        return {name: table.version for name, table in self._tables.items()}
+
+    def append(self, table: str, rows: pa.Table, transaction: Transaction | None = None) -> int:
+        return self._tables[table].append(rows, transaction)
+
+    def committed(self, table: str, application: str) -> int | None:
+        return self._tables[table].committed(application)
+
+    def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
+        for rows in self._tables["telemetry"].read(
+            ["epoch", "address", "sequence"], {"tenant": tenant, "gateway": gateway}
+        ):
+            yield ranges_of(tenant, gateway, rows)
+
+
+def ranges_of(tenant: str, gateway: str, rows: pa.Table) -> list[SequenceRange]:
+    """The sequences of rows with the columns epoch, address and sequence, as dense ranges."""
+    ranges: list[SequenceRange] = []
+    ordered = rows.sort_by([("epoch", "ascending"), ("address", "ascending"), ("sequence", "ascending")])
+    columns = (ordered.column(name).to_pylist() for name in ("epoch", "address", "sequence"))
+    for epoch, address, sequence in zip(*columns, strict=True):
+        last = ranges[-1] if ranges else None
+        if last is not None and last[2:4] == (epoch, address) and sequence in (last.last, last.last + 1):
+            ranges[-1] = last._replace(last=sequence)
+        else:
+            ranges.append(SequenceRange(tenant, gateway, epoch, address, sequence, sequence))
+    return ranges
