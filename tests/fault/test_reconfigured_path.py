@@ -1,0 +1,128 @@
+"""The promise while the configuration changes: rules with forwarders come and go under load; what was acknowledged is
+in the lake, once, and a durable subscriber that is there all the time is given all of it.
+
+The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of rules and moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.processes import Waypost, free_port, hub, wait_until
+from tests.support.publisher import Publisher
+
+CHANGES = 10
+TOPICS = ("plant/press/1", "plant/press/2", "plant/oven/1")
+
+BASE = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: gw1}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:{mqtt}", http: "127.0.0.1:{http}"}}
+  hub: {{url: "amqp://127.0.0.1:{hub}"}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.plant}}
+spec: {{address: "plant/#", type: topic, forwarders: [{{name: all, remoteAddress: hub}}]}}
+"""
+NARROW = """
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.press}}
+spec: {{address: "plant/press/#", type: {type}, forwarders: [{{name: press, remoteAddress: hub}}]}}
+"""
+
+
+class Subscriber:
+    """A durable subscriber at QoS 1 that stays connected."""
+
+    def __init__(self, port: int) -> None:
+        self.bodies: Counter[bytes] = Counter()
+        ready = threading.Event()
+        self._client = paho.Client(
+            paho.CallbackAPIVersion.VERSION2, client_id="durable", clean_session=False, protocol=paho.MQTTv311
+        )
+        self._client.on_message = lambda _c, _u, message: self.bodies.update((message.payload,))
+        self._client.on_connect = lambda client, *_: client.subscribe("plant/#", qos=1)
+        self._client.on_subscribe = lambda *_: ready.set()
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        assert ready.wait(10)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def change(data: Path, *arguments: str, text: str = "") -> None:
+    program = [sys.executable, "-m", "edge.appliance.main", *arguments, "--data", str(data)]
+    done = subprocess.run(program, input=text, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def backlog(gateway: Waypost) -> int:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}/api/v1/status", timeout=10) as answer:
+        uplink = json.load(answer)["uplink"]
+    return int(uplink.get("backlog_messages", -1)) if uplink["state"] == "connected" else -1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("type_", ["topic", "queue"])
+def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str) -> None:
+    seed = int(os.environ.get("WAYPOST_SEED", time.time_ns() % 1_000_000))
+    print(f"WAYPOST_SEED={seed}")
+    chance = random.Random(seed)
+    ports = {"mqtt": free_port(), "http": free_port(), "hub": free_port()}
+    data = tmp_path / "gw1"
+    change(data, "apply", "-f", "-", text=BASE.format(**ports))
+    with (
+        hub(tmp_path, f"--amqp=127.0.0.1:{ports['hub']}") as the_hub,
+        Waypost(tmp_path / "gw1.log", "edge", "run", f"--data={data}") as gateway,
+    ):
+        subscriber = Subscriber(ports["mqtt"])
+        publishers = [Publisher(f"p{i}", ports["mqtt"], topic) for i, topic in enumerate(TOPICS)]
+        for publisher in publishers:
+            publisher.start()
+        for _ in range(CHANGES // 2):
+            time.sleep(chance.uniform(0.1, 0.8))  # the random moment
+            change(data, "apply", "-f", "-", text=NARROW.format(type=type_))
+            time.sleep(chance.uniform(0.5, 1.5))
+            change(data, "delete", "Address", "default.press")
+        time.sleep(1.0)
+        for publisher in publishers:
+            publisher.end()
+        acked = [body for publisher in publishers for body in publisher.acked]
+        wait_until(lambda: backlog(gateway) == 0, timeout_s=120, what="the backlog has drained", every_s=0.2)
+        if type_ == "topic":
+            wait_until(
+                lambda: all(body in subscriber.bodies for body in acked),
+                timeout_s=30,
+                what="the durable subscriber has everything",
+                every_s=0.2,
+            )
+        subscriber.close()
+        assert gateway.stop() == 0
+        assert the_hub.stop() == 0
+    columns = ["gateway", "epoch", "address", "sequence", "body"]
+    rows = DeltaTable(tmp_path / "hub" / "lake" / "telemetry").to_pyarrow_table(columns=columns)
+    bodies = Counter(rows.column("body").to_pylist())
+    missing = [body for body in acked if body not in bodies]
+    print(f"{len(acked)} acked, {rows.num_rows} in the lake, {sum(subscriber.bodies.values())} at the subscriber")
+    assert len(acked) > 1_000, "there was load"
+    assert not missing, f"{len(missing)} acked messages are missing, first {missing[:3]}"
+    assert max(bodies.values()) == 1, "no body twice: each was sent once"
