@@ -99,6 +99,10 @@ class Origin(Protocol):
         """These messages were not taken."""
         ...
 
+    def not_stored(self, tokens: Sequence[int]) -> None:
+        """These messages are refused; `refused` follows when it is their turn, in a later commit perhaps."""
+        return
+
     def credit_changed(self, address: str) -> None:
         """What `Router.sender_credit` says of an address may differ from what it said to this origin."""
         return

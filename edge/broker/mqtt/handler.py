@@ -125,7 +125,13 @@ class ConnectionHandler(Origin):
     # --- driver's owner ---------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Any]) -> None:
-        router = self._router
+        try:
+            self._handle(events)
+        except Exception:  # the driver logs it and closes; what is left of these events may have been the last ones
+            self._leave(Disconnected(publish_will=True, reason="an error of the gateway"))
+            raise
+
+    def _handle(self, events: Sequence[Any]) -> None:
         for event in events:
             kind = type(event)
             if kind is Published:
@@ -134,10 +140,7 @@ class ConnectionHandler(Origin):
                 grant = self._grant
                 if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
                     continue
-                packet_ids = event.packet_ids
-                if event.run.qos == 2:
-                    packet_ids = self._saved(event.run, packet_ids)
-                router.publish(self, event.run, packet_ids)
+                self.publish(event.run, event.packet_ids)
             elif kind is Acknowledged:
                 self._attached.acknowledged(event.messages)
             else:
@@ -152,20 +155,30 @@ class ConnectionHandler(Origin):
 
     def publish(self, run: Run, packet_ids: Sequence[int]) -> None:
         """Publish as the client's; answered to it under these packet identifiers."""
-        self._router.publish(self, run, self._saved(run, packet_ids) if run.qos == 2 else packet_ids)
+        if run.qos < 2:
+            self._router.publish(self, run, packet_ids)
+        else:
+            self._publish_once(run, packet_ids)
 
     def acknowledge(self, packet_ids: Sequence[int], qos: int, reason: ReasonCode) -> None:
         """Answer messages that are not published; before MQTT 5 an answer says no reason."""
         sent = reason if self._connect is not None and self._connect.version == 5 else ReasonCode.SUCCESS
         self.connection.acknowledge(qos, packet_ids, sent)
 
-    def _saved(self, run: Run, packet_ids: Sequence[int]) -> list[int]:
-        """Tokens of QoS 2 messages, whose packet identifiers are kept with them where they are kept."""
+    def _publish_once(self, run: Run, packet_ids: Sequence[int]) -> None:
+        """QoS 2: the packet identifiers are written in the group that stores their messages."""
+        session = self._attached
         if self._router.address_type(run.address) is AddressType.ANYCAST:
-            self._attached.state.unkept.update(packet_ids)
+            session.state.unstored.update(packet_ids)
         else:
-            self._sessions.save_incoming(self._attached)
-        return [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+            session.state.answered(packet_ids)
+            self._sessions.on_disk.save_incoming(session)
+        try:
+            self._router.publish(self, run, [packet_id | QOS2_TOKEN for packet_id in packet_ids])
+        except Exception:
+            session.state.forget_incoming(packet_ids)  # nobody has them: they may come again
+            self._sessions.on_disk.save_incoming(session)
+            raise
 
     # --- attachment of a client -------------------------------------------------------------------------------
 
@@ -206,6 +219,11 @@ class ConnectionHandler(Origin):
         if self._left and self._attached.attachment is not None:
             self._attached.attachment.flush_soon()
 
+    def not_stored(self, tokens: Sequence[int]) -> None:
+        if tokens[0] >= QOS2_TOKEN:  # their packet identifiers must not reach the disk, or not stay there
+            self._attached.state.unstored.update(token - QOS2_TOKEN for token in tokens)
+            self._sessions.on_disk.save_incoming(self._attached)
+
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
             return
@@ -220,7 +238,7 @@ class ConnectionHandler(Origin):
             packet_ids = [token - QOS2_TOKEN for token in tokens]
             self._attached.state.answered(packet_ids)
             self.connection.acknowledge(2, packet_ids, reason, why.value)
-            self._sessions.save_incoming(self._attached)
+            self._sessions.on_disk.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
         if older and why is not Refusal.NO_CONSUMER:
@@ -270,11 +288,11 @@ class ConnectionHandler(Origin):
             case Rejected():
                 self._refuse(event, Refusal.FORMAT_INVALID)
             case Released():
-                self._sessions.released(self._attached, event.packet_ids)
+                self._sessions.on_disk.release(self._attached, event.packet_ids)
             case Disconnected():
                 self._leave(event)
             case _:
-                raise TypeError(f"unknown event {event!r}")
+                raise TypeError(f"unknown event {type(event).__name__}")
 
     def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
         """The client is who it says: give it its session. `proven` None: nobody was asked."""
@@ -379,6 +397,7 @@ class ConnectionHandler(Origin):
         if event.run.qos == 0:
             self._router.figures.refused += len(event.run.bodies)
         elif event.run.qos == 2:
+            self._attached.state.unstored.update(packet_ids)
             packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
         self._router.refuse(self, packet_ids, why)
 
@@ -467,9 +486,16 @@ class ConnectionHandler(Origin):
             return
         self._left = True
         log.debug("%s: %s", self.name, event.reason)
-        self._interceptor.leave()
+        try:
+            self._interceptor.leave()
+        finally:
+            self._detach(session, event)
+
+    def _detach(self, session: Session, event: Disconnected) -> None:
+        """Give the session back, and publish the Will Message now, later, or not at all (section 3.1.2.5)."""
         if event.session_expiry_s is not None and self._admission.keeps_session:
-            session.expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
+            expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
+            self._sessions.expire_after(session, expiry_s)
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None
         self._sessions.detach(session, now)

@@ -296,16 +296,16 @@ class Inbound:
     def _drop_received(self, ids: list[int], bodies: list[bytes]) -> None:
         """QoS 2 method: a packet identifier not released yet is the same message again [MQTT-4.3.3-10]."""
         state = self._state
-        unwritten: dict[int, bytes] = {}
+        fresh: dict[int, bytes] = {}
         for packet_id, body in zip(ids, bodies, strict=True):
             if packet_id not in state.incoming:
-                unwritten.setdefault(packet_id, body)
+                fresh.setdefault(packet_id, body)
             elif packet_id in state.pending:
                 self.expected.add(packet_id)  # PUBREC follows when the message is safe
             else:
                 self._out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
-        ids[:] = unwritten.keys()
-        bodies[:] = unwritten.values()
+        ids[:] = fresh.keys()
+        bodies[:] = fresh.values()
 
 
 def _judge_text(run: Run, ids: list[int], events: list[Any]) -> ProtocolError | None:

@@ -57,11 +57,11 @@ class Recovered(NamedTuple):
 class Qos2Journal:
     """The QoS 2 exchanges of one session that are kept on disk."""
 
-    __slots__ = ("_changed", "_done", "_recovered", "_state", "unwritten")
+    __slots__ = ("_changed", "_done", "_recovered", "_state", "_unwritten")
 
     def __init__(self, state: SessionState, changed: Callable[[], None]) -> None:
         """`changed`: the record has to be written."""
-        self.unwritten: list[int] = []
+        self._unwritten: list[int] = []
         """Packet identifiers that wait for a record that has not been written yet."""
         self._state = state
         self._changed = changed
@@ -97,7 +97,7 @@ class Qos2Journal:
         skipped = connection.deliver(delivery)
         ids = list(self._state.awaiting_commit)[before:]
         if ids:
-            self.unwritten += ids
+            self._unwritten += ids
             self._changed()
         return skipped
 
@@ -115,7 +115,7 @@ class Qos2Journal:
 
     def received(self, packet_ids: Sequence[int]) -> None:
         """PUBREC came for these: PUBREL follows when that is on disk."""
-        self.unwritten += packet_ids
+        self._unwritten += packet_ids
         self._changed()
 
     def completed(self, log: int, first: int, last: int) -> None:
@@ -131,6 +131,16 @@ class Qos2Journal:
             self._recovered[token] = entry._replace(stage=Stage.DONE)
 
     # --- the record -------------------------------------------------------------------------------------------
+
+    def take_unwritten(self) -> list[int]:
+        """Packet identifiers whose PUBLISH, or PUBREL, waits for the record that `encode` has just made."""
+        taken, self._unwritten = self._unwritten, []
+        return taken
+
+    def write_again(self, packet_ids: Sequence[int]) -> None:
+        """The commit of that record failed: these wait for the next."""
+        self._unwritten = [*packet_ids, *self._unwritten]
+        self._changed()
 
     def encode(self, moves_kept: int) -> bytes:
         """The record as the group that is sealed next is to hold it; empty when there is nothing to keep.

@@ -190,8 +190,8 @@ class Session:
     """
 
     __slots__ = (
-        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "attachment", "client_id", "expires_at",
-        "expiry_s", "lifetime", "recorded", "state", "subscribers", "translate", "user", "will_due",
+        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "attachment", "client_id", "ended",
+        "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "translate", "user", "will_due",
     )  # fmt: skip
 
     def __init__(
@@ -211,6 +211,8 @@ class Session:
         self.expiry_s = 0
         self.recorded = False
         """There is a record of it on disk."""
+        self.ended = False
+        """Nothing is kept of it any more; its client identifier may be another session's."""
         self.subscribers: dict[str, Subscriber] = {}
         self.attachment: Attachment | None = None
         self.expires_at: float | None = None

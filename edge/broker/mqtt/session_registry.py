@@ -7,10 +7,8 @@ packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
 
 from __future__ import annotations
 
-import array
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import msgspec
 
@@ -18,11 +16,13 @@ from bridge.message import Run
 from edge.broker.delivery import TransientSubscription
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.model.addresses import AddressType
+from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
+from edge.broker.mqtt.session_store import Record, SessionStore
 from edge.broker.mqtt.wills import Wills
 from edge.broker.router.registry import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
@@ -37,16 +37,6 @@ NEVER_EXPIRES = 0xFFFF_FFFF
 SHARE_PREFIX = "$share/"
 GROUP_PREFIX = "share/"
 """Start of the name of the durable subscription that the members of a shared subscription hold together."""
-
-
-class Record(msgspec.Struct):
-    """What is kept of a session on disk."""
-
-    expiry_s: int
-    subscriptions: list[tuple[SubscriptionRequest, int]]
-    """Request and subscription identifier (0: none)."""
-    user: str = ""
-    """Whom the session belongs to; empty: to whoever names it."""
 
 
 class SessionRegistry:
@@ -76,14 +66,10 @@ class SessionRegistry:
         self._sessions: dict[str, Session] = {}
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
-        self._dirty: dict[Session, None] = {}
-        self._released: dict[Session, list[int]] = {}
-        self._sealing: list[Callable[[], None]] = []
-        """What is to be done when the group that is sealed next is on disk, and (`_committing`) the one under way."""
-        self._committing: list[Callable[[], None]] = []
+        self._on_disk = SessionStore(store, router.save_soon)
         self._restore_all()
         router.merge_live = self._merge_live
-        router.witness = self
+        router.witness = self._on_disk
         router.followers.add(self._readdress)
 
     def __len__(self) -> int:
@@ -117,7 +103,7 @@ class SessionRegistry:
         """
         session = self._sessions.get(client_id)
         if session is not None and session.attachment is not None:
-            session.attachment.taken_over()
+            _take_over(session.attachment, client_id)
         session = self._sessions.get(client_id)  # the takeover may have ended it
         if session is not None and clean_start:
             self._end(session)
@@ -130,7 +116,7 @@ class SessionRegistry:
         session.will_due = None
         session.expiry_s = expiry_s
         session.user = user
-        self._save(session)
+        self._on_disk.save(session)
         for subscriber in list(session.subscribers.values()):
             self._join_again(subscriber)
         return session, present
@@ -153,6 +139,12 @@ class SessionRegistry:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
 
+    def expire_after(self, session: Session, expiry_s: int) -> None:
+        """The client has said anew how long its session outlives the connection (section 3.14.2.2.2)."""
+        session.expiry_s = expiry_s
+        if session.durable:
+            self._on_disk.save(session)
+
     def subscribe(self, session: Session, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
         """Add or replace a subscription; returns it and whether it is new. Raises AddressError."""
         old = session.subscribers.get(request.filter)
@@ -163,7 +155,7 @@ class SessionRegistry:
             session.subscriptions_changed(request.filter)
             if old.overlaps:
                 self._router.reroute()
-            self._save(session)
+            self._on_disk.save(session)
             return old, False
         subscriber = Subscriber(session, request, identifier, kept=session.durable and request.qos > 0)
         if old is not None:
@@ -174,11 +166,11 @@ class SessionRegistry:
         except AddressError:
             if session.subscribers.pop(request.filter, None) is not None:
                 session.subscriptions_changed(request.filter)
-            self._save(session)
+            self._on_disk.save(session)
             raise
         session.subscribers[request.filter] = subscriber
         session.subscriptions_changed(request.filter)
-        self._save(session)
+        self._on_disk.save(session)
         return subscriber, old is None
 
     def unsubscribe(self, session: Session, pattern: str) -> bool:
@@ -188,24 +180,13 @@ class SessionRegistry:
             return False
         session.subscriptions_changed(pattern)
         self._leave(subscriber, forget=True, finish=True)
-        self._save(session)
+        self._on_disk.save(session)
         return True
 
-    def save_incoming(self, session: Session) -> None:
-        """Keep the QoS 2 packet ids under way, in the group that keeps their messages."""
-        if session.recorded:
-            ids = array.array("H", sorted(session.state.kept))
-            self._store.put("incoming", session.client_id, ids.tobytes())
-
-    def released(self, session: Session, packet_ids: Sequence[int]) -> None:
-        """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
-        after a restart what it sends again under one of them would be taken for the message before."""
-        if not session.recorded:
-            _complete(session, packet_ids)
-            return
-        self.save_incoming(session)
-        self._released.setdefault(session, []).extend(packet_ids)
-        self._router.save_soon()
+    @property
+    def on_disk(self) -> SessionStore:
+        """What is kept of the sessions."""
+        return self._on_disk
 
     def tick(self, now: float) -> None:
         """Publish delayed wills that are due, end sessions that expired."""
@@ -213,12 +194,20 @@ class SessionRegistry:
         self.figures.tick(now)
         self.wills.tick(now)
         for session in list(self._sessions.values()):
-            if session.attachment is None and session.expires_at is None and session.expiry_s != NEVER_EXPIRES:
-                session.expires_at = now + session.expiry_s  # restored: its time away counts from our start
-            if session.will_due is not None and session.will_due[0] <= now:
-                self._publish_will(session)
-            if session.expires_at is not None and session.expires_at <= now:
-                self._end(session)
+            if session.attachment is None:
+                try:
+                    self._look_at(session, now)
+                except Exception as error:
+                    report(f"session {session.client_id!r}", "the others go on", error)
+
+    def _look_at(self, session: Session, now: float) -> None:
+        """Of a client that is away: publish its will, end its session, when it is time."""
+        if session.expires_at is None and session.expiry_s != NEVER_EXPIRES:
+            session.expires_at = now + session.expiry_s  # restored: its time away counts from our start
+        if session.will_due is not None and session.will_due[0] <= now:
+            self._publish_will(session)
+        if session.expires_at is not None and session.expires_at <= now:
+            self._end(session)
 
     def _figures(self) -> ClientFigures:
         sessions = self._sessions.values()
@@ -234,23 +223,23 @@ class SessionRegistry:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _make(self, client_id: str) -> Session:
-        session = Session(client_id, self._translate, self.lifetime, self._journal_changed)
+        session = Session(client_id, self._translate, self.lifetime, self._on_disk.journal_changed)
         self._sessions[client_id] = session
         return session
 
     def _restore_all(self) -> None:
         """Bring back the sessions as the store kept them."""
-        for client_id, value in self._store.items("session"):
-            self._restore(client_id, msgspec.msgpack.decode(value, type=Record))
-        for client_id, value in self._store.items("incoming"):
+        for client_id, record in self._on_disk.records():
+            self._restore(client_id, record)
+        for client_id, packet_ids in self._on_disk.incoming():
             if client_id in self._sessions:
-                self._sessions[client_id].state.restore_incoming(array.array("H", value))
-        journal = [(client_id, value) for client_id, value in self._store.items("outgoing") if value]
-        if journal:
+                self._sessions[client_id].state.restore_incoming(packet_ids)
+        journals = list(self._on_disk.journals())
+        if journals:
             cursors: dict[str, list[CursorRecord]] = {}
-            for record in self._store.cursors():
-                cursors.setdefault(record.name, []).append(record)
-            for client_id, value in journal:
+            for cursor in self._store.cursors():
+                cursors.setdefault(cursor.name, []).append(cursor)
+            for client_id, value in journals:
                 session = self._sessions.get(client_id)
                 if session is not None:
                     session.journal.restore(value, _pending(session, cursors))
@@ -310,23 +299,30 @@ class SessionRegistry:
             del session.subscribers[pattern]
             session.subscriptions_changed(pattern)
             self._leave_group(subscriber)
-            self._save(session)
+            self._on_disk.save(session)
 
     def _readdress(self) -> None:
         """Addresses may have another type than before: subscriptions to them are what their type says from now on."""
         for session in list(self._sessions.values()):
             if session.attachment is None:
-                continue  # they are joined when it comes back
-            changed = False
-            for subscriber in list(session.subscribers.values()):
-                kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
-                if kind is not subscriber.kind:
-                    changed = True
-                    self._unjoin(subscriber, forget=False, keep=True)
-                    self._join_again(subscriber)
-                    session.subscriptions_changed(subscriber.request.filter)
-            if changed:
-                session.pump()
+                continue  # its subscriptions are joined when the client comes back
+            try:
+                self._readdress_one(session)
+            except Exception as error:
+                report(f"session {session.client_id!r}", "its connection ends", error)
+                session.attachment.abort()
+
+    def _readdress_one(self, session: Session) -> None:
+        changed = False
+        for subscriber in list(session.subscribers.values()):
+            kind = self._router.address_type(_split_share(subscriber.request.filter)[1])
+            if kind is not subscriber.kind:
+                changed = True
+                self._unjoin(subscriber, forget=False, keep=True)
+                self._join_again(subscriber)
+                session.subscriptions_changed(subscriber.request.filter)
+        if changed:
+            session.pump()
 
     def _join_group(self, subscriber: Subscriber, share: str, pattern: str) -> None:
         """A shared subscription is one for all its members, whether their sessions are kept or not: what one leaves
@@ -369,81 +365,27 @@ class SessionRegistry:
 
     def _end(self, session: Session) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
+        self._on_disk.forget(session)
+        if self._sessions.get(session.client_id) is session:
+            del self._sessions[session.client_id]
         self._publish_will(session)
         session.release_group(ended=True)
         session.clear_merged()
-        self._dirty.pop(session, None)
         for subscriber in session.subscribers.values():
             self._leave(subscriber, forget=True)
         session.subscribers.clear()
-        if self._sessions.get(session.client_id) is session:
-            del self._sessions[session.client_id]
-        if session.recorded:
-            self._store.delete("session", session.client_id)
-            self._store.delete("incoming", session.client_id)
-            self._store.delete("outgoing", session.client_id)
-
-    def _save(self, session: Session) -> None:
-        if session.durable or session.recorded:
-            session.recorded = True
-            requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
-            record = Record(session.expiry_s, requests, session.user)
-            self._store.put("session", session.client_id, msgspec.msgpack.encode(record))
 
     def _merge_live(self, live: list[TransientSubscription]) -> Sequence[Taker]:
         return merge_live(live, self._router.pool)
 
-    # --- what waits for a commit (`edge.broker.router.router.Witness`) -----------------------------------------------
 
-    def _journal_changed(self, session: Session) -> None:
-        self._dirty[session] = None
-        self._router.save_soon()
-
-    def prepare(self) -> None:
-        """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
-        dirty, self._dirty = self._dirty, {}
-        for session in dirty:
-            record = session.journal.encode(self._store.moves_kept)
-            if record:
-                self._store.put("outgoing", session.client_id, record)
-            else:
-                self._store.delete("outgoing", session.client_id)
-            unwritten, session.journal.unwritten = session.journal.unwritten, []
-            if unwritten:
-                self._sealing.append(partial(_send_committed, session, unwritten))
-        released, self._released = self._released, {}
-        self._sealing += [partial(_complete, session, packet_ids) for session, packet_ids in released.items()]
-
-    def sealed(self) -> None:
-        """What was prepared is part of the commit that starts now."""
-        self._committing, self._sealing = self._sealing, []
-
-    def committed(self, *, kept: bool) -> None:
-        """The commit is over. Small state of one that failed joins the next one by itself."""
-        waiting, self._committing = self._committing, []
-        if not kept:
-            self._sealing = waiting + self._sealing
-            return
-        for go_on in waiting:
-            go_on()
-
-
-def _send_committed(session: Session, packet_ids: Sequence[int]) -> None:
-    """The record of these deliveries is on disk."""
-    state = session.state
-    if state.connection is not None:
-        state.connection.send_committed(packet_ids)
-    for packet_id in packet_ids:
-        state.awaiting_commit.pop(packet_id, None)
-    if session.attachment is not None:
-        session.attachment.flush_soon()
-
-
-def _complete(session: Session, packet_ids: Sequence[int]) -> None:
-    """These are forgotten, on disk too where anything of the session is."""
-    session.state.complete(packet_ids)
-    if session.attachment is not None:
-        session.attachment.flush_soon()
+def _take_over(attachment: Attachment, client_id: str) -> None:
+    """End a connection in favour of a new one, which must not suffer from it."""
+    try:
+        attachment.taken_over()
+    except Exception as error:
+        report(f"session {client_id!r}", "its older connection ends", error)
+        attachment.abort()
 
 
 def _split_share(pattern: str) -> tuple[str | None, str]:

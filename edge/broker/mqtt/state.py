@@ -42,7 +42,7 @@ class SessionState:
     """
 
     __slots__ = (
-        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unkept", "awaiting_commit", "connection",
+        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unstored", "awaiting_commit", "connection",
         "outgoing", "released",
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ class SessionState:
         self._pending: set[int] | None = None
         self._releasing: set[int] | None = None
         self._reserved: set[int] | None = None
-        self._unkept: set[int] | None = None
+        self._unstored: set[int] | None = None
 
     @property
     def incoming(self) -> set[int]:
@@ -76,17 +76,17 @@ class SessionState:
         return self._pending
 
     @property
-    def unkept(self) -> set[int]:
-        """Those of `pending` whose message is nowhere but with a consumer that has not answered (anycast): on disk they
-        would say, after a restart, that it was taken."""
-        if self._unkept is None:
-            self._unkept = set()
-        return self._unkept
+    def unstored(self) -> set[int]:
+        """Those of `incoming` whose message is not in the store: it will be refused, or a consumer has it and has not
+        answered (anycast). On disk they would say, after a restart, that it was taken."""
+        if self._unstored is None:
+            self._unstored = set()
+        return self._unstored
 
     @property
-    def kept(self) -> set[int]:
+    def stored(self) -> set[int]:
         """Those of `incoming` that are to be on disk."""
-        return self.incoming - self._unkept if self._unkept else self.incoming
+        return self.incoming - self._unstored if self._unstored else self.incoming
 
     @property
     def releasing(self) -> set[int]:
@@ -103,10 +103,15 @@ class SessionState:
             self._reserved = set()
         return self._reserved
 
+    def forget_incoming(self, packet_ids: Iterable[int]) -> None:
+        """Nobody has these messages, and nobody will answer for them."""
+        for known in (self.incoming, self.pending, self.unstored):
+            known.difference_update(packet_ids)
+
     def answered(self, packet_ids: Iterable[int]) -> None:
         """Somebody has these, or they were refused."""
-        if self._unkept:
-            self._unkept.difference_update(packet_ids)
+        if self._unstored:
+            self._unstored.difference_update(packet_ids)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
         """It is on disk that these of `releasing` are forgotten, where anything of the session is: answer PUBCOMP."""

@@ -69,6 +69,7 @@ class Answers:
         if self._replies:
             origin, tokens = self.ordered.behind(origin, tokens)
         if origin in self.awaiting_commit:
+            origin.not_stored(tokens)
             self._wait(self._waiting[-1][0], origin, tokens, why)
             return
         self._figures.refused += len(tokens)

@@ -54,7 +54,11 @@ class OrderedReply(Origin):
         self._note(tokens, None)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.not_stored(tokens)
         self._note(tokens, why)
+
+    def not_stored(self, tokens: Sequence[int]) -> None:
+        self._origin.not_stored([self.tokens[i] for i in tokens])
 
     @property
     def unanswered(self) -> list[int]:

@@ -31,7 +31,7 @@ _OPERATIONS: Final = {operation.value: operation for operation in Operation}
 
 
 class TokenError(Exception):
-    """The token is not taken. The text says why and shows nothing of it."""
+    """The token is not accepted. The text says why and shows nothing of it."""
 
 
 class UnknownKey(TokenError):
@@ -76,7 +76,7 @@ def verify(token: bytes, keys: Sequence[Key], issuer: TokenIssuer, at_s: float) 
     algorithm, key_id = header.get("alg"), header.get("kid")
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None or algorithm is None:
-        raise TokenError(f"algorithm {str(algorithm)[:20]!r} is not taken")
+        raise TokenError(f"algorithm {str(algorithm)[:20]!r} is not supported")
     fitting = [
         key for key in keys if key.kind == kind and key_id in (None, key.id) and key.algorithm in (None, algorithm)
     ]

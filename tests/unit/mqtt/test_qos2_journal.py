@@ -46,8 +46,7 @@ class Rig:
 
     def commit(self, moves_kept: int = 0) -> bytes:
         record = self.journal.encode(moves_kept)
-        unwritten, self.journal.unwritten = self.journal.unwritten, []
-        self.opened.connection.send_committed(unwritten)
+        self.opened.connection.send_committed(self.journal.take_unwritten())
         return record
 
     def answer(self, *what: p.Packet) -> None:

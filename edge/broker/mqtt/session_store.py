@@ -1,0 +1,195 @@
+"""What is on disk of sessions (MQTT 5 section 4.1), and what a client may hear only when it is.
+
+`session`   the record: whose it is, how long it lives, its subscriptions
+`incoming`  QoS 2 packet identifiers that came in and have not been released; written with the messages they stand for,
+            and never for a message that is not stored: after a restart such an identifier means "we have it"
+`outgoing`  the journal of QoS 2 deliveries (`qos2_journal`)
+
+PUBLISH and PUBREL of a kept delivery, and PUBCOMP, leave by the outcome of the commit their own state joined. When that
+commit fails they wait for the next one. What belongs to a session that has ended is not written any more: its client
+identifier may be another session's by then.
+"""
+
+from __future__ import annotations
+
+import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from edge.broker.model.isolation import report
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.session import Session
+from edge.broker.store.contract import Store, Ticket
+
+_SESSION: Final = "session"
+_INCOMING: Final = "incoming"
+_OUTGOING: Final = "outgoing"
+
+
+class Record(msgspec.Struct):
+    """What is kept of a session on disk."""
+
+    expiry_s: int
+    subscriptions: list[tuple[SubscriptionRequest, int]]
+    """Request and subscription identifier (0: none)."""
+    user: str = ""
+    """Whom the session belongs to; empty: to whoever names it."""
+
+
+class _Waiting(NamedTuple):
+    """Packet identifiers of a session whose answer waits for a commit."""
+
+    ticket: Ticket
+    session: Session
+    packet_ids: Sequence[int]
+    released: bool
+    """PUBREL came for them, and PUBCOMP waits; else PUBLISH or PUBREL of our own does."""
+
+
+class SessionStore:
+    """The sessions of one broker in its store."""
+
+    def __init__(self, store: Store, save_soon: Callable[[], None]) -> None:
+        """`save_soon`: something is there for `prepare`, or waits for a commit."""
+        self._store = store
+        self._save_soon = save_soon
+        self._changed: dict[Session, None] = {}
+        """Their journals have to be written."""
+        self._waiting: deque[_Waiting] = deque()
+
+    # --- at start ---------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[tuple[str, Record]]:
+        """Every session, by client identifier."""
+        for client_id, value in self._store.items(_SESSION):
+            yield client_id, msgspec.msgpack.decode(value, type=Record)
+
+    def incoming(self) -> Iterator[tuple[str, Sequence[int]]]:
+        """The packet identifiers of messages that came in and were not released."""
+        for client_id, value in self._store.items(_INCOMING):
+            yield client_id, array.array("H", value)
+
+    def journals(self) -> Iterator[tuple[str, bytes]]:
+        """Journals that hold something."""
+        return ((client_id, value) for client_id, value in self._store.items(_OUTGOING) if value)
+
+    # --- while it runs ----------------------------------------------------------------------------------------
+
+    def save(self, session: Session) -> None:
+        """Write the record of a session that outlives its connection."""
+        if session.ended or not (session.durable or session.recorded):
+            return
+        session.recorded = True
+        requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
+        record = Record(session.expiry_s, requests, session.user)
+        self._store.put(_SESSION, session.client_id, msgspec.msgpack.encode(record))
+
+    def save_incoming(self, session: Session) -> Ticket | None:
+        """Write the packet identifiers of messages that are stored, in the group that stores them; None for a session
+        that ends with its connection."""
+        if not session.recorded:
+            return None
+        ids = array.array("H", sorted(session.state.stored))
+        return self._store.put(_INCOMING, session.client_id, ids.tobytes())
+
+    def release(self, session: Session, packet_ids: Sequence[int]) -> None:
+        """PUBREL came for these. PUBCOMP follows once that is on disk: the client may use them again from then on, and
+        after a restart what it sends again under one of them would be taken for the message before."""
+        ticket = self.save_incoming(session)
+        if ticket is None:
+            _complete(session, packet_ids)
+            return
+        self._waiting.append(_Waiting(ticket, session, packet_ids, released=True))
+        self._save_soon()
+
+    def journal_changed(self, session: Session) -> None:
+        """Its journal is to be part of the next commit."""
+        if session.recorded:
+            self._changed[session] = None
+            self._save_soon()
+
+    def forget(self, session: Session) -> None:
+        """The session has ended."""
+        self._changed.pop(session, None)
+        session.ended = True
+        if session.recorded:
+            session.recorded = False
+            for kind in (_SESSION, _INCOMING, _OUTGOING):
+                self._store.delete(kind, session.client_id)
+
+    # --- commits (`edge.broker.router.routes.Witness`) ---------------------------------------------------------
+
+    def prepare(self) -> None:
+        """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
+        changed, self._changed = self._changed, {}
+        for session in changed:
+            try:
+                self._write_journal(session)
+            except Exception as error:
+                _end(session, error)
+
+    def _write_journal(self, session: Session) -> None:
+        record = session.journal.encode(self._store.moves_kept)
+        if record:
+            ticket = self._store.put(_OUTGOING, session.client_id, record)
+        else:
+            ticket = self._store.delete(_OUTGOING, session.client_id)
+        unwritten = session.journal.take_unwritten()
+        if unwritten:
+            self._waiting.append(_Waiting(ticket, session, unwritten, released=False))
+
+    def sealed(self) -> None:
+        """What was put has its ticket: nothing to note."""
+
+    def committed(self, *, kept: bool) -> None:
+        """Let go what is on disk now, and wait for the next commit where this one failed."""
+        failed: list[_Waiting] = []
+        while self._waiting and self._waiting[0].ticket.decided:
+            waiting = self._waiting.popleft()
+            if waiting.ticket.error is not None:
+                failed.append(waiting)
+                continue
+            go_on = _complete if waiting.released else _send_committed
+            try:
+                go_on(waiting.session, waiting.packet_ids)
+            except Exception as error:
+                _end(waiting.session, error)
+        for waiting in failed:
+            self._wait_again(waiting)
+
+    def _wait_again(self, waiting: _Waiting) -> None:
+        session = waiting.session
+        if session.ended:
+            return  # nobody waits for it any more
+        if waiting.released:
+            self.release(session, waiting.packet_ids)
+        else:
+            session.journal.write_again(waiting.packet_ids)
+
+
+def _end(session: Session, error: Exception) -> None:
+    """Its connection ends; the session stays, and goes on from what is on disk."""
+    report(f"session {session.client_id!r}", "its connection ends", error)
+    if session.attachment is not None:
+        session.attachment.abort()
+
+
+def _send_committed(session: Session, packet_ids: Sequence[int]) -> None:
+    """The journal that holds these deliveries is on disk."""
+    state = session.state
+    if state.connection is not None:
+        state.connection.send_committed(packet_ids)
+    for packet_id in packet_ids:
+        state.awaiting_commit.pop(packet_id, None)
+    if session.attachment is not None:
+        session.attachment.flush_soon()
+
+
+def _complete(session: Session, packet_ids: Sequence[int]) -> None:
+    """These are forgotten, on disk too where anything of the session is."""
+    session.state.complete(packet_ids)
+    if session.attachment is not None:
+        session.attachment.flush_soon()

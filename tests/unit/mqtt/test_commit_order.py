@@ -1,0 +1,323 @@
+"""Sessions and commits in orders nobody plans: commits that fail or that others start, takeovers and errors between."""
+
+from __future__ import annotations
+
+import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bridge.message import Run
+from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Origin
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.router import Router
+from edge.broker.store.contract import StoreError
+from tests.support.memory_store import MemoryStore
+from tests.unit.mqtt.client import split
+
+RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("anycast/#", AddressType.ANYCAST)]
+
+
+class Driver:
+    """What a handler asks of a driver."""
+
+    address = "192.0.2.1"
+    identity = None
+    congested = False
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def flush_soon(self) -> None:
+        """The test reads what is to be sent."""
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        raise AssertionError("nothing here takes more than a turn")
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class RaisingRouter(Router):
+    """One that cannot take what is published to `raises`."""
+
+    raises = "raises"
+
+    def publish(self, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if run.address == self.raises:
+            raise LookupError("a bug")
+        super().publish(origin, run, tokens)
+
+
+class Site:
+    """A router and its sessions over a store whose commits end when the test says so."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.store = MemoryStore(post=self.posted.append)
+        self.start()
+
+    def start(self) -> None:
+        """As after a kill: what was committed is there."""
+        self.router = RaisingRouter(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.sessions = SessionRegistry(self.router, self.store, lambda run: [run])
+
+    def end_commit(self) -> None:
+        """The commit that runs ends."""
+        self.posted.popleft()()
+
+    def settle(self) -> None:
+        self.router.flush()
+        while self.posted:
+            self.end_commit()
+
+    def incoming(self, client_id: str = "c") -> list[int]:
+        """QoS 2 packet identifiers on disk."""
+        return list(array.array("H", dict(self.store.items("incoming")).get(client_id, b"")))
+
+
+class Peer:
+    """A client with a session that outlives its connection."""
+
+    def __init__(self, site: Site, client_id: str = "c", *, clean_start: bool = False, expiry_s: int = 100) -> None:
+        self.connection = Connection(Limits(), 0.0)
+        self.driver = Driver()
+        self.handler = ConnectionHandler(
+            self.driver,  # type: ignore[arg-type]
+            self.connection,
+            site.router,
+            site.sessions,
+            lambda: 0.0,
+        )
+        block = Properties(session_expiry_interval_s=expiry_s)
+        self.send(p.Connect(client_id, 5, clean_start, properties=block))
+        (self.connack, *_) = self.sent()
+
+    def send(self, *what: p.Packet) -> None:
+        data = b"".join(each.encode(5) for each in what)
+        self.handler.handle(self.connection.receive_data(data, 0.0))
+
+    def sent(self) -> list[Any]:
+        return split(self.connection.data_to_send(), 5)
+
+    def publish(self, packet_id: int, address: str = "queue/1", qos: int = 2) -> None:
+        self.send(p.Publish(address, b"x", qos, packet_id=packet_id))
+
+
+class TestIncoming:
+    """Packet identifiers on disk say: we have this message. What they say must be so."""
+
+    def test_an_ended_session_does_not_write_over_its_successor(self) -> None:
+        site = Site()
+        old = Peer(site)
+        site.settle()
+        old.publish(1)
+        site.store.failure = StoreError("no")
+        site.router.flush()  # the commit with message 1 runs
+        site.store.failure = None
+        new = Peer(site, clean_start=True)
+        new.publish(2)
+        site.end_commit()  # it fails: the old connection hears that 1 is refused
+        site.settle()
+        assert site.incoming() == [2]
+
+    def test_what_is_refused_in_its_turn(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        site.settle()
+        peer.publish(1, qos=1)
+        peer.publish(2, "$SYS/mine")  # refused, behind the answer to 1
+        site.router.flush()
+        assert peer.sent() == []
+        assert site.incoming() == [], "after a restart message 2 would count as received, and it is nowhere"
+        site.end_commit()
+        assert [(type(each), each.packet_id, each.reason.failed) for each in peer.sent()] == [
+            (p.PubAck, 1, False),
+            (p.PubRec, 2, True),
+        ]
+
+    def test_what_a_failed_commit_refuses_later(self) -> None:
+        site = Site()
+        peer, consumer = Peer(site), Peer(site, "consumer")
+        consumer.send(p.Subscribe(1, (SubscriptionRequest("anycast/1", 1),)))
+        site.settle()
+        consumer.sent()
+        peer.publish(1, "anycast/1", qos=1)  # the consumer takes its time
+        peer.publish(2)
+        site.store.failure = StoreError("no")
+        site.router.flush()
+        site.end_commit()
+        site.store.failure = None
+        Peer(site, "other")
+        site.settle()
+        assert peer.sent() == []
+        assert site.incoming() == []
+        consumer.send(p.PubAck(1))
+        site.settle()
+        assert [(type(each), each.packet_id, each.reason.failed) for each in peer.sent()] == [
+            (p.PubAck, 1, False),
+            (p.PubRec, 2, True),
+        ]
+
+    def test_what_the_router_raises_on_can_be_sent_again(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        site.settle()
+        with pytest.raises(LookupError):
+            peer.publish(1, RaisingRouter.raises)
+        site.settle()
+        assert site.incoming() == []
+        again = Peer(site)
+        assert again.connack.session_present
+        again.publish(1)
+        site.settle()
+        assert [(type(each), each.packet_id) for each in again.sent()] == [(p.PubRec, 1)]
+        assert site.incoming() == [1]
+
+    def test_a_packet_identifier_that_was_refused_is_kept_when_it_is_used_again(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        peer.publish(1, "$SYS/mine")
+        peer.publish(1)
+        site.settle()
+        assert site.incoming() == [1]
+
+
+class TestPubcomp:
+    def start(self) -> tuple[Site, Peer]:
+        site = Site()
+        peer = Peer(site)
+        peer.publish(1)
+        site.settle()
+        peer.sent()
+        peer.send(p.PubRel(1))
+        return site, peer
+
+    def test_waits_for_a_commit_somebody_else_starts(self) -> None:
+        site, peer = self.start()
+        assert site.store.flush()
+        assert peer.sent() == []
+        site.end_commit()
+        assert peer.sent() == [p.PubComp(1)]
+        assert site.incoming() == []
+
+    def test_is_not_released_by_the_commit_before(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        peer.publish(1)
+        site.settle()
+        peer.sent()
+        Peer(site, "other")
+        site.router.flush()  # a commit runs that knows nothing of the PUBREL
+        peer.send(p.PubRel(1))
+        site.end_commit()
+        assert peer.sent() == []
+        site.settle()
+        assert peer.sent() == [p.PubComp(1)]
+
+    def test_waits_for_the_next_commit_when_its_own_fails(self) -> None:
+        site, peer = self.start()
+        site.store.failure = StoreError("no")
+        site.router.flush()
+        site.end_commit()
+        assert peer.sent() == []
+        site.store.failure = None
+        site.settle()
+        assert peer.sent() == [p.PubComp(1)]
+        assert site.incoming() == []
+
+
+class TestOutgoing:
+    def start(self) -> tuple[Site, Peer]:
+        site = Site()
+        peer = Peer(site)
+        peer.send(p.Subscribe(1, (SubscriptionRequest("queue/1", 2),)))
+        site.settle()
+        sender = Peer(site, "sender")
+        sender.publish(9)
+        site.settle()
+        return site, peer
+
+    def test_publish_and_pubrel_wait_for_a_commit_that_succeeds(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        peer.send(p.Subscribe(1, (SubscriptionRequest("queue/1", 2),)))
+        site.settle()
+        peer.sent()
+        Peer(site, "sender").publish(9)
+        site.router.flush()
+        site.store.failure = StoreError("no")
+        site.end_commit()  # the message is on disk: it is delivered, and the commit with its journal fails
+        site.end_commit()
+        assert peer.sent() == []
+        site.store.failure = None
+        site.settle()
+        assert [type(each) for each in peer.sent()] == [p.Publish]
+
+    def test_takeover_while_the_pubrel_waits(self) -> None:
+        site, peer = self.start()
+        assert [type(each) for each in peer.sent()][-1] is p.Publish
+        peer.send(p.PubRec(1))
+        site.router.flush()
+        new = Peer(site)
+        assert new.connack.session_present
+        assert new.sent() == []
+        site.end_commit()
+        assert new.sent() == [p.PubRel(1)]
+        new.send(p.PubComp(1))
+        site.settle()
+        assert new.sent() == []
+
+
+class TestErrors:
+    def test_events_behind_the_one_that_raised(self) -> None:
+        """The last of them may have been the end of the connection, and nothing tells of it again."""
+        site = Site()
+        peer = Peer(site)
+        with pytest.raises(LookupError):
+            peer.send(p.Publish(RaisingRouter.raises, b"x"), p.Disconnect())
+        assert site.sessions.connected == 0
+
+    def test_an_older_connection_that_raises_is_taken_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        old = Peer(site)
+        monkeypatch.setattr(ConnectionHandler, "_release", _raise_once(old.handler, ConnectionHandler._release))
+        new = Peer(site)
+        assert new.connack.reason is R.SUCCESS
+        assert old.driver.aborted
+        assert site.sessions.connected == 1
+
+
+def _raise_once(
+    of: ConnectionHandler, release: Callable[[ConnectionHandler], None]
+) -> Callable[[ConnectionHandler], None]:
+    def raising(handler: ConnectionHandler) -> None:
+        if handler is of:
+            raise LookupError("a bug")
+        release(handler)
+
+    return raising
+
+
+def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
+    site = Site()
+    peer = Peer(site, expiry_s=10)
+    site.settle()
+    peer.send(p.Disconnect(properties=Properties(session_expiry_interval_s=1_000)))
+    site.settle()
+    site.start()
+    site.sessions.tick(0.0)
+    site.sessions.tick(500.0)
+    assert len(site.sessions) == 1
+    site.sessions.tick(1_001.0)
+    assert len(site.sessions) == 0
