@@ -1,16 +1,15 @@
 """Sessions and links: attach, refuse, detach, from either side, and the limits Proton leaves to its user.
 
-`Links` turns Proton's events about endpoints into ours. What flows over the links is `machine`'s business.
+`Links` turns Proton's events about sessions and links into ours. What flows over the links is `machine`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from cproton import lib
 
-from bridge.engine.carrier import Carrier
 from bridge.engine.events import (
     CAPABILITIES_DESIRED,
     CAPABILITIES_OFFERED,
@@ -36,58 +35,75 @@ from bridge.engine.proton import (
 )
 
 
-class Links(Carrier):
-    """See `bridge.engine.Engine`, which adds the deliveries."""
+class Links:
+    """Every link of one connection."""
 
-    # --- links ------------------------------------------------------------------------------------------------
+    __slots__ = (
+        "_connection", "_links_max", "_message_bytes_max", "_session", "_sessions", "_sessions_max", "by_pointer",
+        "over",
+    )  # fmt: skip
 
-    @property
-    def links(self) -> Sequence[Link]:
+    def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
+        """`connection`: a ``pn_connection_t``. `links_max`, `sessions_max`: what the peer may open;
+        `message_bytes_max`: of one incoming message, where an attach does not say otherwise."""
+        self.by_pointer: dict[Any, Link] = {}
+        """``pn_link_t`` to link, until the peer's detach has come."""
+        self.over = False
+        """The connection is over: nothing is attached any more."""
+        self._connection = connection
+        self._links_max = links_max
+        self._sessions = 0
+        self._sessions_max = sessions_max
+        self._message_bytes_max = message_bytes_max
+        self._session: Any = None  # the one our own links are in; made when it is needed
+
+    def __iter__(self) -> Iterator[Link]:
         """Every link that is not over."""
-        return [link for link in self._links.values() if not link.closed]
+        return iter([link for link in self.by_pointer.values() if not link.closed])
 
-    def attach_sender(
-        self,
-        name: str,
-        target: Terminus | str | None,
-        *,
-        source: Terminus | str | None = None,
-        desired_capabilities: Sequence[str] = (),
-        properties: Mapping[Any, Any] | None = None,
-        snd_settle_mode: int = 2,
-    ) -> Link:
-        """Attach a link to send on; target None is the anonymous relay. Answered by `Attached` or `Detached`."""
-        return self._attach(True, name, source, target, desired_capabilities, properties, snd_settle_mode, 0)
+    # --- commands ---------------------------------------------------------------------------------------------
 
-    def attach_receiver(
+    def attach(
         self,
+        is_sender: bool,
         name: str,
         source: Terminus | str | None,
-        *,
-        target: Terminus | str | None = None,
-        desired_capabilities: Sequence[str] = (),
-        properties: Mapping[Any, Any] | None = None,
-        snd_settle_mode: int = 2,
-        max_message_size: int = 0,
+        target: Terminus | str | None,
+        desired_capabilities: Sequence[str],
+        properties: Mapping[Any, Any] | None,
+        snd_settle_mode: int,
+        max_message_size: int,
     ) -> Link:
-        """Attach a link to receive on; nothing comes before `grant`. Answered by `Attached` or `Detached`."""
-        return self._attach(
-            False, name, source, target, desired_capabilities, properties, snd_settle_mode, max_message_size
-        )
+        """Attach a link of ours; see `Engine.attach_sender` and `Engine.attach_receiver`."""
+        if self.over:
+            link = Link(None, None, name, is_sender=is_sender, ours=True)
+            link.closed = True
+            return link
+        if self._session is None:
+            self._session = lib.pn_session(self._connection)
+            lib.pn_session_open(self._session)
+        pn = (lib.pn_sender if is_sender else lib.pn_receiver)(self._session, name.encode())
+        link = Link(pn, self._session, name, is_sender=is_sender, ours=True)
+        self.by_pointer[pn] = link
+        write_terminus(lib.pn_link_source(pn), _terminus(source, TerminusKind.SOURCE))
+        write_terminus(lib.pn_link_target(pn), _terminus(target, TerminusKind.TARGET))
+        lib.pn_link_set_snd_settle_mode(pn, snd_settle_mode)
+        if not is_sender:
+            self._limit(link, max_message_size)
+        write_map(lib.pn_link_properties(pn), link_properties(properties, desired_capabilities, ()))
+        lib.pn_link_open(pn)
+        return link
 
     def accept(
         self,
         link: Link,
-        *,
-        source: Terminus | None = None,
-        target: Terminus | None = None,
-        offered_capabilities: Sequence[str] = (),
-        max_message_size: int = 0,
-        properties: Mapping[Any, Any] | None = None,
+        source: Terminus | None,
+        target: Terminus | None,
+        offered_capabilities: Sequence[str],
+        max_message_size: int,
+        properties: Mapping[Any, Any] | None,
     ) -> None:
-        """Answer an attach of the peer with its own termini, or with those given (e.g. a dynamic node's address)."""
-        if link.closed:
-            return
+        """See `Engine`; the link is open, here and below."""
         pn = link._pn
         for mine, theirs, given in (
             (lib.pn_link_source(pn), lib.pn_link_remote_source(pn), source),
@@ -105,9 +121,7 @@ class Links(Carrier):
         link.attached = True
 
     def refuse(self, link: Link, condition: Condition) -> None:
-        """Answer an attach of the peer with a null terminus and the error (section 2.6.3)."""
-        if link.closed:
-            return
+        """See `Engine`."""
         pn = link._pn
         if link.is_sender:
             lib.pn_terminus_copy(lib.pn_link_target(pn), lib.pn_link_remote_target(pn))
@@ -118,9 +132,7 @@ class Links(Carrier):
         self.detach(link, condition=condition)
 
     def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
-        """End the link; it is `closed` at once and nothing more is told about it."""
-        if link.closed:
-            return
+        """See `Engine`."""
         link.closed = True
         pn = link._pn
         write_condition(lib.pn_link_condition(pn), condition)
@@ -132,58 +144,48 @@ class Links(Carrier):
 
     # --- events of Proton ------------------------------------------------------------------------------------------
 
-    def _on_attach(self, event: Any, events: list[Event]) -> None:
+    def on_attach(self, event: Any, events: list[Event]) -> Condition | None:
         pn = lib.pn_event_link(event)
-        link = self._links.get(pn)
+        link = self.by_pointer.get(pn)
         if link is None:
             name = text(lib.pn_link_name(pn)) or ""
             link = Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
-            self._links[pn] = link
-            if len(self._links) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
-                events += self._cut(Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
-                return
-            if len(self._links) > self._links_max:
+            self.by_pointer[pn] = link
+            if len(self.by_pointer) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
+                return Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links")
+            if len(self.by_pointer) > self._links_max:
                 self.refuse(link, Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
-                return
+                return None
         if link.closed:
-            return
+            return None
         self._describe(link)
         if link._ours:
             answer = link.target if link.is_sender else link.source
             if answer.kind is TerminusKind.NONE:
-                return  # refused: the detach with the reason is on its way
+                return None  # refused: the detach with the reason is on its way
             link.attached = True
         events.append(Attached(link))
+        return None
 
-    def _on_detach(self, event: Any, events: list[Event], *, closed: bool = False) -> None:
-        link = self._links.get(lib.pn_event_link(event))
-        if link is None:
-            return
-        if not link.closed:
-            condition = read_condition(lib.pn_link_remote_condition(link._pn))
-            self.detach(link, closed=closed)
-            events.append(Detached(link, closed, condition))
-        del self._links[link._pn]
-        _forget(link)
-        lib.pn_link_free(link._pn)
-        link._pn = None
+    def on_detach(self, event: Any, events: list[Event]) -> None:
+        self._ended_by_peer(event, events, closed=False)
 
-    def _on_link_close(self, event: Any, events: list[Event]) -> None:
-        self._on_detach(event, events, closed=True)
+    def on_close(self, event: Any, events: list[Event]) -> None:
+        self._ended_by_peer(event, events, closed=True)
 
-    def _on_session_open(self, event: Any, events: list[Event]) -> None:
+    def on_begin(self, event: Any, events: list[Event]) -> Condition | None:
         self._sessions += 1
-        if self._sessions <= self._sessions_max:
-            lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
-        else:  # on a channel that was in use: Proton makes a session of each begin
-            events += self._cut(Condition("amqp:connection:framing-error", "more sessions than there are channels"))
+        if self._sessions > self._sessions_max:  # on a channel that was in use: Proton makes a session of each begin
+            return Condition("amqp:connection:framing-error", "more sessions than there are channels")
+        lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
+        return None
 
-    def _on_session_close(self, event: Any, events: list[Event]) -> None:
+    def on_end(self, event: Any, events: list[Event]) -> None:
         session = lib.pn_event_session(event)
         self._sessions -= 1
         condition = read_condition(lib.pn_session_remote_condition(session))
-        for link in [link for link in self._links.values() if link._session == session]:
-            del self._links[link._pn]
+        for link in [link for link in self.by_pointer.values() if link._session == session]:
+            del self.by_pointer[link._pn]
             if not link.closed:
                 link.closed = True
                 events.append(Detached(link, False, condition))
@@ -195,46 +197,24 @@ class Links(Carrier):
         lib.pn_session_close(session)
         lib.pn_session_free(session)
 
-    def _on_connection_open(self, event: Any, events: list[Event]) -> None:
-        events.append(self._on_open())
+    # --- the connection ends ----------------------------------------------------------------------------------
 
-    def _on_connection_close(self, event: Any, events: list[Event]) -> None:
-        events += self._on_close()
+    def end(self) -> None:
+        """The connection is over, and its links with it."""
+        self.over = True
+        for link in self.by_pointer.values():
+            link.closed = True
 
-    def _on_error(self, event: Any, events: list[Event]) -> None:
-        events += self._on_transport_error()
+    def release(self) -> None:
+        """The C objects are about to be freed: drop every pointer to them."""
+        self.end()
+        for link in self.by_pointer.values():
+            _forget(link)
+            link._pn = None
+        self.by_pointer.clear()
+        self._session = None
 
     # --- inside -----------------------------------------------------------------------------------------------
-
-    def _attach(
-        self,
-        is_sender: bool,
-        name: str,
-        source: Terminus | str | None,
-        target: Terminus | str | None,
-        desired_capabilities: Sequence[str],
-        properties: Mapping[Any, Any] | None,
-        snd_settle_mode: int,
-        max_message_size: int,
-    ) -> Link:
-        if not self._alive or self._told_closed:
-            link = Link(None, None, name, is_sender=is_sender, ours=True)
-            link.closed = True
-            return link
-        if self._session is None:
-            self._session = lib.pn_session(self._connection)
-            lib.pn_session_open(self._session)
-        pn = (lib.pn_sender if is_sender else lib.pn_receiver)(self._session, name.encode())
-        link = Link(pn, self._session, name, is_sender=is_sender, ours=True)
-        self._links[pn] = link
-        write_terminus(lib.pn_link_source(pn), _terminus(source, TerminusKind.SOURCE))
-        write_terminus(lib.pn_link_target(pn), _terminus(target, TerminusKind.TARGET))
-        lib.pn_link_set_snd_settle_mode(pn, snd_settle_mode)
-        if not is_sender:
-            self._limit(link, max_message_size)
-        write_map(lib.pn_link_properties(pn), link_properties(properties, desired_capabilities, ()))
-        lib.pn_link_open(pn)
-        return link
 
     def _limit(self, link: Link, max_message_size: int) -> None:
         link._message_bytes_max = max_message_size or self._message_bytes_max
@@ -253,31 +233,29 @@ class Links(Carrier):
         link.rcv_settle_mode = lib.pn_link_remote_rcv_settle_mode(pn)
         link.max_message_size = lib.pn_link_remote_max_message_size(pn)
 
-    def _over(self, condition: Condition | None) -> list[Event]:
-        for link in self._links.values():
-            link.closed = True
-        return super()._over(condition)
+    def _ended_by_peer(self, event: Any, events: list[Event], *, closed: bool) -> None:
+        link = self.by_pointer.get(lib.pn_event_link(event))
+        if link is None:
+            return
+        if not link.closed:
+            condition = read_condition(lib.pn_link_remote_condition(link._pn))
+            self.detach(link, closed=closed)
+            events.append(Detached(link, closed, condition))
+        del self.by_pointer[link._pn]
+        _forget(link)
+        lib.pn_link_free(link._pn)
+        link._pn = None
 
-    def _release(self) -> None:
-        for link in self._links.values():
-            link.closed = True
-            _forget(link)
-            link._pn = None
-        self._links.clear()
-        self._session = None
 
-
-HANDLERS: Mapping[int, Callable[[Links, Any, list[Event]], None]] = {
-    lib.PN_CONNECTION_REMOTE_OPEN: Links._on_connection_open,
-    lib.PN_CONNECTION_REMOTE_CLOSE: Links._on_connection_close,
-    lib.PN_SESSION_REMOTE_OPEN: Links._on_session_open,
-    lib.PN_SESSION_REMOTE_CLOSE: Links._on_session_close,
-    lib.PN_LINK_REMOTE_OPEN: Links._on_attach,
-    lib.PN_LINK_REMOTE_DETACH: Links._on_detach,
-    lib.PN_LINK_REMOTE_CLOSE: Links._on_link_close,
-    lib.PN_TRANSPORT_ERROR: Links._on_error,
+HANDLERS: Mapping[int, Callable[[Links, Any, list[Event]], Condition | None]] = {
+    lib.PN_SESSION_REMOTE_OPEN: Links.on_begin,
+    lib.PN_SESSION_REMOTE_CLOSE: Links.on_end,
+    lib.PN_LINK_REMOTE_OPEN: Links.on_attach,
+    lib.PN_LINK_REMOTE_DETACH: Links.on_detach,
+    lib.PN_LINK_REMOTE_CLOSE: Links.on_close,
 }
-"""What is done with Proton's events about connection, sessions and links."""
+"""What is done with Proton's events about sessions and links; a condition is what no peer may do, and ends the
+connection."""
 
 
 def _terminus(value: Terminus | str | None, kind: TerminusKind) -> Terminus:

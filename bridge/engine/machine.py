@@ -1,23 +1,29 @@
-"""The AMQP 1.0 machine: deliveries on Proton's engine, a read's messages at a time.
+"""The AMQP 1.0 machine: one connection on Proton's engine, put together of its parts.
 
-Proton keeps the protocol; this module turns its events into ours in groups (all complete messages of a link, all
-dispositions of a link) and enforces what Proton leaves to its user: credit and message size. The loops over messages,
-the hot path of the broker, are `loops` and `compiled`.
+Proton keeps the protocol. `transport` is its objects, bytes and time; `links` attaches and detaches; `collector` turns
+what happened into events. What is here is the life of the connection, and the commands of its owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from cproton import lib
 
-from bridge.engine.events import Condition, Detached, Dispositions, Event, Flow, Link, State, Transfers
-from bridge.engine.links import HANDLERS, Links
-from bridge.engine.loops import Batches, Groups
+from bridge.engine import choice
+from bridge.engine.collector import Collector
+from bridge.engine.events import Closed, Condition, Event, Link, State, Terminus
+from bridge.engine.links import Links
 from bridge.engine.proton import answer_drain
+from bridge.engine.transport import Transport, close_frame
+from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
+
+CLOSE_WAIT_S: Final = 2.0
+"""How long the peer's answer to our close is waited for before the socket goes."""
 
 
-class Engine(Links):
+class Engine:
     """One AMQP 1.0 connection, server or client; obeys `bridge.transport.connection.Connection`. Not thread-safe.
 
     Commands on a link that is closed, or after the connection is over, do nothing: an owner may be late.
@@ -25,7 +31,214 @@ class Engine(Links):
     on when it is attached (`desired_capabilities`, `offered_capabilities`).
     """
 
-    # --- receiving --------------------------------------------------------------------------------------------
+    def __init__(
+        self,
+        *,
+        container_id: str,
+        server: bool,
+        hostname: str | None = None,
+        sasl: SaslServer | SaslClient | None = None,
+        idle_timeout_s: float = 60.0,
+        handshake_timeout_s: float = 10.0,
+        max_frame_size: int = 65_536,
+        channel_max: int = 255,
+        links_max: int = 1024,
+        max_message_size: int = 16 * 1024 * 1024,
+        properties: Mapping[str, Any] | None = None,
+        desired_capabilities: Sequence[str] = (),
+        offered_capabilities: Sequence[str] = (),
+        now: float | None = None,
+    ) -> None:
+        """Without `sasl` a server lets everybody in (as `ANONYMOUS`), and a client starts with the AMQP header.
+
+        `idle_timeout_s`: silence after which the peer counts as gone (0: never); half of it is what the peer hears.
+        `links_max`, `channel_max` (highest channel number): what the peer may open; `max_message_size`: bytes of one
+        incoming message, where `accept` or `attach_receiver` do not say otherwise.
+        `handshake_timeout_s`: from `now` (or the first call that has a clock) to the peer's open.
+        """
+        if isinstance(sasl, SaslClient if server else SaslServer):
+            raise TypeError("a server takes SaslServer, a client SaslClient")
+        self.container_id = container_id
+        self._sasl = SaslServer(anonymous=ANONYMOUS) if server and sasl is None else sasl
+        self._output: list[bytes] = []
+        self._handshake_timeout_s = handshake_timeout_s
+        self._handshake_deadline = None if now is None else now + handshake_timeout_s
+        self._tick_deadline: float | None = None
+        self._close_deadline: float | None = None
+        self._closing = False
+        """Our close was sent."""
+        self._done = False
+        """The socket is of no more use."""
+        self._transport = Transport(
+            container_id=container_id,
+            hostname=hostname,
+            idle_timeout_s=idle_timeout_s,
+            max_frame_size=max_frame_size,
+            channel_max=channel_max,
+            properties=properties,
+            desired_capabilities=desired_capabilities,
+            offered_capabilities=offered_capabilities,
+        )
+        self._links = Links(
+            self._transport.connection,
+            links_max=links_max,
+            sessions_max=channel_max + 1,
+            message_bytes_max=max_message_size,
+        )
+        self._loops = choice.choice().loops
+        self._collector = Collector(self._transport, self._links, self._loops)
+
+    # --- Connection -------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._done
+
+    @property
+    def deadline(self) -> float | None:
+        if self._done:
+            return None
+        if self._closing:  # at once, to learn the time: `close` has no clock
+            return 0.0 if self._close_deadline is None else self._close_deadline
+        return self._tick_deadline if self._collector.opened else self._handshake_deadline
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+        if self._links.over:
+            return ()
+        if self._handshake_deadline is None:
+            self._handshake_deadline = now + self._handshake_timeout_s
+        if self._sasl is not None:
+            self._sasl.receive(data)
+            self._output.append(self._sasl.take())
+            if self._sasl.failure is not None:
+                return self._abandon(Condition("amqp:unauthorized-access", self._sasl.failure))
+            if not self._sasl.done:
+                return ()
+            data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
+        self._transport.push(data)
+        events = self._collect(now)
+        if not self._links.over and self._transport.deaf:
+            condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
+            self.close(condition)
+            if not self._collector.opened:
+                self._transport.pull(self._output)
+                self._output.append(close_frame(condition))
+            events += self._abandon(condition)
+        return events
+
+    def receive_eof(self, now: float) -> Sequence[Event]:
+        events: list[Event] = []
+        if not self._links.over:
+            self._transport.push_end()
+            events += self._collect(now)
+            events += self._abandon(Condition("amqp:connection:forced", "the peer went away without a close"))
+        self._done = True
+        self._links.release()
+        self._transport.free()
+        return events
+
+    def handle_timeout(self, now: float) -> Sequence[Event]:
+        if self._done:
+            return ()
+        if self._closing:
+            if self._close_deadline is None:
+                self._close_deadline = now + CLOSE_WAIT_S
+            if now < self._close_deadline:
+                return ()
+            return self._abandon(Condition("amqp:connection:forced", "the peer did not answer our close"))
+        if self._collector.opened:
+            self._tick_deadline = self._transport.tick(now)
+            return self._collect(now)
+        if self._handshake_deadline is None or now < self._handshake_deadline:
+            return ()
+        return self._abandon(Condition("amqp:connection:forced", "no open in time"))
+
+    def data_to_send(self) -> bytes:
+        output = self._output
+        if self._sasl is not None:
+            output.append(self._sasl.take())
+        elif self._transport.alive and not self._transport.pull(output) and self._links.over:
+            self._done = True
+        if not output:
+            return b""
+        self._output = []
+        return output[0] if len(output) == 1 else b"".join(output)
+
+    # --- commands: the connection -----------------------------------------------------------------------------
+
+    def open(self, properties: Mapping[str, Any] | None = None) -> None:
+        """Send our open: a client to begin with, a server in answer to `Opened`. `properties`: in place of those the
+        engine was made with."""
+        if self._transport.alive:
+            self._transport.open(properties)
+
+    def close(self, condition: Condition | None = None) -> None:
+        """Send close; the peer's answer, its absence or the end of the socket makes `Closed`."""
+        if self._transport.alive and not (self._closing or self._links.over):
+            self._closing = True
+            self._transport.close(condition)
+
+    # --- commands: links --------------------------------------------------------------------------------------
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """Every link that is not over."""
+        return list(self._links)
+
+    def attach_sender(
+        self,
+        name: str,
+        target: Terminus | str | None,
+        *,
+        source: Terminus | str | None = None,
+        desired_capabilities: Sequence[str] = (),
+        properties: Mapping[Any, Any] | None = None,
+        snd_settle_mode: int = 2,
+    ) -> Link:
+        """Attach a link to send on; target None is the anonymous relay. Answered by `Attached` or `Detached`."""
+        return self._links.attach(True, name, source, target, desired_capabilities, properties, snd_settle_mode, 0)
+
+    def attach_receiver(
+        self,
+        name: str,
+        source: Terminus | str | None,
+        *,
+        target: Terminus | str | None = None,
+        desired_capabilities: Sequence[str] = (),
+        properties: Mapping[Any, Any] | None = None,
+        snd_settle_mode: int = 2,
+        max_message_size: int = 0,
+    ) -> Link:
+        """Attach a link to receive on; nothing comes before `grant`. Answered by `Attached` or `Detached`."""
+        return self._links.attach(
+            False, name, source, target, desired_capabilities, properties, snd_settle_mode, max_message_size
+        )
+
+    def accept(
+        self,
+        link: Link,
+        *,
+        source: Terminus | None = None,
+        target: Terminus | None = None,
+        offered_capabilities: Sequence[str] = (),
+        max_message_size: int = 0,
+        properties: Mapping[Any, Any] | None = None,
+    ) -> None:
+        """Answer an attach of the peer with its own termini, or with those given (e.g. a dynamic node's address)."""
+        if not link.closed:
+            self._links.accept(link, source, target, offered_capabilities, max_message_size, properties)
+
+    def refuse(self, link: Link, condition: Condition) -> None:
+        """Answer an attach of the peer with a null terminus and the error (section 2.6.3)."""
+        if not link.closed:
+            self._links.refuse(link, condition)
+
+    def detach(self, link: Link, *, closed: bool = True, condition: Condition | None = None) -> None:
+        """End the link; it is `closed` at once and nothing more is said about it."""
+        if not link.closed:
+            self._links.detach(link, closed=closed, condition=condition)
+
+    # --- commands: receiving ----------------------------------------------------------------------------------
 
     def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:
         """Let the peer send `credit` more messages; with `drain`, ask for what it has and the rest back (`Flow`)."""
@@ -44,7 +257,7 @@ class Engine(Links):
         if not link.closed:
             self._loops.settle(link, deliveries, state, condition)
 
-    # --- sending ----------------------------------------------------------------------------------------------
+    # --- commands: sending ------------------------------------------------------------------------------------
 
     def send(self, link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
         """Send one message; `tag` (0 <= tag < 2**64) names it in `Dispositions` and must be unique until settled.
@@ -72,89 +285,24 @@ class Engine(Links):
             link.credit = lib.pn_link_credit(link._pn)
             link.draining = False
 
-    # --- events of Proton -------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------------------
 
-    def _collect(self, now: float, events: list[Event]) -> None:
-        collector, links, collect = self._collector, self._links, self._loops.collect
-        groups = Groups()
-        while event := collect(collector, links, groups):
-            handler = HANDLERS.get(lib.pn_event_type(event))
-            if handler is not None:
-                self._tell(groups, events)
-                if not self._told_closed:
-                    handler(self, event, events)
-            lib.pn_collector_pop(collector)
-        self._tell(groups, events)
+    def _collect(self, now: float) -> list[Event]:
+        events: list[Event] = []
+        was_open = self._collector.opened
+        violation = self._collector.collect(events)
+        if violation is not None:
+            self.close(violation)
+            events += self._abandon(violation)
+        if self._collector.opened and not was_open:
+            self._tick_deadline = self._transport.tick(now)
+        return events
 
-    def _tell(self, groups: Groups, events: list[Event]) -> None:
-        for link in groups.received:
-            self._receive(link, events)
-        for link, items in groups.dispositions.items():
-            if not link.closed:
-                events.append(Dispositions(link, items))
-        for link in groups.flows:
-            self._on_flow(link, events)
-        if groups.wrong and not self._told_closed:
-            events += self._cut(Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of"))
-        groups.received.clear()
-        groups.dispositions.clear()
-        groups.flows.clear()
-
-    def _on_flow(self, link: Link, events: list[Event]) -> None:
-        if link.closed:
-            return
-        if link.is_sender:
-            credit, draining = lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
-            if credit != link.credit or draining != link.draining:
-                link.credit, link.draining = credit, draining
-                events.append(Flow(link, credit, draining))
-        elif returned := lib.pn_link_drained(link._pn):
-            link.credit -= returned
-            events.append(Flow(link, link.credit, True))
-
-    def _receive(self, link: Link, events: list[Event]) -> None:
-        """Take every complete message of the link out of Proton."""
-        if link.closed:
-            while delivery := lib.pn_link_current(link._pn):
-                lib.pn_delivery_settle(delivery)
-            return
-        batches: Batches = []
-        taken, largest = self._loops.receive(link, batches)
-        link.credit -= taken
-        limit = link._message_bytes_max
-        if largest <= limit and link.credit >= 0:
-            self._tell_received(link, batches, events)
-            return
-        self._tell_received(link, _before_violation(batches, limit, -link.credit), events)
-        if largest > limit:
-            self._violation(link, Condition("amqp:link:message-size-exceeded", f"more than {limit} bytes"), events)
-        else:
-            self._violation(link, Condition("amqp:link:transfer-limit-exceeded", "more than was granted"), events)
-
-    def _tell_received(self, link: Link, batches: Batches, events: list[Event]) -> None:
-        for settled, messages in batches:
-            first = link._delivery_next
-            if not settled:
-                link._delivery_next += len(messages)
-            events.append(Transfers(link, range(first, link._delivery_next), messages, settled))
-
-    def _violation(self, link: Link, condition: Condition, events: list[Event]) -> None:
-        if not link.closed:
-            self.detach(link, condition=condition)
-            events.append(Detached(link, True, condition))
-
-
-def _before_violation(batches: Batches, bytes_max: int, beyond_credit: int) -> Batches:
-    """The messages before the first that is too large, without the last ones, which there was no credit for: the peer
-    hears that these were not taken, and may send them otherwise."""
-    room = sum(len(messages) for _, messages in batches) - max(beyond_credit, 0)
-    kept: Batches = []
-    for settled, messages in batches:
-        fitting = next((i for i, each in enumerate(messages) if len(each) > bytes_max), len(messages))
-        fitting = min(fitting, room)
-        room -= fitting
-        if fitting:
-            kept.append((settled, messages[:fitting]))
-        if fitting < len(messages):
-            break
-    return kept
+    def _abandon(self, condition: Condition) -> list[Event]:
+        """The socket is of no more use, whatever the protocol would still say. The one `Closed`, or nothing when it was
+        before."""
+        self._done = True
+        if self._links.over:
+            return []
+        self._links.end()
+        return [Closed(condition)]

@@ -41,8 +41,7 @@ RUNTIME_ONLY = {
 }
 """Declared without an import of ours: distribution, and who needs it."""
 OPTIONAL_ATTRIBUTES = {
-    "bridge/engine/carrier.py:_alive": "freed when its construction failed half way, too",
-    "bridge/websocket.py:event_hint": "of an error of wsproto",
+    "bridge/transport/websocket.py:event_hint": "of an error of wsproto",
     "edge/broker/http/api.py:identity": "the state of a request takes what a middleware puts there",
     "edge/broker/http/messages.py:status": "of an error",
     "edge/broker/security/issuer.py:reason": "of an error",

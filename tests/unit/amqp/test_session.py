@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
+from bridge.amqp_values import Symbol, decode, encode
 from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
 from bridge.engine.events import source, target
 from bridge.message import DURABLE, Run
@@ -211,38 +211,6 @@ class TestAddresses:
         send(answerer, back, "the answer")
         site.settle_down()
         assert payloads(asker, replies) == [b"the answer"]
-
-
-class TestWholeUrlsAsAddresses:
-    """uamqp and others attach to ``amqp[s]://host/address`` and write it into `to`."""
-
-    @pytest.mark.parametrize("url", ["amqp://gateway/queue/a", "amqps://user@gateway:5671/queue/a"])
-    def test_scheme_and_host_are_not_of_the_address(self, url: str) -> None:
-        site = Site()
-        client = site.client()
-        send(client, client.sender(url), "to the queue")
-        relayed = client.sender(target(None), name="relay")
-        to = encode(Described(Ulong(0x73), [None, None, url]))
-        client.engine.send(relayed, 0, to + message(b"relayed"))
-        site.settle_down()
-        link = client.receiver(url)
-        assert payloads(client, link)[0] == b"to the queue"
-        assert len(client.received(link)) == 2
-        assert link.source.address == url, "the answer has what was asked for"
-
-    @pytest.mark.parametrize("url", ["amqp://gateway", "amqp://gateway/", "amqps:///"])
-    def test_nothing_is_left_of_it(self, url: str) -> None:
-        client = Site().client()
-        link = client.sender(url)
-        assert link.closed
-        assert [event.condition.name for event in of_kind(client.events, Detached)] == ["amqp:invalid-field"]
-
-    def test_other_colons_are_of_the_address(self) -> None:
-        site = Site()
-        client = site.client()
-        send(client, client.sender("queue/http://x/y"), "kept")
-        site.settle_down()
-        assert site.router.queues["queue/http://x/y"].backlog == 1
 
 
 class TestReceivingFromAQueue:

@@ -1,0 +1,147 @@
+"""What Proton has collected, turned into events in groups: all complete messages of a link, all its dispositions.
+
+It enforces what Proton leaves to its user: credit and message size. The loops over messages are `loops` and `compiled`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cproton import lib
+
+from bridge.engine.events import Closed, Condition, Detached, Dispositions, Event, Flow, Link, Transfers
+from bridge.engine.links import HANDLERS, Links
+from bridge.engine.loops import Batches, Groups, Loops
+from bridge.engine.transport import Transport
+
+_WRONG_WAY: Final = Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
+
+
+class Collector:
+    """Reads the events of one connection."""
+
+    __slots__ = ("_links", "_loops", "_transport", "identity", "opened")
+
+    def __init__(self, transport: Transport, links: Links, loops: Loops) -> None:
+        self.identity: str | None = None
+        """What SASL established; told with the peer's open."""
+        self.opened = False
+        """The peer's open has come."""
+        self._transport = transport
+        self._links = links
+        self._loops = loops
+
+    def collect(self, events: list[Event]) -> Condition | None:
+        """Append what happened. Returns what the peer did that no peer may, where it did: what came after is lost."""
+        collector, links, collect = self._transport.collector, self._links.by_pointer, self._loops.collect
+        groups = Groups()
+        violation = None
+        while event := collect(collector, links, groups):
+            if violation is None:
+                violation = self._handle(event, groups, events)
+            lib.pn_collector_pop(collector)
+        return self._tell(groups, events) if violation is None else violation
+
+    def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
+        """An event that is of no delivery and no credit."""
+        kind = lib.pn_event_type(event)
+        handler = HANDLERS.get(kind)
+        if handler is None and kind not in _OF_THE_CONNECTION:
+            return None
+        violation = self._tell(groups, events)
+        if violation is not None or self._links.over:
+            return violation
+        if handler is not None:
+            return handler(self._links, event, events)
+        if kind == lib.PN_CONNECTION_REMOTE_OPEN:
+            self.opened = True
+            events.append(self._transport.remote_open(self.identity))
+        elif kind == lib.PN_CONNECTION_REMOTE_CLOSE:
+            condition = self._transport.remote_condition
+            self._transport.close()
+            self._over(condition, events)
+        else:
+            self._over(self._transport.failure, events)
+        return None
+
+    def _over(self, condition: Condition | None, events: list[Event]) -> None:
+        self._links.end()
+        events.append(Closed(condition))
+
+    def _tell(self, groups: Groups, events: list[Event]) -> Condition | None:
+        for link in groups.received:
+            self._receive(link, events)
+        for link, items in groups.dispositions.items():
+            if not link.closed:
+                events.append(Dispositions(link, items))
+        for link in groups.flows:
+            _on_flow(link, events)
+        groups.received.clear()
+        groups.dispositions.clear()
+        groups.flows.clear()
+        return _WRONG_WAY if groups.wrong and not self._links.over else None
+
+    def _receive(self, link: Link, events: list[Event]) -> None:
+        """Take every complete message of the link out of Proton."""
+        if link.closed:
+            while delivery := lib.pn_link_current(link._pn):
+                lib.pn_delivery_settle(delivery)
+            return
+        batches: Batches = []
+        taken, largest = self._loops.receive(link, batches)
+        link.credit -= taken
+        limit = link._message_bytes_max
+        if largest <= limit and link.credit >= 0:
+            _tell_received(link, batches, events)
+            return
+        _tell_received(link, _before_violation(batches, limit, -link.credit), events)
+        if largest > limit:
+            self._detach(link, Condition("amqp:link:message-size-exceeded", f"more than {limit} bytes"), events)
+        else:
+            self._detach(link, Condition("amqp:link:transfer-limit-exceeded", "more than was granted"), events)
+
+    def _detach(self, link: Link, condition: Condition, events: list[Event]) -> None:
+        self._links.detach(link, condition=condition)
+        events.append(Detached(link, True, condition))
+
+
+_OF_THE_CONNECTION: Final = frozenset(
+    (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
+)
+
+
+def _on_flow(link: Link, events: list[Event]) -> None:
+    if link.closed:
+        return
+    if link.is_sender:
+        credit, draining = lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
+        if credit != link.credit or draining != link.draining:
+            link.credit, link.draining = credit, draining
+            events.append(Flow(link, credit, draining))
+    elif returned := lib.pn_link_drained(link._pn):
+        link.credit -= returned
+        events.append(Flow(link, link.credit, True))
+
+
+def _tell_received(link: Link, batches: Batches, events: list[Event]) -> None:
+    for settled, messages in batches:
+        first = link._delivery_next
+        if not settled:
+            link._delivery_next += len(messages)
+        events.append(Transfers(link, range(first, link._delivery_next), messages, settled))
+
+
+def _before_violation(batches: Batches, bytes_max: int, beyond_credit: int) -> Batches:
+    """The messages before the first that is too large, without the last ones, which there was no credit for: the peer
+    hears that these were not taken, and may send them otherwise."""
+    room = sum(len(messages) for _, messages in batches) - max(beyond_credit, 0)
+    kept: Batches = []
+    for settled, messages in batches:
+        fitting = next((i for i, each in enumerate(messages) if len(each) > bytes_max), len(messages))
+        fitting = min(fitting, room)
+        room -= fitting
+        if fitting:
+            kept.append((settled, messages[:fitting]))
+        if fitting < len(messages):
+            break
+    return kept

@@ -1,0 +1,168 @@
+"""Proton's objects of one connection: bytes in, bytes out, its own timer, and when they are freed.
+
+What they mean to the owner is the business of `machine` and `links`. The C objects are made with a `Transport` and
+freed once, by `free` or when it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cproton import ffi, lib
+
+from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
+from bridge.engine.events import Condition, Opened, symbols
+from bridge.engine.proton import (
+    SCRATCH_BYTES,
+    read_condition,
+    read_data,
+    read_map,
+    redirect_log,
+    scratch,
+    text,
+    write_condition,
+    write_data,
+    write_map,
+)
+
+_CLOSE, _ERROR = 0x18, 0x1D
+"""Descriptors of the close performative and of an error (sections 2.7.9, 2.8.14)."""
+
+
+class Transport:
+    """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
+
+    __slots__ = ("_transport", "alive", "collector", "connection")
+
+    alive: bool
+    connection: Any
+    """``pn_connection_t``; sessions and links are made on it."""
+    collector: Any
+    """``pn_collector_t``: what Proton has to tell."""
+
+    def __init__(
+        self,
+        *,
+        container_id: str,
+        hostname: str | None,
+        idle_timeout_s: float,
+        max_frame_size: int,
+        channel_max: int,
+        properties: Mapping[str, Any] | None,
+        desired_capabilities: Sequence[str],
+        offered_capabilities: Sequence[str],
+    ) -> None:
+        """See `bridge.engine.Engine`."""
+        self.alive = False
+        self.connection = lib.pn_connection()
+        self._transport = lib.pn_transport()
+        self.collector = lib.pn_collector()
+        self.alive = True
+        redirect_log(self._transport)
+        lib.pn_connection_collect(self.connection, self.collector)
+        lib.pn_transport_set_max_frame(self._transport, max_frame_size)
+        lib.pn_transport_set_idle_timeout(self._transport, int(idle_timeout_s * 1000))
+        lib.pn_transport_set_channel_max(self._transport, channel_max)
+        lib.pn_connection_set_container(self.connection, container_id.encode())
+        if hostname is not None:
+            lib.pn_connection_set_hostname(self.connection, hostname.encode())
+        write_map(lib.pn_connection_properties(self.connection), properties)
+        write_data(lib.pn_connection_desired_capabilities(self.connection), Symbols(desired_capabilities))
+        write_data(lib.pn_connection_offered_capabilities(self.connection), Symbols(offered_capabilities))
+        lib.pn_transport_bind(self._transport, self.connection)
+
+    def __del__(self) -> None:
+        self.free()
+
+    # --- bytes and time ---------------------------------------------------------------------------------------
+
+    def push(self, data: bytes) -> None:
+        """Give Proton bytes of the peer."""
+        transport, size, offset = self._transport, len(data), 0
+        start = ffi.from_buffer(data)
+        while offset < size:
+            taken = lib.pn_transport_push(transport, start + offset, size - offset)
+            if taken <= 0:
+                return  # the transport has failed, or the peer had closed: the rest is of no interest
+            offset += taken
+
+    def push_end(self) -> None:
+        """The peer's half of the socket is closed."""
+        lib.pn_transport_close_tail(self._transport)
+
+    def pull(self, output: list[bytes]) -> bool:
+        """Take what Proton wants to send; False when it will never send more."""
+        transport, chars, view = self._transport, scratch.chars, scratch.view
+        while (pending := lib.pn_transport_pending(transport)) > 0:
+            size = lib.pn_transport_peek(transport, chars, min(pending, SCRATCH_BYTES))
+            output.append(view[:size])
+            lib.pn_transport_pop(transport, size)
+        return bool(pending >= 0)
+
+    @property
+    def deaf(self) -> bool:
+        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
+        return bool(lib.pn_transport_capacity(self._transport) < 0)
+
+    def tick(self, now: float) -> float | None:
+        """Let Proton see the time; returns when it wants to see it again."""
+        deadline_ms = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)  # 0 would mean: not ticking yet
+        return deadline_ms / 1000 if deadline_ms else None
+
+    # --- the connection's performatives -----------------------------------------------------------------------
+
+    def open(self, properties: Mapping[str, Any] | None = None) -> None:
+        """Send our open; nothing happens when it was sent. `properties`: in place of those there are."""
+        if properties is not None:
+            write_map(lib.pn_connection_properties(self.connection), properties)
+        lib.pn_connection_open(self.connection)
+
+    def close(self, condition: Condition | None = None) -> None:
+        """Send our close, and our open before it where it was not sent."""
+        write_condition(lib.pn_connection_condition(self.connection), condition)
+        lib.pn_connection_open(self.connection)
+        lib.pn_connection_close(self.connection)
+
+    def remote_open(self, identity: str | None) -> Opened:
+        """What the peer's open said; `identity` is what SASL established."""
+        connection = self.connection
+        return Opened(
+            container_id=text(lib.pn_connection_remote_container(connection)) or "",
+            hostname=text(lib.pn_connection_remote_hostname(connection)),
+            desired_capabilities=symbols(read_data(lib.pn_connection_remote_desired_capabilities(connection))),
+            offered_capabilities=symbols(read_data(lib.pn_connection_remote_offered_capabilities(connection))),
+            properties=read_map(lib.pn_connection_remote_properties(connection)),
+            identity=identity,
+        )
+
+    @property
+    def remote_condition(self) -> Condition | None:
+        """Why the peer closed."""
+        return read_condition(lib.pn_connection_remote_condition(self.connection))
+
+    @property
+    def failure(self) -> Condition | None:
+        """Why Proton gave the transport up."""
+        return read_condition(lib.pn_transport_condition(self._transport))
+
+    def free(self) -> None:
+        """Free the C objects; every pointer to what hangs on them must be gone. Idempotent."""
+        if not self.alive:
+            return
+        self.alive = False
+        lib.pn_collector_release(self.collector)  # first: its events hold what the rest frees
+        lib.pn_transport_unbind(self._transport)
+        lib.pn_connection_release(self.connection)
+        lib.pn_decref(self.connection)
+        lib.pn_decref(self._transport)
+        lib.pn_collector_free(self.collector)
+        self.connection = self._transport = self.collector = ffi.NULL
+
+
+def close_frame(condition: Condition) -> bytes:
+    """A close (section 2.7.9) of its own, with an error of two fields: Proton keeps its close back until the peer's
+    open has come, which after a frame it cannot read never does."""
+    error = Described(Ulong(_ERROR), [Symbol(condition.name), condition.description])
+    body = encode(Described(Ulong(_CLOSE), [error]))
+    return (len(body) + 8).to_bytes(4, "big") + b"\x02\0\0\0" + body
