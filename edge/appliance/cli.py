@@ -116,7 +116,7 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
 
     from edge.broker.listeners.tcp import ListenError
     from edge.broker.security.credentials import CredentialsError
-    from edge.broker.store.contract import StoreError
+    from edge.broker.store.errors import StoreError
 
     try:
         return int(uvloop.run(_run(configuration, options)))
@@ -200,7 +200,7 @@ def _joined(host: str, port: int) -> str:
 @click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory to make.")
 def init(data: Path) -> None:
     """Make a data directory with an empty store, and print its epoch."""
-    from edge.broker.store.contract import StoreError
+    from edge.broker.store.errors import StoreError
     from edge.broker.store.sqlite import open_store
 
     try:

@@ -29,8 +29,8 @@ from edge.broker.retention import summaries
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
-from edge.broker.store.contract import StoreInfo, Summary
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
+from edge.broker.store.records import StoreInfo, Summary
 from edge.broker.store.sqlite import open_store
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Gateway:
     """One gateway of one data directory. `open`, `start`, later `stop`; made inside a running loop."""
 
     def __init__(self, configuration: BrokerConfiguration, data: Path) -> None:
-        """Open store and users. Raises `edge.broker.store.contract.StoreError`, or
+        """Open store and users. Raises `edge.broker.store.errors.StoreError`, or
         `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)

@@ -44,7 +44,8 @@ from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate, SaslCredentials, Threads
-from edge.broker.store.contract import Committed, Store
+from edge.broker.store.contract import Store
+from edge.broker.store.records import Committed
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from bridge.message import Run
-from edge.broker.store.contract import Committed, Store
+from edge.broker.store.contract import Store
 from edge.broker.store.limits import KIB, MIB, Limits
+from edge.broker.store.records import Committed
 from edge.broker.store.sqlite import open_store
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.load import LoadGenerators

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.store.recovery.verification import Depth, verify
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import make
 

@@ -17,7 +17,7 @@ from edge.appliance.store.recovery import repair as repairing
 from edge.appliance.store.recovery.repair import RECOVERED, Mended, repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
-from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import FORWARDER, Made, change, key, make, rot

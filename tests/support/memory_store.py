@@ -10,9 +10,9 @@ from functools import partial
 from itertools import chain
 
 from bridge.message import Stored
-from edge.broker.store.contract import LedgerEntry, Loss, StoreError, Summary
 from edge.broker.store.engine import StoreEngine, Tables
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreError
 from edge.broker.store.eviction import EVICTED
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
@@ -20,6 +20,7 @@ from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.medium import Post, ReadDone
+from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up

@@ -21,7 +21,7 @@ from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, verify
 from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import store_path
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 
 LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log file; earlier lines seldom explain what is wrong now."""

@@ -16,7 +16,7 @@ from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
 from edge.appliance.store.shared import size, span, store_path
 from edge.appliance.wear import Outlook, lasting_line, written_line
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
 
 WALK_BYTES_MAX: Final = 256_000_000

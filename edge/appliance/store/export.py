@@ -13,7 +13,7 @@ from edge.appliance.store.formats import WRITERS
 from edge.appliance.store.records import Recorder
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.appliance.store.selection import Passed, Selection, select
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 
 
 class Exported(NamedTuple):

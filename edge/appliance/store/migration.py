@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store import schema
-from edge.broker.store.contract import StoreTooNew
+from edge.broker.store.errors import StoreTooNew
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import Limits
 from edge.broker.store.lock import DirectoryLock

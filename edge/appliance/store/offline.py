@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import Committed, StoreError, StoreInaccessible
+from edge.broker.store.errors import StoreError, StoreInaccessible
+from edge.broker.store.records import Committed
 from edge.broker.store.sqlite import FILE_NAME, SqliteStore, open_store
 
 COMMIT_S_MAX: Final = 120.0

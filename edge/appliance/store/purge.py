@@ -14,8 +14,8 @@ from edge.appliance.store.offline import Offline, offline
 from edge.appliance.store.recovery.inspection import CursorFacts, Inspection
 from edge.appliance.store.selection import Passed, Selection, select, waiting_parts
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import Loss
 from edge.broker.store.progress import Progress
+from edge.broker.store.records import Loss
 from edge.broker.store.sqlite import FILE_NAME
 
 REASON: Final = "purged"

@@ -13,8 +13,8 @@ from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Sto
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.message.translation import payload_of
-from edge.broker.store.contract import StoreError
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreError
 
 MEMO_MAX: Final = 1024
 """Content types remembered by property bytes: runs of a device share theirs."""

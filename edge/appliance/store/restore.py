@@ -23,7 +23,7 @@ from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
-from edge.broker.store.contract import StoreError, StoreFull
+from edge.broker.store.errors import StoreError, StoreFull
 
 KIND: Final = "import"
 """Of the small state: SHA-256 of the file -> lines done, 8 bytes big-endian."""

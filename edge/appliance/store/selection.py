@@ -13,7 +13,7 @@ from bridge.message import Run, Stored
 from edge.appliance.store.recovery.inspection import Inspection, LogFacts, log_of
 from edge.broker.model.topics import matches
 from edge.broker.store import segment
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.progress import Progress
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

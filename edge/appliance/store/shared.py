@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from edge.appliance.errors import CommandError, Exit
-from edge.broker.store.contract import (
-    StoreBusy,
-    StoreDamaged,
-    StoreError,
-    StoreFull,
-    StoreInaccessible,
-    StoreTooNew,
-)
+from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible, StoreTooNew
 from edge.broker.store.sqlite import FILE_NAME
 
 if TYPE_CHECKING:

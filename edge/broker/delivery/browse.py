@@ -13,7 +13,7 @@ from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.isolation import delivered
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLog
 
 
 class BrowsingSubscription:
@@ -24,7 +24,7 @@ class BrowsingSubscription:
 
     attempts = 0
 
-    def __init__(self, store: Store, feeds: LogFeeds, queue: LogSubscription) -> None:
+    def __init__(self, store: MessageLog, feeds: LogFeeds, queue: LogSubscription) -> None:
         self.pattern = queue.pattern
         self.log = queue.log
         self.name = queue.name

@@ -24,7 +24,8 @@ from edge.broker.message.translation import without_ttl
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.store.contract import Loss, Store
+from edge.broker.store.contract import Store
+from edge.broker.store.records import Loss
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from bridge.message import Run, Stored
 from edge.broker.limits import ADDRESSES_MATCHED_MAX, CURSORS_MOVED_MAX, FEEDS_LOOKED_AT_MAX
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLog
 
 
 class Follower(Protocol):
@@ -90,7 +90,7 @@ class Feed:
 class LogFeeds:
     """The feeds of all logs that have subscriptions."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: MessageLog) -> None:
         self._store = store
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""

@@ -20,7 +20,7 @@ from edge.broker.delivery.priorities import NORMAL, priority_of
 from edge.broker.limits import VIEW_READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import MessageLog
 
 _WALK = -1
 """The lane that is no set of positions but the rest of the log."""
@@ -82,7 +82,7 @@ class Shelf(Protocol):
 class View:
     """See the module's docstring."""
 
-    def __init__(self, shelf: Shelf, store: Store, consumer: Consumer, position: int) -> None:
+    def __init__(self, shelf: Shelf, store: MessageLog, consumer: Consumer, position: int) -> None:
         """`position`: where the walk begins; everything below is known not to be for this consumer."""
         self.consumer = consumer
         self.selection = consumer.selection

@@ -19,7 +19,7 @@ from edge.broker.hono.topics import Endpoint
 from edge.broker.model.interfaces import Origin
 from edge.broker.model.topics import matches
 from edge.broker.router.router import Router
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import SmallState
 
 _REJECTED, _UNDELIVERED = 400, 503
 """Status of the message that stands for a response: the device would not have the command, or never got it."""
@@ -29,7 +29,7 @@ _KIND, _NAME = "hono", "request key"
 class DeviceService:
     """Tenant, addresses, requests and commands."""
 
-    def __init__(self, configuration: DeviceApi, router: Router, store: Store) -> None:
+    def __init__(self, configuration: DeviceApi, router: Router, store: SmallState) -> None:
         """The key of request identifiers is made once and kept in the store."""
         self.tenant = Tenant(configuration)
         self.addresses = Addresses(configuration.tenant)

@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.router.router import Router
-from edge.broker.store.contract import StoreInfo
+from edge.broker.store.records import StoreInfo
 
 PREFIX: Final = "$SYS/"
 

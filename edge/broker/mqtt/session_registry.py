@@ -27,7 +27,8 @@ from edge.broker.mqtt.wills import Wills
 from edge.broker.router.registry import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
 from edge.broker.router.routes import Taker
-from edge.broker.store.contract import CursorRecord, Store
+from edge.broker.store.contract import Store
+from edge.broker.store.records import CursorRecord
 
 log = logging.getLogger(__name__)
 

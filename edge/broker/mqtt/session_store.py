@@ -22,7 +22,8 @@ import msgspec
 from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session
-from edge.broker.store.contract import Store, Ticket
+from edge.broker.store.contract import Store
+from edge.broker.store.ticket import Ticket
 
 _SESSION: Final = "session"
 _INCOMING: Final = "incoming"

@@ -15,7 +15,7 @@ from edge.broker.limits import WILLS_AFTER_START_S
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.events import Will
 from edge.broker.router.router import Router
-from edge.broker.store.contract import Store
+from edge.broker.store.contract import SmallState
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class WillOrigin(Origin):
 class Wills:
     """The wills there are, by client id, and those of clients that were there when the gateway went down."""
 
-    def __init__(self, router: Router, store: Store) -> None:
+    def __init__(self, router: Router, store: SmallState) -> None:
         self._router = router
         self._store = store
         self._started_at: float | None = None

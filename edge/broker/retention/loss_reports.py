@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 from bridge.reports import Reports
-from edge.broker.store.contract import LedgerEntry, Store, StoreError
+from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
+from edge.broker.store.records import LedgerEntry
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from typing import Final
 from edge.broker.model.interfaces import Figures, Origin, Refusal
 from edge.broker.model.isolation import answered
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
-from edge.broker.store.contract import StoreError, StoreFull, Ticket
+from edge.broker.store.errors import StoreError, StoreFull
+from edge.broker.store.ticket import Ticket
 
 
 class Verdict(enum.Enum):

@@ -483,7 +483,7 @@ class Registry:
         subscription.policy = policy
         self._recall_attempts(subscription)
         if name != QUEUE_CURSOR:
-            self._store.narrow(cursor, subscription.owed)
+            self._store.set_filter(cursor, subscription.owed)
         return subscription
 
     def _recall_attempts(self, subscription: LogSubscription) -> None:

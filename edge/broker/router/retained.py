@@ -13,7 +13,8 @@ from bridge.message import AMQP, RETAIN, Run
 from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_MAX, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.message.translation import is_empty
 from edge.broker.model.topics import filter_levels, is_wide
-from edge.broker.store.contract import Store, Ticket
+from edge.broker.store.contract import SmallState
+from edge.broker.store.ticket import Ticket
 
 KIND = "retained"
 """Kind of the store's small state they are kept under, by address."""
@@ -36,7 +37,7 @@ class _Level:
 class RetainedMessages:
     """Held in memory and kept in the store; what `put` changes is on disk with the open group."""
 
-    def __init__(self, store: Store, ttl_ns: Callable[[Run], int | None] = lambda _run: None) -> None:
+    def __init__(self, store: SmallState, ttl_ns: Callable[[Run], int | None] = lambda _run: None) -> None:
         """`ttl_ns`: nanoseconds for which a run is worth delivering, None for ever."""
         self.refused = 0
         """Messages not retained because there are `limits.RETAINED_MAX` addresses with one."""

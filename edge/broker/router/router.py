@@ -29,7 +29,9 @@ from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.routes import (
     Witness,
 )
-from edge.broker.store.contract import Committed, Store, Ticket
+from edge.broker.store.contract import Store
+from edge.broker.store.records import Committed
+from edge.broker.store.ticket import Ticket
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 

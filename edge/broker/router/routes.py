@@ -9,7 +9,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
-from edge.broker.store.contract import Ticket
+from edge.broker.store.ticket import Ticket
 
 
 class Taker(Protocol):

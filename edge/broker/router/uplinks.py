@@ -30,7 +30,8 @@ from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.registry import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context
-from edge.broker.store.contract import Store, StoreError
+from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError
 
 log = logging.getLogger(__name__)
 

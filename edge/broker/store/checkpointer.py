@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.limits import Limits
 

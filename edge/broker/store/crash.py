@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence, Set
 
 from bridge.message import Run
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.contract import LedgerEntry, Loss
 from edge.broker.store.cursors import CursorTable
 from edge.broker.store.gathering import Gatherer
 from edge.broker.store.group import Group
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogTable
+from edge.broker.store.records import LedgerEntry, Loss
 from edge.broker.store.reservation import MEMORY, ReservedRange, pack_range, range_key
 
 logger = logging.getLogger(__name__)

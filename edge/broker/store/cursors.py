@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bridge.message import Run
-from edge.broker.store.contract import CursorRecord, Loss, StoreDamaged, Ticket
 from edge.broker.store.damage import Damage
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gathering import Gatherer
 from edge.broker.store.group import CursorRow, GivenUp, Group
 from edge.broker.store.logs import LogState, LogTable, check_text
 from edge.broker.store.losses import Claim
 from edge.broker.store.progress import Progress
+from edge.broker.store.records import CursorRecord, Loss
+from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,12 @@ import msgspec
 
 from bridge.message import DURABLE, Run, Stored
 from edge.broker.store import segment
-from edge.broker.store.contract import Loss, StoreDamaged
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import NEIGHBOUR_BYTES, NEIGHBOURS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import Claim, losses_of
+from edge.broker.store.records import Loss
 from edge.broker.store.segment import Row, SegmentDamaged
 
 DAMAGED: Final = "damaged"

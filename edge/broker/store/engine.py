@@ -15,21 +15,11 @@ from typing import Generic, Self, TypeVar
 
 from bridge.message import Run, Stored
 from edge.broker.store.buffer import MemoryBuffer
-from edge.broker.store.contract import (
-    Committed,
-    CursorInfo,
-    CursorRecord,
-    LedgerEntry,
-    LogInfo,
-    Loss,
-    StoreError,
-    StoreInfo,
-    Ticket,
-)
 from edge.broker.store.counters import Counters
 from edge.broker.store.crash import CrashLosses
 from edge.broker.store.cursors import CursorTable, cursor_states
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreError
 from edge.broker.store.gathering import Gatherer
 from edge.broker.store.group import Group, Outcome
 from edge.broker.store.ledger import OpenLedger
@@ -37,9 +27,11 @@ from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, Limits
 from edge.broker.store.logs import LogTable, check_text
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.reading import LogReads
+from edge.broker.store.records import Committed, CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import MEMORY, unpack_range
 from edge.broker.store.spilling import Spiller
+from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +130,7 @@ class StoreEngine(Generic[M]):
     def drop_cursor(self, cursor: int) -> None:
         self._cursors.drop(cursor)
 
-    def narrow(self, cursor: int, wants: Callable[[Run], bool]) -> None:
+    def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         self._cursors.set_filter(cursor, wants)
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:

@@ -10,12 +10,13 @@ from itertools import accumulate
 from typing import Final
 
 from bridge.message import Stored
-from edge.broker.store.contract import Loss, StoreDamaged
 from edge.broker.store.damage import examine
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.reader import SCAN
+from edge.broker.store.records import Loss
 from edge.broker.store.removal import Evicted, Eviction
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 

@@ -6,7 +6,7 @@ import errno
 import sqlite3
 from typing import Final
 
-from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
+from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreInaccessible
 
 ADVICE: Final = "stop the gateway and run `waypost store repair`"
 """What helps when something is not as it was written."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 
 LOOK_S: Final = 0.25
 """Between two looks: two lookups cost a few microseconds, and each gives up the interpreter once."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 
 from bridge.message import Run
-from edge.broker.store.contract import StoreError, Ticket
+from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import VALUE_BYTES_MAX, Limits
 from edge.broker.store.logs import check_text
 from edge.broker.store.reservation import MEMORY
+from edge.broker.store.ticket import Ticket
 
 
 class Gatherer:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Loss, StoreError, Ticket
+from edge.broker.store.errors import StoreError
 from edge.broker.store.ledger import Entries
 from edge.broker.store.logs import LogRow
+from edge.broker.store.records import Loss
 from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.spill import Spill
+from edge.broker.store.ticket import Ticket
 
 
 class CursorRow(NamedTuple):

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from edge.broker.store.contract import LedgerEntry, Loss
 from edge.broker.store.limits import Limits
+from edge.broker.store.records import LedgerEntry, Loss
 
 Kind = tuple[str, str, str]
 

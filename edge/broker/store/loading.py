@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.engine import Tables
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.logs import LogState

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import StoreBusy, StoreInaccessible
+from edge.broker.store.errors import StoreBusy, StoreInaccessible
 
 LOCK_NAME: Final = "store.lock"
 LOOKS: Final = 10

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Loss
 from edge.broker.store.progress import Progress
+from edge.broker.store.records import Loss
 
 
 class Claim(NamedTuple):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from bridge.message import Stored
-from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.group import CursorRow, Group
 from edge.broker.store.logs import LogState
+from edge.broker.store.records import LedgerEntry
 
 Post = Callable[[Callable[[], None]], object]
 """Runs a callback on the event loop's thread, soon; callable from any thread."""

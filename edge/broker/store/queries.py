@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.faults import meaning
 from edge.broker.store.group import CursorRow
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROWS
+from edge.broker.store.records import LedgerEntry
 
 _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
 _CURSORS: Final = "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from bridge.message import Stored
-from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.damage import Damage, examine
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE, meaning, misplaced
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edge.broker.store.contract import Loss
 from edge.broker.store.losses import Claim
+from edge.broker.store.records import Loss
 
 
 class Reclaim(NamedTuple):

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Final
 
-from edge.broker.store.contract import StoreDamaged, StoreTooNew
+from edge.broker.store.errors import StoreDamaged, StoreTooNew
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 
 APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database

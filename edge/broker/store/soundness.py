@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from edge.broker.store import segment
-from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.cursors import CursorState
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, POSITION_BITS, POSITION_MAX

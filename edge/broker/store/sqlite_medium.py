@@ -13,9 +13,9 @@ from edge.broker.store import epochs as epoch_tables
 from edge.broker.store import openings as opening_tables
 from edge.broker.store import wear
 from edge.broker.store.connections import connect_writer
-from edge.broker.store.contract import LedgerEntry, StoreDamaged, StoreError, Summary
 from edge.broker.store.durations import Histogram
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CursorRow, Group
@@ -27,6 +27,7 @@ from edge.broker.store.packing import pack
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN, Reader, Request
+from edge.broker.store.records import LedgerEntry, Summary
 from edge.broker.store.segment import Row, SegmentDamaged, decode
 from edge.broker.store.writer import BootRow, Job, Writer
 

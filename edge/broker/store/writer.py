@@ -20,8 +20,8 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from edge.broker.store.checkpointer import Checkpointer
-from edge.broker.store.contract import LedgerEntry, Loss, StoreError, StoreFull, Summary
 from edge.broker.store.durations import Durations
+from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.eviction import evict
 from edge.broker.store.faults import meaning
 from edge.broker.store.files import StoreFiles
@@ -30,6 +30,7 @@ from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow
 from edge.broker.store.problems import COMMITS, Problems
+from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal import Evicted, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin

@@ -75,7 +75,7 @@ def wait(rig: Rig, seconds: float) -> int:
 
 
 def crashed(rig: Rig, place: Path) -> Rig:
-    """The store as the medium has it now, opened again; the logs and cursors of `Kept` are narrowed by nobody."""
+    """The store as the medium has it now, opened again; no cursor has a filter."""
     assert isinstance(rig.store.medium, SqliteMedium)
     while rig.store.committing:
         rig.turn()

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Committed, StoreFull, Summary
 from edge.broker.store.engine import StoreEngine
+from edge.broker.store.errors import StoreFull
 from edge.broker.store.limits import Limits
+from edge.broker.store.records import Committed, Summary
 from edge.broker.store.sqlite import open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.support.memory_store import MemoryMedium, MemoryStore

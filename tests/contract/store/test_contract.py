@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.contract import Store, StoreError, StoreFull
+from edge.broker.store.contract import Store
+from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.contract import LedgerEntry, Loss
 from edge.broker.store.limits import Limits
+from edge.broker.store.records import LedgerEntry, Loss
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
 FEW = Limits(ledger_entries_max=2, ledger_growing_max=2)
@@ -205,7 +205,7 @@ class TestEvict:
     def test_a_cursor_loses_only_what_it_is_owed(self, rig: Rig) -> None:
         log = rig.store.log("a")
         cursor = rig.store.open_cursor("c", log, 0)
-        rig.store.narrow(cursor, lambda run: run.address == "b")
+        rig.store.set_filter(cursor, lambda run: run.address == "b")
         for _ in range(4):
             rig.store.append(log, run_of(b"x" * 100))
             rig.store.append(log, run_of(b"x" * 100, address="b"))

@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 from bridge.message import Stored
-from edge.broker.store.contract import StoreFull, Ticket
+from edge.broker.store.errors import StoreFull
+from edge.broker.store.ticket import Ticket
 from tests.contract.store.kept import LIMITS, Kept, flush, made_rig, rest, wait
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, run_of
 
@@ -139,7 +140,7 @@ class TestSettling:
     def test_only_what_somebody_waits_for_is_written(self, rig: Rig) -> None:
         kept = Kept(rig)
         other = rig.store.open_cursor("other", kept.log, 0)
-        rig.store.narrow(other, lambda run: run.address == "plant/8")
+        rig.store.set_filter(other, lambda run: run.address == "plant/8")
         rig.store.append(kept.log, run_of(b"0", address="plant/8"))
         flush(rig)
         kept.take(b"a", b"b", b"c")
@@ -157,7 +158,7 @@ class TestSettling:
     def test_what_nobody_wants_is_not_written(self, rig: Rig) -> None:
         kept = Kept(rig)
         other = rig.store.open_cursor("other", kept.log, 0)
-        rig.store.narrow(other, lambda run: False)
+        rig.store.set_filter(other, lambda run: False)
         taken = kept.take(b"x" * 10)
         rig.store.acknowledge(kept.cursor, taken.position, taken.position)
         wait(rig, 20)

@@ -11,8 +11,8 @@ import pytest
 
 from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.contract import Loss
 from edge.broker.store.limits import Limits
+from edge.broker.store.records import Loss
 from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
 from tests.contract.store.kept import LIMITS, Kept, crashed, flush, rest, wait
@@ -170,7 +170,7 @@ class TestReopening:
         rest(rig)
         kept.take(b"lost")
         again = crashed(rig, tmp_path / "again")
-        again.store.narrow(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
+        again.store.set_filter(again.store.open_cursor("other", kept.log, 0), lambda run: run.address == "plant/8")
         again.store.account_for_lost()
         flush(again)
         assert [entry.subscription for entry in again.store.losses(0, 10)] == ["c"]

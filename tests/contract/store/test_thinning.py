@@ -12,8 +12,8 @@ from bridge.amqp_values import Described, Ulong, encode
 from bridge.message import AMQP, Run
 from edge.broker.message.translation import outline
 from edge.broker.retention import summaries
-from edge.broker.store.contract import Summary
 from edge.broker.store.limits import Limits
+from edge.broker.store.records import Summary
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, memory_rig, sqlite_rig
 

@@ -9,7 +9,9 @@ from random import Random
 import pytest
 
 from bridge.message import Run
-from edge.broker.store.contract import Committed, StoreError, StoreFull, Ticket
+from edge.broker.store.errors import StoreError, StoreFull
+from edge.broker.store.records import Committed
+from edge.broker.store.ticket import Ticket
 from tests.contract.store.kept import Kept, flush, made_rig
 from tests.contract.store.rig import Rig, fail_commits, heal, run_of
 

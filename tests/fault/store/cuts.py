@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from edge.appliance.store.recovery.verification import verify
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from tests.fault.store.disk import Disk
 from tests.fault.store.history import History, Line, Observed
 from tests.fault.store.in_memory import ADDRESSES

@@ -14,7 +14,7 @@ from typing import Any, Self
 import msgspec
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from tests.contract.store.rig import Rig, flat
 from tests.fault.store.history import Observed
 from tests.fault.store.observe import observe, open_store

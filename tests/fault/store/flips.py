@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from bridge.message import Run
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge.broker.store.contract import Summary
+from edge.broker.store.records import Summary
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.fault.store.history import Observed, shorten
 from tests.fault.store.limits import LIMITS

@@ -18,9 +18,10 @@ from pathlib import Path
 import msgspec
 
 from bridge.message import Run, Stored
-from edge.broker.store.contract import Committed, CursorRecord, Loss, StoreError, Summary
+from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import PAGE_BYTES_WAITING
 from edge.broker.store.progress import Progress
+from edge.broker.store.records import Committed, CursorRecord, Loss, Summary
 from tests.fault.store import in_memory
 from tests.fault.store.history import Append, Given, Group, Key, Line, shorten
 from tests.fault.store.in_memory import SHARED

@@ -34,7 +34,8 @@ from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
 from edge.broker.router.router import Router, SubscribeOptions
-from edge.broker.store.contract import Committed, Loss, StoreFull
+from edge.broker.store.errors import StoreFull
+from edge.broker.store.records import Committed, Loss
 from tests.support.memory_store import MemoryStore
 
 RULES = [

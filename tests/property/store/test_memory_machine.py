@@ -65,7 +65,7 @@ class MemoryMachine(RuleBasedStateMachine):
                 number = store.open_cursor(cursor, store.log(log), 0)
                 self.done.setdefault((cursor, log), set())
                 if log == "b" and cursor == "y":
-                    store.narrow(number, lambda run: run.address != "q")
+                    store.set_filter(number, lambda run: run.address != "q")
         store.account_for_lost()
         for log in "ab":
             store.keep_in_memory(store.log(log), keep=keep)

@@ -11,7 +11,7 @@ from bridge.sasl import SaslClient
 from edge.broker.message.translation import payload_of
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Ended
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import NOW, message, of_kind
 

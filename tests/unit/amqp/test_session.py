@@ -16,7 +16,7 @@ from edge.broker.message.translation import payload_of
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.authorization import Ended
 from edge.broker.router.router import SubscribeOptions
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.errors import StoreFull
 from tests.unit.amqp.broker import Client, MqttDevice, Site
 from tests.unit.amqp.wire import NOW, message, of_kind
 

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.message import RETAIN, Run
 from edge.broker.model.interfaces import Outcome, Refusal
-from edge.broker.store.contract import StoreError, StoreFull
+from edge.broker.store.errors import StoreError, StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site
 
 SECRET = b"not for the log"

@@ -12,7 +12,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode, Redelivery
 from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions
 from edge.broker.router.router import Router
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.errors import StoreFull
 from edge.broker.store.logs import LogState
 from edge.broker.store.medium import FAILED, ReadDone
 from tests.unit.broker.test_promises import Consumer, Site

@@ -14,7 +14,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.errors import StoreFull
 from tests.support.memory_store import MemoryStore
 
 RULES = [

@@ -22,7 +22,8 @@ from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, Subscription
 from edge.broker.router.router import Router, SubscribeOptions
-from edge.broker.store.contract import LedgerEntry, StoreFull
+from edge.broker.store.errors import StoreFull
+from edge.broker.store.records import LedgerEntry
 from tests.support.memory_store import MemoryStore
 
 S = 1_000_000_000

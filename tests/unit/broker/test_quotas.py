@@ -21,7 +21,7 @@ from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions
 from edge.broker.router.router import Router
-from edge.broker.store.contract import LedgerEntry
+from edge.broker.store.records import LedgerEntry
 from tests.support.memory_store import MemoryStore
 
 

@@ -17,7 +17,7 @@ from edge.broker.limits import (
 from edge.broker.message.mqtt_properties import decode_run
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.interfaces import Outcome, SubscribeOptions
-from edge.broker.store.contract import StoreFull
+from edge.broker.store.errors import StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site, expiry
 from tests.unit.broker.test_queue import Picky, attach
 

@@ -21,7 +21,7 @@ from edge.broker.model.authorization import Operation, Rule
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
-from edge.broker.store.contract import StoreError, StoreFull
+from edge.broker.store.errors import StoreError, StoreFull
 from tests.support.memory_store import MemoryStore
 
 NDJSON = {"Content-Type": "application/x-ndjson"}

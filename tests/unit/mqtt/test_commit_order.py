@@ -21,7 +21,7 @@ from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from tests.support.memory_store import MemoryStore
 from tests.unit.mqtt.client import split
 

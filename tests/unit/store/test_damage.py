@@ -135,7 +135,7 @@ def test_a_group_that_had_them_all_loses_nothing(made: Store) -> None:
 
 
 def test_a_group_is_told_of_what_it_wanted(made: Store) -> None:
-    made.rig.store.narrow(made.one, lambda run: run.address == "b")
+    made.rig.store.set_filter(made.one, lambda run: run.address == "b")
     behead(made.path, 5)
     made.names()
     assert losses(made.rig) == [("one", "b", 2, 3, 2, 0)]

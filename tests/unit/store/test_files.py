@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.files import LOOK_S, StoreFiles
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.store.contract import StoreBusy
+from edge.broker.store.errors import StoreBusy
 from edge.broker.store.lock import LOCK_NAME, LOOK_S, DirectoryLock, is_held
 
 

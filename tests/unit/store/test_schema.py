@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edge.broker.store import schema
-from edge.broker.store.contract import StoreDamaged, StoreTooNew
+from edge.broker.store.errors import StoreDamaged, StoreTooNew
 
 NEXT = (*schema.MIGRATIONS, "ALTER TABLE log ADD COLUMN quota INTEGER NOT NULL DEFAULT 0;\n")
 

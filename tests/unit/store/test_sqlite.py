@@ -14,7 +14,7 @@ import sqlite_utils
 
 from bridge.message import Stored
 from edge.broker.store import reader, schema, writer
-from edge.broker.store.contract import StoreBusy, StoreDamaged, StoreInaccessible, StoreTooNew
+from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreInaccessible, StoreTooNew
 from edge.broker.store.limits import Limits
 from edge.broker.store.reader import Request
 from edge.broker.store.segment import Row, decode

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge.appliance.store.recovery.verification import Depth, Finding, Report, verify
-from edge.broker.store.contract import StoreDamaged, StoreInaccessible
+from edge.broker.store.errors import StoreDamaged, StoreInaccessible
 from edge.broker.store.limits import FINDINGS_MAX, Limits
 from edge.broker.store.sqlite import open_store
 from tests.contract.store.rig import run_of, sqlite_rig

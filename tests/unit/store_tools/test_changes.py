@@ -19,7 +19,7 @@ from edge.appliance.store import restore
 from edge.appliance.store.recovery.verification import verify
 from edge.appliance.store.restore import import_messages
 from edge.broker.store import schema
-from edge.broker.store.contract import StoreError
+from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, Made, change, make

@@ -22,8 +22,8 @@ from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.records import Recorder, parse
 from edge.appliance.store.selection import moment
-from edge.broker.store.contract import StoreError
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreError
 from tests.contract.store.rig import sqlite_rig
 from tests.support.stores import AT, FORWARDER, QUEUE, SECOND, Made, make, rot
 

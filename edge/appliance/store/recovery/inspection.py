@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from edge.broker.store import segment
-from edge.broker.store.contract import StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.faults import meaning
 from edge.broker.store.limits import CHUNK_BYTES, CHUNK_ROWS, POSITION_BITS, POSITION_MAX
 from edge.broker.store.reservation import MEMORY, ReservedRange, unpack_range

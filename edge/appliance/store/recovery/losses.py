@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches
-from edge.broker.store.contract import Loss
 from edge.broker.store.damage import DAMAGED, UNNAMED, Damage
 from edge.broker.store.losses import Claim
+from edge.broker.store.records import Loss
 
 Entered = Callable[[str, str, int, int], bool]
 """True when the ledger has these sequences of an address for a group already: (group, address, first, last)."""

@@ -28,7 +28,6 @@ from edge.appliance.store.recovery.snapshot import Snapshot
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import overlaps
 from edge.broker.store import epochs, schema, segment
-from edge.broker.store.contract import LedgerEntry
 from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
@@ -37,6 +36,7 @@ from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_M
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.losses import Claim
 from edge.broker.store.progress import Progress
+from edge.broker.store.records import LedgerEntry
 from edge.broker.store.reservation import MEMORY, unpack_range
 from edge.broker.store.segment import Row
 from edge.broker.store.sqlite import FILE_NAME, REPAIRED_NAME

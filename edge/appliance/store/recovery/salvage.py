@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from edge.appliance.store.recovery.inspection import key_of, log_of
 from edge.broker.store import schema, segment
-from edge.broker.store.contract import StoreDamaged
 from edge.broker.store.damage import Damage, examine
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.segment import SELECT, Row
 
