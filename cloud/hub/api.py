@@ -163,9 +163,9 @@ def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str
             "contiguous": landed.contiguous,
             "missing": sum(last - first + 1 for first, last in landed.holes),
         }
-        for stream, landed in sorted(known.items())[:MARKS_SHOWN_MAX]
+        for stream, landed in sorted(known.landed.items())[:MARKS_SHOWN_MAX]
     ]
-    return shown, len(known)
+    return shown, len(known.landed)
 
 
 def _summary(gateway: Gateway, now_s: float, now_us: int) -> dict[str, Any]:

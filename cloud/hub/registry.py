@@ -9,7 +9,9 @@ a row of its own: a newer one is refused, so that an older program never writes 
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,14 +19,18 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.groups import Key, Presence
+from cloud.hub.marks import GatewayMarks, MarkDamaged, pack, unpack
 from cloud.lake.commits import Prepared
-from cloud.lake.faults import RegistryError
+from cloud.lake.faults import RegistryError, StreamDamaged
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
-SCHEMA_VERSION = 2
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 3
 """Raised with every change of the tables below."""
 
 PARAMETERS_MAX = 900
@@ -67,6 +73,7 @@ marks = sa.Table(
     sa.Column("address", sa.Text, primary_key=True),
     sa.Column("mark", sa.BigInteger, nullable=False),
     sa.Column("spans", sa.LargeBinary, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
 )
 ledgered = sa.Table(
     "ledgered",
@@ -85,6 +92,7 @@ lineages = sa.Table(
     sa.Column("gateway", sa.String(255), primary_key=True),
     sa.Column("epoch", sa.String(64), primary_key=True),
     sa.Column("openings", sa.LargeBinary, nullable=False),
+    sa.Column("ends", sa.LargeBinary, nullable=True),
 )
 commits = sa.Table(
     "commits",
@@ -94,7 +102,7 @@ commits = sa.Table(
     sa.Column("state", sa.String(16), nullable=False),
     sa.Column("rows", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=True),
-    sa.Column("ranges", sa.LargeBinary, nullable=False),
+    sa.Column("moves", sa.LargeBinary, key="ranges", nullable=False),
 )
 
 
@@ -117,10 +125,22 @@ class RegistryTooNew(RegistryError):
 
 
 def _set_pragmas(connection: Any, _record: Any) -> None:
+    connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")  # damaged text is for us to notice
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _migrate(tx: sa.Connection) -> None:
+    """Add the tables and columns an older version did not have; every version has only added some that may be null."""
+    before = {table.name: table for table in metadata.sorted_tables if sa.inspect(tx).has_table(table.name)}
+    metadata.create_all(tx)
+    for table in before.values():
+        there = {column["name"] for column in sa.inspect(tx).get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                tx.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(tx.engine)}"))
 
 
 class Registry:
@@ -131,7 +151,7 @@ class Registry:
         self._engine = sa.create_engine(url)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _set_pragmas)
-        self._landed: dict[Key, dict[Stream, SequenceSet]] = {}
+        self._marks: dict[Key, GatewayMarks] = {}
         self._given: dict[Key, int] = {}
         """The generation of each gateway's newest connection to this hub."""
         try:
@@ -154,8 +174,8 @@ class Registry:
                     "it was made by a newer program; use that one"
                 )
             if row is not None:
-                if row.version < SCHEMA_VERSION:  # tables were added, and nothing else
-                    metadata.create_all(tx)
+                if row.version < SCHEMA_VERSION:
+                    _migrate(tx)
                     tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
                 return str(row.registry_id)
         metadata.create_all(tx)
@@ -169,7 +189,7 @@ class Registry:
             with self._engine.begin() as tx:
                 yield tx
         except SQLAlchemyError as error:
-            self._landed.clear()
+            self._marks.clear()
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             raise RegistryError(f"the registry cannot be used: {cause}") from error
 
@@ -201,7 +221,7 @@ class Registry:
         for key, presence in changes.items():
             if presence.connects:
                 self._given[key] = known[key] + presence.connects
-                self._landed.pop(key, None)
+                self._marks.pop(key, None)
 
     @staticmethod
     def _add_gateway(tx: sa.Connection, tenant: str, name: str, presence: Presence) -> None:
@@ -260,19 +280,20 @@ class Registry:
             found.update({(row.tenant, row.name): row.generation for row in rows})
         return found
 
-    def marks(self, tenant: str, name: str) -> dict[Stream, SequenceSet]:
-        """What has landed of a gateway, by stream; the cached objects themselves."""
-        known = self._landed.get((tenant, name))
+    def marks(self, tenant: str, name: str) -> GatewayMarks:
+        """What has landed of a gateway; the cached object itself."""
+        known = self._marks.get((tenant, name))
         if known is None:
             with self._transaction() as tx:
                 rows = tx.execute(sa.select(marks).where(marks.c.tenant == tenant, marks.c.gateway == name)).all()
-            known = {
-                Stream(row.tenant, row.gateway, row.epoch, row.address): SequenceSet(
-                    msgspec.msgpack.decode(row.spans, type=list[tuple[int, int]])
-                )
-                for row in rows
-            }
-            self._landed[tenant, name] = known
+            known = self._marks[tenant, name] = GatewayMarks()
+            for row in rows:
+                stream = Stream(row.tenant, row.gateway, row.epoch, row.address)
+                try:
+                    known.landed[stream] = unpack(stream, row.mark, row.spans, row.checksum)
+                except MarkDamaged as error:
+                    log.error("registry: the row of %r of gateway %s is damaged: %s", row.address, name, error)  # noqa: TRY400
+                    known.damage[stream] = str(error)
         return known
 
     def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:
@@ -282,7 +303,7 @@ class Registry:
         packed = msgspec.msgpack.encode(openings)
         with self._transaction() as tx:
             row = tx.execute(sa.select(lineages.c.openings).where(mine)).first()
-            known = [] if row is None else msgspec.msgpack.decode(row.openings, type=list[str])
+            known = [] if row is None else _openings(row.openings, name)
             if known and known[-1] not in openings:
                 return next((opening for opening in reversed(openings) if opening in known), "")
             if row is None:
@@ -301,7 +322,7 @@ class Registry:
         query = sa.select(commits.c.table_name, commits.c.id, commits.c.ranges).where(commits.c.state == PREPARED)
         with self._transaction() as tx:
             rows = tx.execute(query.order_by(commits.c.table_name, commits.c.id)).all()
-        return [Prepared(row[0], row[1], msgspec.msgpack.decode(row[2], type=list[SequenceRange])) for row in rows]
+        return [Prepared(row[0], row[1], _unpack_ranges(row[2], row[0], row[1])) for row in rows]
 
     def confirmed_version(self, table: str) -> int:
         """The highest table version known to be on disk; -1 when there is none."""
@@ -311,7 +332,19 @@ class Registry:
         return -1 if found is None else int(found)
 
     def landed(self, stream: Stream) -> SequenceSet:
-        return self.marks(stream.tenant, stream.gateway).get(stream) or SequenceSet()
+        known = self.marks(stream.tenant, stream.gateway)
+        why = known.why_unknown(stream)
+        if why is not None:
+            raise StreamDamaged(stream, why)
+        return known.landed.get(stream) or SequenceSet()
+
+    def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
+        whole = {**landed, **self.marks(tenant, gateway).landed}
+        with self._transaction() as tx:
+            tx.execute(marks.delete().where(marks.c.tenant == tenant, marks.c.gateway == gateway))
+            if whole:
+                tx.execute(marks.insert(), [self._mark_row(stream, found) for stream, found in whole.items()])
+        self._marks[tenant, gateway] = GatewayMarks(whole)
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
         known: set[SequenceRange] = set()
@@ -327,7 +360,7 @@ class Registry:
         with self._transaction() as tx:
             tx.execute(
                 commits.insert().values(
-                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=msgspec.msgpack.encode(ranges)
+                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=_pack_ranges(ranges)
                 )
             )
         self._last_commit[table] = commit
@@ -352,7 +385,7 @@ class Registry:
                 )
             )
         for stream, landed in changed.items():
-            self.marks(stream.tenant, stream.gateway)[stream] = landed
+            self.marks(stream.tenant, stream.gateway).landed[stream] = landed
 
     def forget(self, prepared: Prepared) -> None:
         with self._transaction() as tx:
@@ -363,12 +396,14 @@ class Registry:
         new: set[Stream] = set()
         for moved in ranges:
             stream = moved.stream
+            known = self.marks(stream.tenant, stream.gateway)
+            if known.why_unknown(stream) is not None:
+                continue  # it is in the lake, from which the row is made again
             landed = changed.get(stream)
             if landed is None:
-                known = self.marks(stream.tenant, stream.gateway).get(stream)
-                if known is None:
+                if stream not in known.landed:
                     new.add(stream)
-                landed = changed[stream] = SequenceSet() if known is None else known.copy()
+                landed = changed[stream] = known.landed[stream].copy() if stream in known.landed else SequenceSet()
             landed.add(moved.first, moved.last, HOLES_MAX)
         rows: Counter[tuple[str, str]] = Counter()
         for moved in ranges:
@@ -382,19 +417,45 @@ class Registry:
             tx.execute(marks.insert(), inserts)
         if updates:
             same = [marks.c[name] == sa.bindparam(f"at_{name}") for name in Stream._fields]
-            values: dict[str, Any] = {"mark": sa.bindparam("at_mark"), "spans": sa.bindparam("at_spans")}
+            values: dict[str, Any] = {name: sa.bindparam(f"at_{name}") for name in ("mark", "spans", "checksum")}
             tx.execute(marks.update().where(*same).values(values), updates)
         return changed
 
     @staticmethod
     def _mark_row(stream: Stream, landed: SequenceSet, prefix: str = "") -> dict[str, Any]:
-        row = {**stream._asdict(), "mark": landed.mark, "spans": msgspec.msgpack.encode(landed.spans)}
+        row = {**stream._asdict(), **pack(stream, landed)}
         return {prefix + name: value for name, value in row.items()}
 
     @staticmethod
     def _apply_ledger(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
         if ranges:
             tx.execute(ledgered.insert(), [moved._asdict() for moved in ranges])
+
+
+def _pack_ranges(ranges: Sequence[SequenceRange]) -> bytes:
+    content = msgspec.msgpack.encode(ranges)
+    return msgspec.msgpack.encode((zlib.crc32(content), content))
+
+
+def _unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]:
+    """The ranges of a prepared commit. Raises `RegistryError` when they are damaged."""
+    try:
+        checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
+        if zlib.crc32(content) == checksum:
+            return msgspec.msgpack.decode(content, type=list[SequenceRange])
+    except msgspec.DecodeError:
+        with contextlib.suppress(msgspec.DecodeError):  # of before there was a checksum
+            return msgspec.msgpack.decode(packed, type=list[SequenceRange])
+    raise RegistryError(f"commit {commit} of table {table} is damaged: restore the registry and the lake from a copy")
+
+
+def _openings(packed: bytes, gateway: str) -> list[str]:
+    """The openings of a row; none when it is damaged, which is as if this hub had not heard of the store before."""
+    try:
+        return msgspec.msgpack.decode(packed, type=list[str])
+    except msgspec.DecodeError as error:
+        log.error("registry: what is known of the store of gateway %s is damaged: %s", gateway, error)  # noqa: TRY400
+        return []
 
 
 def sqlite_url(path: str) -> str:

@@ -5,7 +5,7 @@ The landing knows no database. The registry (`cloud.hub.registry`) implements `C
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
@@ -33,6 +33,10 @@ class CommitLog(Protocol):
 
     def landed(self, stream: Stream) -> SequenceSet:
         """What has landed of a stream, by confirmed commits. Raises `StreamDamaged`. Not for the caller to change."""
+        ...
+
+    def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
+        """This is what has landed of the streams of a gateway of which `landed` could not say it."""
         ...
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:

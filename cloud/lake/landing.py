@@ -18,6 +18,7 @@ This module has no thread, clock, socket, disk or database of its own: `cloud.hu
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +30,11 @@ from cloud.lake.commits import CommitLog, Failpoint, Prepared, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged
 from cloud.lake.lake import Lake, Transaction
 from cloud.lake.limits import HOLES_MAX
+from cloud.lake.rebuild import Rebuild
 from cloud.lake.rows import BatchSlice, ReceivedBatch, records, slices_of, telemetry
 from cloud.lake.sequences import SequenceRange, SequenceSet, Span, Stream
+
+log = logging.getLogger(__name__)
 
 QUARANTINED = "quarantined"
 """Reason in the ledger: the messages are in `quarantine`, as no rows could be made of them."""
@@ -95,6 +99,8 @@ class Plan(NamedTuple):
     slices: list[BatchSlice]
     ranges: list[SequenceRange]
     landed: Landed
+    damaged: set[tuple[str, str]]
+    """(tenant, gateway) of streams of which nobody knows what has landed."""
 
 
 class _Known:
@@ -142,7 +148,8 @@ def plan(batches: Iterable[ReceivedBatch], landed_of: Callable[[Stream], Sequenc
     for new in slices:
         by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held))
+    damaged = {(stream.tenant, stream.gateway) for stream in known.damage}
+    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held), damaged)
 
 
 class Landing:
@@ -154,6 +161,7 @@ class Landing:
         self._commits = commits
         self._failpoint = failpoint
         self._settled = False
+        self._rebuilds: dict[tuple[str, str], Rebuild] = {}
         self.resolve()
 
     @property
@@ -181,6 +189,8 @@ class Landing:
         new = plan(batches, self._commits.landed)
         if new.slices:
             self._commit("telemetry", telemetry(new.slices, now_us), new.ranges)
+        for tenant, gateway in new.damaged:
+            self._rebuild(tenant, gateway)
         return new.landed
 
     def land_ledger(self, entries: Sequence[LedgerRange], now_us: int) -> int:
@@ -215,6 +225,18 @@ class Landing:
         new = plan([received], self._commits.landed)
         entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
         self.land_ledger(entries, now_us)
+
+    def _rebuild(self, tenant: str, gateway: str) -> None:
+        """Go on with reading from the lake what has landed of a gateway. Raises `CannotLand`."""
+        rebuild = self._rebuilds.pop((tenant, gateway), None)
+        if rebuild is None:
+            log.error("gateway %s: the registry is damaged: what has landed is read from the lake", gateway)
+            rebuild = Rebuild(self._lake, tenant, gateway)
+        if rebuild.advance():
+            self._commits.restore(tenant, gateway, rebuild.landed)
+            log.warning("gateway %s: what has landed is known again, from %d data files", gateway, rebuild.files)
+        else:
+            self._rebuilds[tenant, gateway] = rebuild
 
     def _settle(self) -> None:
         if not self._settled:

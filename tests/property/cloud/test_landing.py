@@ -107,7 +107,7 @@ def test_what_is_acknowledged_is_in_the_lake_once(script: list[tuple[list[tuple]
             marked = {
                 (stream.gateway, stream.address, sequence)
                 for gateway in ("g1", "g2")
-                for stream, coverage in hub.registry.marks("default", gateway).items()
+                for stream, coverage in hub.registry.marks("default", gateway).landed.items()
                 for first, last in coverage.spans
                 for sequence in range(first, last + 1)
             }

@@ -255,7 +255,7 @@ class TestWhatTheHubCannotDo:
 
         bench = run(tmp_path, scenario)
         assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
-        [(_, landed)] = bench.registry.marks("default", "gw1").items()
+        [(_, landed)] = bench.registry.marks("default", "gw1").landed.items()
         assert landed.spans == [(0, 5)]
         words = [record.getMessage() for record in caplog.records]
         assert len([text for text in words if "no space left on device" in text]) == 1

@@ -1,0 +1,40 @@
+"""A lake in memory: what the landing asks of one, and nothing that touches a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from cloud.lake.contract import contract
+from cloud.lake.delta import ranges_of
+from cloud.lake.lake import Transaction
+from cloud.lake.sequences import SequenceRange
+
+
+class MemoryLake:
+    """Implements `cloud.lake.lake.Lake`."""
+
+    def __init__(self) -> None:
+        self.appended: dict[str, list[pa.Table]] = {name: [] for name in contract().tables}
+        """What each append brought, by table."""
+        self._committed: dict[tuple[str, str], int] = {}
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        return {table: len(parts) for table, parts in self.appended.items()}
+
+    def append(self, table: str, rows: pa.Table, transaction: Transaction | None = None) -> int:
+        self.appended[table].append(rows)
+        if transaction is not None:
+            self._committed[table, transaction.application] = transaction.commit
+        return len(self.appended[table])
+
+    def committed(self, table: str, application: str) -> int | None:
+        return self._committed.get((table, application))
+
+    def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
+        for rows in list(self.appended["telemetry"]):
+            whose = zip(rows.column("tenant").to_pylist(), rows.column("gateway").to_pylist(), strict=True)
+            mine = pa.array([who == (tenant, gateway) for who in whose])
+            yield ranges_of(tenant, gateway, rows.filter(mine))
