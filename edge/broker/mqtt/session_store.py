@@ -60,6 +60,8 @@ class SessionStore:
         self._changed: dict[Session, None] = {}
         """Their journals have to be written."""
         self._waiting: deque[_Waiting] = deque()
+        self._failed: list[_Waiting] = []
+        """Their commits failed, and none has succeeded since."""
 
     # --- at start ---------------------------------------------------------------------------------------------
 
@@ -146,20 +148,22 @@ class SessionStore:
         """What was put has its ticket: nothing to note."""
 
     def committed(self, *, kept: bool) -> None:
-        """Let go what is on disk now, and wait for the next commit where this one failed."""
-        failed: list[_Waiting] = []
+        """Let go what is on disk now. What a commit failed with waits until one succeeds, and is written with the next:
+        to write it at once would start commit after commit on a medium that fails."""
         while self._waiting and self._waiting[0].ticket.decided:
             waiting = self._waiting.popleft()
             if waiting.ticket.error is not None:
-                failed.append(waiting)
+                self._failed.append(waiting)
                 continue
             go_on = _complete if waiting.released else _send_committed
             try:
                 go_on(waiting.session, waiting.packet_ids)
             except Exception as error:
                 _end(waiting.session, error)
-        for waiting in failed:
-            self._wait_again(waiting)
+        if kept and self._failed:
+            failed, self._failed = self._failed, []
+            for waiting in failed:
+                self._wait_again(waiting)
 
     def _wait_again(self, waiting: _Waiting) -> None:
         session = waiting.session

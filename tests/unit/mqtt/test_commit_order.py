@@ -231,7 +231,9 @@ class TestPubcomp:
         site.router.flush()
         site.end_commit()
         assert peer.sent() == []
+        assert not site.posted, "nothing starts commit after commit on a medium that fails"
         site.store.failure = None
+        site.router.tick()
         site.settle()
         assert peer.sent() == [p.PubComp(1)]
         assert site.incoming() == []
@@ -260,7 +262,9 @@ class TestOutgoing:
         site.end_commit()  # the message is on disk: it is delivered, and the commit with its journal fails
         site.end_commit()
         assert peer.sent() == []
+        assert not site.posted
         site.store.failure = None
+        site.router.tick()
         site.settle()
         assert [type(each) for each in peer.sent()] == [p.Publish]
 
