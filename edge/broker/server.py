@@ -43,7 +43,9 @@ from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate, SaslCredentials, Threads
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.sasl_credentials import SaslCredentials
+from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
 
@@ -98,7 +100,7 @@ class Broker:
             mqtt_runs,
             legacy_dollar_topics=configuration.legacy_dollar_topics,
         )
-        self._threads = Threads()
+        self._threads = VerificationThreads()
         self._containers: set[tuple[str, str]] = set()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.mqtt = self._listener("mqtt")

@@ -33,8 +33,9 @@ from edge.broker.amqp.services import Administration, ServiceLink
 from edge.broker.amqp.will import WillOrigin, will_of
 from edge.broker.model.authorization import Ended
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate, SaslCredentials
+from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.sasl_credentials import SaslCredentials
 
 SOLE_CONNECTION: Final = "sole-connection-for-container"
 """A peer that desires it wants its container id to be in use over no other connection (OASIS, Enforcing Connection

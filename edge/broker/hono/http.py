@@ -33,7 +33,7 @@ from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
 from edge.broker.http.api import BASIC, DeviceApi, Handover, Refused, basic, until_gone
-from edge.broker.http.exchange import Publishing, Taken, Taking
+from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.limits import HTTP_POLLS_MAX, HTTP_REQUESTS_MAX, Limits
 from edge.broker.model.interfaces import AddressError, Outcome
 from edge.broker.security.authenticator import Gate
@@ -132,9 +132,9 @@ class HonoApi(DeviceApi):
             raise Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting")
         self.polling += 1
         try:
-            async with self._subscribed(sender) as (taking, commands):
+            async with self._subscribed(sender) as (receiver, commands):
                 await self._publish_run(run, qos)
-                found = await self._next_command(request, sender, taking, commands, ttd)
+                found = await self._next_command(request, sender, receiver, commands, ttd)
             return found or Response(status_code=_PUBLISHED)
         finally:
             self.polling -= 1
@@ -170,7 +170,7 @@ class HonoApi(DeviceApi):
 
     async def _publish_run(self, run: Run, qos: int) -> None:
         """Publish, and wait until it is safe where that was asked for. Raises DeviceError or Refused."""
-        publishing = Publishing(run.device, 1)
+        publishing = PublishRequest(run.device, 1)
         if not qos:
             self._service.router.publish(publishing, run, ())
             self._service.router.forget_origin(publishing)
@@ -184,47 +184,47 @@ class HonoApi(DeviceApi):
     # --- commands ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _subscribed(self, sender: Sender) -> AsyncIterator[tuple[Taking, CommandSubscription]]:
+    async def _subscribed(self, sender: Sender) -> AsyncIterator[tuple[SingleReceiver, CommandSubscription]]:
         """Subscribe to the commands of the device, or of all a gateway acts for when it sends for itself."""
-        router, taking = self._service.commands, Taking(sender.device)
+        router, receiver = self._service.commands, SingleReceiver(sender.device)
         principal = sender.principal
         try:
             if principal is not None and principal.is_gateway and not sender.named:
-                commands = router.subscribe_gateway(taking, principal)
+                commands = router.subscribe_gateway(receiver, principal)
             else:
-                commands = router.subscribe(taking, sender.device)
+                commands = router.subscribe(receiver, sender.device)
         except AddressError as error:
             raise DeviceError(503, str(error)) from None
         try:
-            yield taking, commands
+            yield receiver, commands
         except BaseException:
-            taking.settle(Outcome.RELEASED)
+            receiver.settle(Outcome.RELEASED)
             commands.end()
             raise
-        if not taking.taken.done():
-            taking.settle(Outcome.RELEASED)
+        if not receiver.received.done():
+            receiver.settle(Outcome.RELEASED)
             commands.end()
 
     async def _next_command(
-        self, request: Request, sender: Sender, taking: Taking, commands: CommandSubscription, wait_s: int
+        self, request: Request, sender: Sender, receiver: SingleReceiver, commands: CommandSubscription, wait_s: int
     ) -> Response | None:
         """The answer that carries a command; None when none came in the time, or what came was none."""
 
         def settle(outcome: Outcome) -> None:
-            taking.settle(outcome)
+            receiver.settle(outcome)
             commands.end()
 
         gone = asyncio.ensure_future(until_gone(request))
         try:
             commands.pump()
-            await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiver.received, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
-        if not taking.taken.done():
+        if not receiver.received.done():
             return None
-        taken: Taken = taking.taken.result()
+        received: ReceivedMessage = receiver.received.result()
         try:
-            command = read_command(taken.stored.run, 0, self._service.addresses)
+            command = read_command(received.stored.run, 0, self._service.addresses)
         except DeviceError:
             settle(Outcome.REJECTED)
             return None

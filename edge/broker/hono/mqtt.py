@@ -28,13 +28,13 @@ from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import (
     ANY_DEVICE,
     Bag,
+    DeviceFilter,
     Endpoint,
     OnError,
     Upload,
-    Wish,
     read_bag,
+    read_filter,
     read_upload,
-    read_wish,
     split_bag,
 )
 from edge.broker.message.mqtt_errors import MqttError
@@ -89,7 +89,7 @@ class DeviceConnection(Interceptor):
         self._under_way: dict[int, Plan] = {}
         """What is published and not answered, by packet identifier."""
         self._commands: dict[str, CommandSubscriber] = {}
-        self._errors: dict[str, Wish] = {}
+        self._errors: dict[str, DeviceFilter] = {}
 
     @property
     def own(self) -> str:
@@ -239,15 +239,15 @@ class DeviceConnection(Interceptor):
 
     def _fail(self, plan: Plan, packet_ids: Sequence[int], qos: int, error: DeviceError) -> None:
         """Report, and answer as the topic's ``on-error`` and the subscriptions to errors have it."""
-        wish = self._error_wish(plan)
+        wanted = self._error_filter(plan)
         log.info("%s: %s refused: %d %s", self._publisher.name, plan.upload.endpoint.value, error.status, error)
         self._service.router.figures.refused += max(1, len(packet_ids))
-        if wish is not None:
+        if wanted is not None:
             for packet_id in packet_ids or (None,):
-                self._report(wish, plan, packet_id, error)
+                self._report(wanted, plan, packet_id, error)
         action = plan.bag.on_error
         if action is OnError.DEFAULT:
-            action = OnError.DISCONNECT if wish is None else OnError.IGNORE
+            action = OnError.DISCONNECT if wanted is None else OnError.IGNORE
         reason = _CODES.get(error.status, ReasonCode.UNSPECIFIED_ERROR)
         if action is OnError.IGNORE and qos:
             self._publisher.acknowledge(packet_ids, qos, reason)
@@ -255,18 +255,18 @@ class DeviceConnection(Interceptor):
             self._publisher.connection.disconnect(reason)
         self._publisher.flush_soon()
 
-    def _error_wish(self, plan: Plan) -> Wish | None:
+    def _error_filter(self, plan: Plan) -> DeviceFilter | None:
         """The subscription that hears of errors with messages of the plan's device."""
         device = plan.device or plan.upload.device or self.own
-        for wish in self._errors.values():
-            if wish.device in (ANY_DEVICE, device) or (not wish.device and device == self.own):
-                return wish
+        for wanted in self._errors.values():
+            if wanted.device in (ANY_DEVICE, device) or (not wanted.device and device == self.own):
+                return wanted
         return None
 
-    def _report(self, wish: Wish, plan: Plan, packet_id: int | None, error: DeviceError) -> None:
+    def _report(self, wanted: DeviceFilter, plan: Plan, packet_id: int | None, error: DeviceError) -> None:
         correlation = plan.bag.correlation or (_NO_CORRELATION if packet_id is None else str(packet_id))
         device = plan.device or plan.upload.device or self.own
-        topic = wish.topic(device, self.own, f"{plan.upload.word}/{correlation}/{error.status}")
+        topic = wanted.topic(device, self.own, f"{plan.upload.word}/{correlation}/{error.status}")
         at = datetime.datetime.fromtimestamp(self._service.router.now_ns() / _NS_IN_S, datetime.UTC)
         document = {
             "code": error.status,
@@ -282,17 +282,17 @@ class DeviceConnection(Interceptor):
 
     def subscribe(self, request: SubscriptionRequest) -> ReasonCode | None:
         """Answer a subscription to commands or errors; None leaves it to the session."""
-        wish = read_wish(request.filter)
-        if wish is None or (self._principal is None and wish.tenant != self._service.tenant.name):
+        wanted = read_filter(request.filter)
+        if wanted is None or (self._principal is None and wanted.tenant != self._service.tenant.name):
             return None
         if len(self._commands) + len(self._errors) >= COMMAND_SUBSCRIPTIONS_MAX:
             return ReasonCode.QUOTA_EXCEEDED
         try:
-            device = self._wished_device(wish)
-            if wish.errors:
-                self._errors[request.filter] = wish
+            device = self._device_of(wanted)
+            if wanted.errors:
+                self._errors[request.filter] = wanted
                 return ReasonCode.GRANTED_QOS_0
-            self._subscribe_commands(request, wish, device)
+            self._subscribe_commands(request, wanted, device)
         except DeviceError as error:
             log.warning("%s: subscription to %s refused: %s", self._publisher.name, request.filter[:100], error)
             return ReasonCode.NOT_AUTHORIZED if error.status in (401, 403) else ReasonCode.UNSPECIFIED_ERROR
@@ -301,23 +301,29 @@ class DeviceConnection(Interceptor):
             return ReasonCode.QUOTA_EXCEEDED
         return ReasonCode(min(request.qos, 1))
 
-    def _wished_device(self, wish: Wish) -> str | None:
+    def _device_of(self, wanted: DeviceFilter) -> str | None:
         """The device a filter means, None for all that the gateway acts for. Raises DeviceError."""
         tenant, principal = self._service.tenant, self._principal
-        if wish.device != ANY_DEVICE:
-            return tenant.device(principal, wish.tenant, wish.device)
+        if wanted.device != ANY_DEVICE:
+            return tenant.device(principal, wanted.tenant, wanted.device)
         if principal is None:
             raise DeviceError(401, "only an authenticated gateway subscribes for others")
-        tenant.device(principal, wish.tenant, "")
+        tenant.device(principal, wanted.tenant, "")
         return None
 
-    def _subscribe_commands(self, request: SubscriptionRequest, wish: Wish, device: str | None) -> None:
+    def _subscribe_commands(self, request: SubscriptionRequest, wanted: DeviceFilter, device: str | None) -> None:
         """`device` None: all the gateway acts for. Raises AddressError."""
         self._unsubscribe_commands(request.filter)
         request = msgspec.structs.replace(request, qos=min(request.qos, 1))
         gateway = self._principal if device is None else None
         self._commands[request.filter] = CommandSubscriber(
-            self._session, request, self._service, wish, own=self.own, device=device or self.own, gateway=gateway
+            self._session,
+            request,
+            self._service,
+            wanted,
+            own=self.own,
+            device=device or self.own,
+            gateway=gateway,
         )
 
     def unsubscribe(self, pattern: str) -> bool:

@@ -10,7 +10,7 @@ from edge.broker.hono.commands import mqtt_run, read_command, topic_rest
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
-from edge.broker.hono.topics import Wish
+from edge.broker.hono.topics import DeviceFilter
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.session import Session, Subscriber
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 class CommandSubscriber(Subscriber):
     """Consumer of commands. It tells applications when it comes and goes."""
 
-    __slots__ = ("_commands", "_own", "_service", "_source", "_wish")
+    __slots__ = ("_commands", "_filter", "_own", "_service", "_source")
 
     def __init__(
         self,
         session: Session,
         request: SubscriptionRequest,
         service: DeviceService,
-        wish: Wish,
+        wanted: DeviceFilter,
         *,
         own: str,
         device: str,
@@ -39,7 +39,7 @@ class CommandSubscriber(Subscriber):
         super().__init__(session, request, 0, kept=False)
         self.competes = True
         self._service = service
-        self._wish = wish
+        self._filter = wanted
         self._own = own
         self._source = messages.Source(device, messages.MQTT_ADAPTER, request.filter)
         router = service.commands
@@ -55,7 +55,7 @@ class CommandSubscriber(Subscriber):
                 log.warning("%s: a command cannot be delivered: %s", stored.run.address, error)
                 subscription.settle(self, position, position, Outcome.REJECTED)
                 continue
-            topic = self._wish.topic(command.device, self._own, topic_rest(command, self._service.requests))
+            topic = self._filter.topic(command.device, self._own, topic_rest(command, self._service.requests))
             run = mqtt_run(command, topic, stored.run.received_at, stored.run.flags)
             one = Stored(position, 0, run)
             self.send(subscription, one, qos_max=self.request.qos, identifiers=(), retain=False)

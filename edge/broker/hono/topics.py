@@ -79,7 +79,7 @@ class Bag(msgspec.Struct, frozen=True):
     correlation: str | None = None
 
 
-class Wish(msgspec.Struct, frozen=True):
+class DeviceFilter(msgspec.Struct, frozen=True):
     """A filter for commands or for errors, read. `prefix` and `middle` are spelled as the device spells them."""
 
     errors: bool
@@ -172,13 +172,13 @@ def is_level(text: str) -> bool:
     return 0 < len(text) <= 255 and text.isprintable() and not any(mark in text for mark in "/+#")
 
 
-def read_wish(pattern: str) -> Wish | None:
+def read_filter(pattern: str) -> DeviceFilter | None:
     """The filter of a subscription to commands or errors; None for any other."""
     levels = pattern.split("/")
     if levels[-1] != "#" or any(level in ("+", "#") for level in (*levels[:2], *levels[3:-1])):
         return None
     if len(levels) == 5 and levels[0] in _COMMAND and levels[3] in ("q", "req") and levels[2] != "#":
-        return Wish(False, levels[0], levels[3], levels[1], levels[2])
+        return DeviceFilter(False, levels[0], levels[3], levels[1], levels[2])
     if len(levels) == 4 and levels[0] in ("e", "error") and levels[2] != "#":
-        return Wish(True, levels[0], "", levels[1], levels[2])
+        return DeviceFilter(True, levels[0], "", levels[1], levels[2])
     return None

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bridge.message import AMQP, Run
-from edge.broker.http.exchange import Publishing, Taken, Taking
+from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.messages import (
     CONTENT_TYPE_CHARACTERS_MAX,
     BadRequest,
@@ -143,14 +143,14 @@ class DeviceApi:
         finally:
             self.publishing -= 1
 
-    async def _published(self, device: str, messages: list[Message]) -> Publishing:
-        publishing = Publishing(device, len(messages))
+    async def _published(self, device: str, messages: list[Message]) -> PublishRequest:
+        publishing = PublishRequest(device, len(messages))
         if messages:
             publishing.publish(self._router, messages)
             await self._safe(publishing)
         return publishing
 
-    async def _safe(self, publishing: Publishing) -> None:
+    async def _safe(self, publishing: PublishRequest) -> None:
         """Wait until everything of it has been answered. Raises Refused."""
         try:
             async with asyncio.timeout(HTTP_ANSWER_S_MAX):
@@ -210,28 +210,28 @@ class DeviceApi:
         kind = self._router.address_type(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
             raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
-        taking = Taking(device)
+        receiver = SingleReceiver(device)
         try:
-            subscription = self._router.subscribe(taking, address, SubscribeOptions())
+            subscription = self._router.subscribe(receiver, address, SubscribeOptions())
         except AddressError as error:
             busy = error.refusal is Refusal.FULL  # with consumers, not the store
             raise Refused(503 if busy else STATUS[error.refusal], str(error)) from error
 
         def settle(outcome: Outcome) -> None:
-            taking.settle(outcome)
-            self._router.unsubscribe(taking, subscription, forget=False)
+            receiver.settle(outcome)
+            self._router.unsubscribe(receiver, subscription, forget=False)
 
         gone = asyncio.ensure_future(until_gone(request))
         try:
             subscription.pump()
-            await asyncio.wait((taking.taken, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiver.received, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             settle(Outcome.RELEASED)
             raise
         finally:
             gone.cancel()
-        if taking.taken.done():
-            run = _readable(taking.taken.result())
+        if receiver.received.done():
+            run = _readable(receiver.received.result())
             return Handover(run.bodies[0], _headers_of(run), settle)
         settle(Outcome.RELEASED)
         return Response(status_code=204)
@@ -303,8 +303,8 @@ class Handover(Response):
             self._settle(outcome)
 
 
-def _readable(taken: Taken) -> Run:
-    run = taken.stored.run
+def _readable(received: ReceivedMessage) -> Run:
+    run = received.stored.run
     return mqtt_runs(run)[0] if run.flags & AMQP else run
 
 
@@ -331,12 +331,12 @@ def _plain(text: str) -> bool:
     return text.isascii() and text.isprintable() and len(text) <= CONTENT_TYPE_CHARACTERS_MAX
 
 
-def _single_answer(publishing: Publishing) -> Response:
+def _single_answer(publishing: PublishRequest) -> Response:
     why = publishing.refusals.get(0)
     return Response(status_code=202) if why is None else Refused(STATUS[why], why.value).response()
 
 
-def _answer(publishing: Publishing, messages: Sequence[Message]) -> Response:
+def _answer(publishing: PublishRequest, messages: Sequence[Message]) -> Response:
     """202 when every message was taken; else the status of the first that was not, and the answer for each in order."""
     refusals = publishing.refusals
     if not refusals:

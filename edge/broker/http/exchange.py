@@ -12,7 +12,7 @@ from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, Sub
 from edge.broker.router.router import Router
 
 
-class Publishing(Origin):
+class PublishRequest(Origin):
     """Origin of one request's messages; `answered` is done when every one of them has been answered."""
 
     def __init__(self, name: str, count: int) -> None:
@@ -40,34 +40,34 @@ class Publishing(Origin):
             self.answered.set_result(None)
 
 
-class Taken(NamedTuple):
+class ReceivedMessage(NamedTuple):
     """A message that is ours until it is settled."""
 
     subscription: Subscription
     stored: Stored
 
 
-class Taking(Consumer):
+class SingleReceiver(Consumer):
     """Consumer of one message, which is outstanding to it until `settle`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.taken: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+        self.received: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
 
     @property
     def credit(self) -> int:
-        return 0 if self.taken.done() else 1
+        return 0 if self.received.done() else 1
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        self.taken.set_result(Taken(subscription, stored))
+        self.received.set_result(ReceivedMessage(subscription, stored))
 
     def settle(self, outcome: Outcome) -> None:
         """Answer for the message, if there is one; no other comes."""
-        if not self.taken.done():
-            self.taken.cancel()
+        if not self.received.done():
+            self.received.cancel()
             return
-        if self.taken.cancelled():
+        if self.received.cancelled():
             return
-        subscription, stored = self.taken.result()
+        subscription, stored = self.received.result()
         if stored.position >= 0:
             subscription.settle(self, stored.position, stored.position, outcome)

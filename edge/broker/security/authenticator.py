@@ -7,20 +7,16 @@ not its business. No secret is logged, kept in the clear, or in an exception.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import hmac
 import logging
-import os
 import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
-from bridge.sasl import ANONYMOUS, PLAIN, Answer, bearer, scram
+from bridge.sasl import bearer
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import Authentication
 from edge.broker.limits import (
@@ -34,6 +30,7 @@ from edge.broker.limits import (
     VERIFICATIONS_PER_USER_MAX,
 )
 from edge.broker.model.authorization import Ended, Grant, Rule
+from edge.broker.model.isolation import report
 from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
 from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Bearer, Decided, Proven, Verdict
@@ -136,7 +133,7 @@ class Gate:
             if now is None or now.rules != user.rules:
                 for grant in list(self._grants.get(name, ())):
                     log.info("user %s changed: closing the connection of %s", name, grant.client or "-")
-                    grant.revoke(Ended.CHANGED)
+                    _revoke(grant, Ended.CHANGED)
 
     # --- passwords --------------------------------------------------------------------------------------------
 
@@ -313,7 +310,7 @@ class Gate:
         for grant in [g for g in self._expiring if g.expires_at_s is not None and g.expires_at_s <= at_s]:
             log.info("user %s: the token of %s has expired", grant.user or "-", grant.client or "-")
             self._expiring.discard(grant)
-            grant.revoke(Ended.EXPIRED)
+            _revoke(grant, Ended.EXPIRED)
 
     def _rules(self, proven: Proven) -> tuple[Rule, ...]:
         user = self._users.get(proven.user)
@@ -338,93 +335,16 @@ class Gate:
         """Cut every connection that has a grant: the mode has changed."""
         for grants in list(self._grants.values()):
             for grant in list(grants):
-                grant.revoke(Ended.CHANGED)
+                _revoke(grant, Ended.CHANGED)
 
 
-class SaslCredentials:
-    """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
-
-    def __init__(self, gate: Gate) -> None:
-        self.wake: Callable[[], None] = lambda: None
-        """Gives the connection a turn after a verdict that took its time; to be set before there can be one."""
-        self.source = ""
-        """The peer's address; to be set likewise."""
-        self.proven: Proven | None = None
-        """Who is there, once the layer has let somebody in."""
-        self._gate = gate
-
-    @property
-    def mechanisms(self) -> frozenset[str]:
-        """What clients of this space can show."""
-        if self._gate.tokens:
-            return frozenset((bearer.MECHANISM, PLAIN))
-        return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
-
-    def plain(self, username: str, password: bytes, answer: Answer) -> None:
-        if username == ANONYMOUS and not self._gate.tokens:  # what those are called who gave no name
-            answer(None)
-            return
-        self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
-
-    def bearer(self, message: bytes, answer: Answer) -> None:
-        self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
-
-    def scram(self, username: str) -> Verifier | None:
-        if self._gate.too_many_failures(self.source, username):
-            return None
-        self.proven = Proven(username)  # should it be proven
-        return self._gate.scram(username)
-
-    def failed(self, username: str) -> None:
-        self._gate.failed(self.source, username)
-
-    def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
-        asking = True
-
-        def decided(verdict: Verdict, proven: Proven | None) -> None:
-            self.proven = proven
-            answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
-            if not asking:
-                self.wake()
-
-        ask(decided)
-        asking = False
-
-
-class Threads:
-    """The worker of a running broker: few threads of low priority, so that hashing never takes a core from serving."""
-
-    def __init__(self) -> None:
-        """Made inside a running loop."""
-        self._loop = asyncio.get_running_loop()
-        count = max(1, (os.cpu_count() or 1) // 2)
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="verify", initializer=_step_back)
-
-    def __call__(self, work: Work, done: Done) -> None:
-        future = self._loop.run_in_executor(self._pool, work)
-        future.add_done_callback(functools.partial(self._ended, done))
-
-    @staticmethod
-    def _ended(done: Done, future: asyncio.Future[Secret | None]) -> None:
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is not None:  # no memory for the hash, for one: who cannot be verified is not let in
-            log.error("a password could not be verified: %s", type(error).__name__)
-        done(None if error is not None else future.result())
-
-    def stop(self) -> None:
-        """Drop what waits; what runs ends within a verification."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-NICE = 10
-"""How far the verifying threads stand back for the loop's (nice(2); on Linux every thread has its own)."""
-
-
-def _step_back() -> None:
-    if hasattr(os, "setpriority") and os.uname().sysname == "Linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+def _revoke(grant: Grant, why: Ended) -> None:
+    """Cut one connection; what it raises leaves no other one open, and itself without rights."""
+    try:
+        grant.revoke(why)
+    except Exception as error:
+        report(f"user {grant.user!r}, client {grant.client!r}", "it may do nothing any more", error)
+        grant.replace(grant.user, ())
 
 
 @functools.cache

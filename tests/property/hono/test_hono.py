@@ -14,7 +14,7 @@ from edge.broker.hono.commands import addressed
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.messages import Source, completed, mqtt_properties
 from edge.broker.hono.requests import Request, Requests
-from edge.broker.hono.topics import is_level, read_bag, read_upload, read_wish, split_bag
+from edge.broker.hono.topics import is_level, read_bag, read_filter, read_upload, split_bag
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import outline
 
@@ -31,9 +31,9 @@ def test_topics(name: str, bag: str) -> None:
         read_upload(found)
     with suppress(DeviceError):
         read_bag(rest)
-    wish = read_wish(name)
-    if wish is not None:
-        assert wish.topic("other", "own", "rest").endswith("/rest")
+    device_filter = read_filter(name)
+    if device_filter is not None:
+        assert device_filter.topic("other", "own", "rest").endswith("/rest")
 
 
 @given(st.text(max_size=600))

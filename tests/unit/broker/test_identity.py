@@ -19,9 +19,10 @@ from edge.broker.limits import (
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security import authenticator as identity
 from edge.broker.security import credentials
-from edge.broker.security.authenticator import Done, Gate, SaslCredentials, Work
+from edge.broker.security.authenticator import Done, Gate, Work
 from edge.broker.security.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
 from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.sasl_credentials import SaslCredentials
 
 NOW = 1_000_000.0
 RULE = Rule(("up/#",), frozenset({Operation.SEND}))

@@ -6,7 +6,7 @@ import pytest
 
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.limits import BAG_FIELDS_MAX, CONTENT_TYPE_CHARACTERS_MAX, TTL_S_MAX
-from edge.broker.hono.topics import Bag, Endpoint, OnError, Upload, read_bag, read_upload, read_wish, split_bag
+from edge.broker.hono.topics import Bag, Endpoint, OnError, Upload, read_bag, read_filter, read_upload, split_bag
 
 
 class TestUpload:
@@ -94,12 +94,12 @@ class TestWish:
         ],
     )
     def test_topic_of_a_message(self, pattern: str, device: str, topic: str) -> None:
-        wish = read_wish(pattern)
-        assert wish is not None
-        assert wish.topic(device, "own", "rest") == topic
+        device_filter = read_filter(pattern)
+        assert device_filter is not None
+        assert device_filter.topic(device, "own", "rest") == topic
 
     @pytest.mark.parametrize(
         "pattern", ["#", "c/#", "c///s/#", "c/+/+/q/#", "c///q/x", "e", "e///+", "e/+//#", "plant/7/a/q/#", "error/#"]
     )
     def test_none_of_ours(self, pattern: str) -> None:
-        assert read_wish(pattern) is None
+        assert read_filter(pattern) is None

@@ -1,0 +1,60 @@
+"""What the SASL layer of one AMQP connection asks of the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.sasl import ANONYMOUS, PLAIN, Answer, bearer, scram
+from bridge.sasl.scram import Verifier
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Decided, Proven, Verdict
+
+
+class SaslCredentials:
+    """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Gives the connection a turn after a verdict that took its time; to be set before there can be one."""
+        self.source = ""
+        """The peer's address; to be set likewise."""
+        self.proven: Proven | None = None
+        """Who is there, once the layer has let somebody in."""
+        self._gate = gate
+
+    @property
+    def mechanisms(self) -> frozenset[str]:
+        """What clients of this space can show."""
+        if self._gate.tokens:
+            return frozenset((bearer.MECHANISM, PLAIN))
+        return frozenset((scram.MECHANISM, PLAIN)) if self._gate.passwords else frozenset()
+
+    def plain(self, username: str, password: bytes, answer: Answer) -> None:
+        if username == ANONYMOUS and not self._gate.tokens:  # what those are called who gave no name
+            answer(None)
+            return
+        self._ask(answer, lambda decided: self._gate.check(username, password, decided, self.source))
+
+    def bearer(self, message: bytes, answer: Answer) -> None:
+        self._ask(answer, lambda decided: self._gate.check_bearer(message, decided, self.source))
+
+    def scram(self, username: str) -> Verifier | None:
+        if self._gate.too_many_failures(self.source, username):
+            return None
+        self.proven = Proven(username)  # should it be proven
+        return self._gate.scram(username)
+
+    def failed(self, username: str) -> None:
+        self._gate.failed(self.source, username)
+
+    def _ask(self, answer: Answer, ask: Callable[[Decided], None]) -> None:
+        asking = True
+
+        def decided(verdict: Verdict, proven: Proven | None) -> None:
+            self.proven = proven
+            answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
+            if not asking:
+                self.wake()
+
+        ask(decided)
+        asking = False

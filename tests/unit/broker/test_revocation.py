@@ -1,0 +1,43 @@
+"""Cutting connections whose users changed: one that raises is no reason to leave another one open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from edge.broker.configuration import Authentication
+from edge.broker.model.authorization import Ended, Operation, Rule
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.credentials import Snapshot, new_user
+from edge.broker.security.proof import Proven
+
+RULES = (Rule(("up/#",), frozenset({Operation.SEND, Operation.RECV})),)
+
+
+@pytest.mark.parametrize("everybody", [False, True], ids=["users changed", "mode changed"])
+def test_one_that_raises(everybody: bool) -> None:
+    users = [new_user(name, RULES) for name in ("ann", "bob", "cay")]
+    gate = Gate(
+        Authentication.STANDARD,
+        Snapshot({user.name: user for user in users}),
+        worker=lambda work, done: done(work()),
+        clock=lambda: 0.0,
+    )
+    cut: list[str] = []
+
+    def raising(why: Ended) -> None:
+        raise LookupError("a bug")
+
+    def revocation(name: str) -> Callable[[Ended], None]:
+        return raising if name == "bob" else lambda _why: cut.append(name)
+
+    grants = [gate.grant(Proven(user.name), user.name, revocation(user.name)) for user in users]
+    if everybody:
+        gate.revoke_all()
+    else:
+        gate.update(Snapshot())
+    assert sorted(cut) == ["ann", "cay"]
+    bob = grants[1]
+    assert bob is not None
+    assert not bob.may_send("up/1")
