@@ -7,6 +7,7 @@ This module knows where commands are, not what they do; it is the one place that
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -48,6 +49,10 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+FROM_A_CHECKOUT = ("demo", "test", "bench", "lock")
+"""What the launcher of a checkout runs itself."""
+
+
 class Root(click.Group):
     """A group whose commands are in `COMMANDS`."""
 
@@ -59,6 +64,16 @@ class Root(click.Group):
         """Import the command. Raises `CommandError` when its extra is not installed."""
         entry = COMMANDS.get(cmd_name)
         return None if entry is None else load(cmd_name, entry)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command a line names. Raises UsageError with the name that was probably meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            close = difflib.get_close_matches(args[0], (*COMMANDS, *FROM_A_CHECKOUT), n=1)
+            meant = f"; did you mean `{close[0]}`?" if close else ""
+            raise click.UsageError(f"No such command: {args[0]}{meant}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table's own lines: help imports no command."""
@@ -120,6 +135,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Abort:
         show_error("interrupted")
         return 130  # 128 + SIGINT, as shells count
+    except click.exceptions.NoArgsIsHelpError as why:
+        click.echo(why.format_message())
+        return int(Exit.USAGE)
     except click.UsageError as why:
         context = why.ctx
         usage = f"see `{context.command_path} --help`" if context is not None else ""

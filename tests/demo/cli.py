@@ -59,7 +59,7 @@ def demo(*, once: bool, folder: Path | None, seconds: float, as_json: bool) -> N
     except OSError as why:
         raise click.UsageError(f"cannot use {folder}: {why.strerror}") from why
     if occupied:
-        raise click.UsageError(f"{folder} is not empty: the demo starts from nothing")
+        raise click.UsageError(f"{folder} is not empty: give another --out, or none for a new folder")
     sys.exit(asyncio.run(_main(Options(folder, seconds, once, as_json))))
 
 

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -40,6 +40,10 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
         yield words, command
         if isinstance(command, click.Group):
             waiting += [(f"{words} {name}", sub) for name, sub in command.commands.items()]
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts}
 
 
 def test_every_command_and_every_option_has_help() -> None:
@@ -200,3 +204,84 @@ def test_a_reader_that_goes_away_is_no_error_on_the_screen(tmp_path: Path) -> No
         )
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+def test_no_words_at_all_show_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == Exit.USAGE
+    out, err = capsys.readouterr()
+    assert out.startswith("Usage: waypost")
+    assert err == ""
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("egde", "edge"), ("analitics", "analytics"), ("dmeo", "demo")])
+def test_a_word_that_is_nearly_a_command_is_suggested(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([typed]) == Exit.USAGE
+    assert f"did you mean `{meant}`?" in capsys.readouterr().err
+
+
+def _missing(folder: Path) -> Path:
+    return folder / "missing"
+
+
+def _file_instead(folder: Path) -> Path:
+    (folder / "data").write_text("not a folder")
+    return folder / "data"
+
+
+def _foreign(folder: Path) -> Path:
+    data = folder / "data"
+    (data / "config").mkdir(parents=True)
+    (data / "holiday.txt").write_text("photos")
+    return data
+
+
+def _half_written(folder: Path) -> Path:
+    """Files of ours, cut off or overwritten."""
+    data = _foreign(folder)
+    (data / "store.sqlite").write_bytes(b"SQLite format 3\0" + b"\xff" * 3000)
+    (data / "credentials.db").write_bytes(b"SQLite format 3\0" + b"\x00" * 50)
+    (data / "config" / "resources.json").write_text('{"format": 1, "resou')
+    (data / "registry.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 3000)
+    (data / "lake" / "telemetry" / "_delta_log").mkdir(parents=True)
+    (data / "lake" / "telemetry" / "_delta_log" / ("0" * 20 + ".json")).write_text('{"commitInfo"')
+    return data
+
+
+WORDS = {
+    "purge": ["--all", "--yes"],
+    "describe": ["Address", "plant"],
+    "delete": ["Address", "plant"],
+    "add": ["pump7"],
+    "allow": ["pump7"],
+    "remove": ["pump7"],
+    "rotate": ["pump7"],
+    "new-epoch": ["--yes"],
+    "repair": ["--yes"],
+    "migrate": ["--yes"],
+    "import": ["--dev", "-"],
+    "apply": ["-f", "-"],
+    "diff": ["-f", "-"],
+    "run": ["--dev"],
+}
+"""What commands want beside --data."""
+
+
+@pytest.mark.parametrize("wrong", [_missing, _file_instead, _foreign, _half_written])
+@pytest.mark.parametrize("words", [words for words, command in every_command() if "--data" in options_of(command)])
+def test_what_is_wrong_with_a_data_directory_is_said_without_a_traceback(
+    words: str, wrong: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    data = wrong(tmp_path)
+    if words in ("edge run", "hub run", "edge init") and wrong in (_missing, _foreign):
+        pytest.skip("makes what is missing: that is what it is for")
+    last = words.rsplit(maxsplit=1)[-1]
+    done = waypost(*words.split(), "--data", str(data), *WORDS.get(last, []))
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in {int(code) for code in Exit}
+    if wrong is _missing and words != "apply":
+        assert not data.exists(), "nothing is made of a typing error"
+    if wrong is _file_instead:
+        assert data.read_text() == "not a folder"
+        assert done.returncode != 0

@@ -36,6 +36,8 @@ SECRETS: Final = ("password",)
 """Keys whose values `describe` and `diff` do not show; `get -o yaml` is an export and shows everything."""
 HIDDEN: Final = "********"
 
+EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata and spec; nothing was applied"
+
 data_option = click.option(
     "--data",
     "data",
@@ -43,6 +45,28 @@ data_option = click.option(
     envvar="WAYPOST_DATA",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
+    help="The gateway's data directory (or set WAYPOST_DATA).",
+)
+
+
+def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) -> Path:
+    if not data.is_dir():
+        raise CommandError(
+            f"there is no data directory {data}",
+            hint=f"give the one of a gateway; `waypost apply --data {data} -f FILE` makes it",
+            code=Exit.USAGE,
+        )
+    return data
+
+
+existing_data_option = click.option(
+    "--data",
+    "data",
+    required=True,
+    envvar="WAYPOST_DATA",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    callback=_existing,
     help="The gateway's data directory (or set WAYPOST_DATA).",
 )
 files_option = click.option(
@@ -86,6 +110,8 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
     repository = Repository(data)
     with _explained("applied"):
         resources = parse.read(names)
+        if not resources:
+            raise CommandError(f"{', '.join(names)}: no resource in it", hint=EMPTY, code=Exit.USAGE)
         if dry_run:
             changes = repository.plan(resources)
             version = repository.version
@@ -97,7 +123,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
 
 
 @click.command()
-@data_option
+@existing_data_option
 @click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)
 @click.argument("name", required=False)
 @click.option(
@@ -117,7 +143,7 @@ def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: boo
 
 
 @click.command()
-@data_option
+@existing_data_option
 @kind_argument
 @click.argument("name")
 @json_option
@@ -156,7 +182,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
 
 
 @click.command()
-@data_option
+@existing_data_option
 @files_option
 @json_option
 @click.argument("kind", type=KindWord(), metavar="[KIND]", required=False)

@@ -195,3 +195,17 @@ def test_a_damaged_repository_is_an_error_of_one_line(data: Path, capsys: pytest
     assert run(["get", "--data", str(data)]) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert "is damaged" in line
+
+
+def test_nothing_to_apply_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("---\n# nothing\n")
+    assert run(["apply", "--data", str(tmp_path / "gw"), "-f", str(empty)]) == 2
+    assert "no resource in it" in capsys.readouterr().err
+
+
+def test_a_data_directory_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["get"], ["describe", "Address", "a"], ["delete", "Address", "a"]):
+        assert run([*words, "--data", str(tmp_path / "typo")]) == 2
+        assert "there is no data directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
