@@ -13,7 +13,7 @@ from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.group import SETTLED
+from edge.broker.delivery.consumer_group import SETTLED
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.translation import amqp_messages

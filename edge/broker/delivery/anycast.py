@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.group import RETURNED, ConsumerGroup, part_of
+from edge.broker.delivery.consumer_group import RETURNED, ConsumerGroup, part_of
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MIN
 from edge.broker.model.interfaces import Consumer, Figures, Origin, Outcome, Refusal
 from edge.broker.model.isolation import answered, delivered

@@ -9,15 +9,25 @@ from __future__ import annotations
 
 import heapq
 from operator import itemgetter
+from typing import Final
 
 import msgspec
 
 from bridge.message import Stored
-from edge.broker.limits import ATTEMPTS_ANNOTATION_BYTES_MAX, ATTEMPTS_KEPT_MAX, ATTEMPTS_TRACKED_MAX
+from edge.broker.limits import (
+    ATTEMPTS_ANNOTATION_BYTES_MAX,
+    ATTEMPTS_KEPT_MAX,
+    ATTEMPTS_TRACKED_MAX,
+    ATTEMPTS_WRITTEN_S,
+)
 from edge.broker.message.amqp_annotations import merged_run
 from edge.broker.model.address_policy import Redelivery
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
+from edge.broker.store.contract import SmallState
+
+ATTEMPTS: Final = "attempts"
+"""Kind of the small state that says how often messages failed: ``<log> <cursor's name>`` -> `Attempts.pack`."""
 
 
 def delay_s(redelivery: Redelivery, attempts: int) -> float:
@@ -125,3 +135,39 @@ class Attempts:
         while self._due and self._due[0][0] <= now_s:
             found.append(heapq.heappop(self._due)[1])
         return found
+
+
+class KeptAttempts:
+    """The counts of one subscription as the store keeps them."""
+
+    __slots__ = ("_attempts", "_due_s", "_is_kept", "_key", "_store")
+
+    def __init__(self, store: SmallState, key: str, attempts: Attempts) -> None:
+        self._store = store
+        self._key = key
+        self._attempts = attempts
+        self._is_kept = False
+        self._due_s = 0.0  # when they may be written again
+
+    def recall(self, packed: bytes) -> dict[int, int]:
+        """What a former process kept. Raises msgspec.MsgspecError when it is damaged."""
+        self._is_kept = True
+        return unpack(packed)
+
+    def write(self, now_s: float, *, decide: bool) -> None:
+        """Have the store remember how often what is here has failed, if that decides about anything."""
+        if not self._attempts.changed or now_s < self._due_s:
+            return
+        self._due_s = now_s + ATTEMPTS_WRITTEN_S
+        packed = self._attempts.pack()
+        if packed is not None and decide:
+            self._store.put(ATTEMPTS, self._key, packed)
+            self._is_kept = True
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        """Nothing is worth keeping."""
+        if self._is_kept:
+            self._store.delete(ATTEMPTS, self._key)
+            self._is_kept = False

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import Run, Stored
+from edge.broker.delivery.consumer_group import SETTLED, part_of
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.delivery.group import SETTLED, part_of
 from edge.broker.delivery.log import LogSubscription
 from edge.broker.limits import READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer, Outcome
@@ -50,7 +50,7 @@ class BrowsingSubscription:
         """It is read in its turn."""
 
     def fall_behind(self) -> None:
-        """It reads to the end whatever it is told."""
+        """It reads to the end by itself."""
 
     def pass_to(self, watermark: int) -> None:
         """It has no cursor."""

@@ -36,7 +36,7 @@ SEQUENCE_ANNOTATION: Final = "x-opt-waypost-dead-sequence"
 DEAD_LETTERED: Final = "dead-lettered: "
 """Begins the reason in the ledger when the message is at a dead letter address now."""
 
-TOLD_MAX: Final = 1_000
+LOGGED_KINDS_MAX: Final = 1_000
 """Kinds of loss the log has a line for; each is in the ledger anyway."""
 
 
@@ -61,8 +61,12 @@ class Owner(Protocol):
         ...
 
     def give_up_again(self, first: int, last: int, reason: Reason) -> None:
-        """The dead letter could not be stored: try again at the next tick."""
+        """The dead letter could not be stored: it is to be tried again at the next tick."""
         ...
+
+
+class Timed(Protocol):
+    """A subscription with something to do in time."""
 
     def tick(self, now_s: float) -> bool:
         """Do what is due; False when nothing more is to come."""
@@ -98,15 +102,15 @@ class DeadLetters(Origin):
         """`publish` is the router's; `monotonic_s` times redeliveries, and must not jump as `clock` (UTC) may."""
         self.now_s = monotonic_s
         self._store = store
-        self._told: set[tuple[str, str, Reason]] = set()
+        self._logged: set[tuple[str, str, Reason]] = set()
         self._publish = publish
         self._clock = clock
         self._clock_ns = clock.clock_ns
         self._token = 0
         self._under_way: dict[int, _UnderWay] = {}
-        self._due: dict[Owner, None] = {}
-        self.watch: Callable[[Run, Reason], None] | None = None
-        """Hears of every run that is given up; of one whose dead letter had to be sent again, more than once."""
+        self._due: dict[Timed, None] = {}
+        self.listeners: list[Callable[[Run, Reason], None]] = []
+        """Hear of every run that is given up; of one whose dead letter had to be sent again, more than once."""
 
     # --- from subscriptions -----------------------------------------------------------------------------------
 
@@ -120,20 +124,20 @@ class DeadLetters(Origin):
         ttl = ttl_ns(run, policy)
         return ttl is not None and self.expired(run, ttl)
 
-    def wake_later(self, owner: Owner) -> None:
-        """Call `owner.tick` at every tick until it has nothing more to do."""
-        self._due[owner] = None
+    def wake_later(self, timed: Timed) -> None:
+        """Call `timed.tick` at every tick until it has nothing more to do."""
+        self._due[timed] = None
 
     def give_up(self, owner: Owner, stored: Stored, reason: Reason) -> None:
         """Take care of the messages of a stored run; `owner.given_up` follows, at once or with a commit."""
         policy, run = owner.policy, stored.run
-        if self.watch is not None:
-            self.watch(run, reason)
+        for listener in self.listeners:
+            listener(run, reason)
         address = policy.expiry if reason is Reason.EXPIRED else policy.deadletter
         if address is not None and address != run.address:
             self._send(owner, stored, reason, address)
             return
-        self._tell(owner, run, reason)
+        self._log(owner, run, reason)
         last = stored.position + len(run.bodies) - 1
         self._store.give_up(owner.cursor, stored.position, last, [self._loss(owner, stored, reason.value)])
         owner.given_up(stored.position, last)
@@ -161,11 +165,11 @@ class DeadLetters(Origin):
         size = sum(map(len, run.bodies))
         return Loss(owner.name, run.address, first, first + count - 1, count, size, reason, self._clock_ns())
 
-    def _tell(self, owner: Owner, run: Run, reason: Reason) -> None:
+    def _log(self, owner: Owner, run: Run, reason: Reason) -> None:
         """One line in the log for each kind of loss, not each message."""
         kind = (owner.name, run.address, reason)
-        if kind not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(kind)
+        if kind not in self._logged and len(self._logged) < LOGGED_KINDS_MAX:
+            self._logged.add(kind)
             log.warning("%s: messages of %s are given up: %s", owner.name, run.address, reason.value)
 
     def tick(self) -> None:
@@ -173,14 +177,14 @@ class DeadLetters(Origin):
         if not self._due:
             return
         now_s = self.now_s()
-        for owner in list(self._due):
+        for timed in list(self._due):
             try:
-                waits = owner.tick(now_s)
+                waits = timed.tick(now_s)
             except Exception as error:
-                owner.raised(error)
+                timed.raised(error)
                 continue
             if not waits:
-                self._due.pop(owner, None)
+                self._due.pop(timed, None)
 
     # --- origin -----------------------------------------------------------------------------------------------
 
@@ -195,7 +199,6 @@ class DeadLetters(Origin):
         for token in tokens:
             owner, position, reason, _ = self._under_way.pop(token)
             owner.give_up_again(position, position, reason)
-            self._due[owner] = None
 
 
 def dead_runs(stored: Stored, address: str, reason: Reason) -> list[Run]:

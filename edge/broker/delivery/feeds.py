@@ -38,7 +38,7 @@ class Follower(Protocol):
         ...
 
     def fall_behind(self) -> None:
-        """Something was committed that it was not told of: it is in the store; `pump` follows."""
+        """Something was committed that was not handed on to it: it is in the store; `pump` follows."""
         ...
 
     def pump(self) -> None:
@@ -46,7 +46,7 @@ class Follower(Protocol):
         ...
 
     def pass_to(self, watermark: int) -> None:
-        """Nothing below the watermark that it has not been told of concerns it."""
+        """Nothing below the watermark that was not handed on to it concerns it."""
         ...
 
     def begin_anew(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from itertools import repeat
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.group import RETURNED, part_of
+from edge.broker.delivery.consumer_group import RETURNED, part_of
 from edge.broker.delivery.transient import TransientSubscription, WaitingPool
 from edge.broker.limits import UNSELECTED_MAX
 from edge.broker.model.interfaces import Consumer, Outcome

@@ -59,7 +59,7 @@ class Swept(Protocol):
         """Something that waits in the store may have expired; what waits in memory has been seen to."""
         ...
 
-    def bury_expired(self, start: int, runs: list[Stored], judge: Judge) -> bool:
+    def give_up_expired(self, start: int, runs: list[Stored], judge: Judge) -> bool:
         """Give up what has expired of what was read from `start` on; True when all of it is gone and there is more."""
         ...
 
@@ -148,7 +148,7 @@ class Sweeper:
         self._bytes_left -= sum(stored.run.size for stored in looked_at)
         self._runs_left -= len(looked_at)
         try:
-            more = subscription.bury_expired(start, looked_at, self._clock)
+            more = subscription.give_up_expired(start, looked_at, self._clock)
         except Exception as error:
             subscription.raised(error)
             more = False

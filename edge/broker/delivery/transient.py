@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from bridge.message import Run, Stored
-from edge.broker.delivery.group import SETTLED, ConsumerGroup, part_of
+from edge.broker.delivery.consumer_group import SETTLED, ConsumerGroup, part_of
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,

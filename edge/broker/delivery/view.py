@@ -1,7 +1,7 @@
 """One consumer's own way through a queue, for queues whose messages are not all alike to all consumers.
 
 A view reads the log at its own pace: first what is urgent (priority above normal), then what was given back, then on
-from where it stands (its *walk*), and last what can wait (priority below normal). It sees each message once; what its
+from where it stands (its *scan*), and last what can wait (priority below normal). It sees each message once; what its
 consumer does not select, or what belongs to the group of another consumer, it leaves where it is and does not come back
 to. So nothing stands in anybody's way, nothing is scanned twice, and a view holds `VIEW_READ_BYTES_MAX` at most.
 """
@@ -14,19 +14,19 @@ from functools import partial
 from typing import Protocol
 
 from bridge.message import GROUPED, Stored
-from edge.broker.delivery.group import part_of
-from edge.broker.delivery.groups import bucket_of
+from edge.broker.delivery.consumer_group import part_of
+from edge.broker.delivery.message_groups import bucket_of
 from edge.broker.delivery.priorities import NORMAL, priority_of
 from edge.broker.limits import VIEW_READ_BYTES_MAX
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import MessageLog
 
-_WALK = -1
-"""The lane that is no set of positions but the rest of the log."""
+_SCAN = -1
+"""The band that is no set of positions but the rest of the log."""
 
 
-class Shelf(Protocol):
+class QueueState(Protocol):
     """The queue, as its views use it."""
 
     log: int
@@ -37,7 +37,7 @@ class Shelf(Protocol):
         ...
 
     @property
-    def lanes(self) -> dict[int, Ranges]:
+    def bands(self) -> dict[int, Ranges]:
         """Positions known to be of other than normal priority, by priority; a copy."""
         ...
 
@@ -54,7 +54,7 @@ class Shelf(Protocol):
         ...
 
     def defer(self, priority: int, first: int, last: int) -> bool:
-        """A walk met messages of low priority; False when they cannot be remembered and keep their place."""
+        """A scan met messages of low priority; False when they cannot be remembered and keep their place."""
         ...
 
     def missing(self, first: int, last: int) -> None:
@@ -74,26 +74,26 @@ class Shelf(Protocol):
         """A view has something new."""
         ...
 
-    def told_idle(self, consumer: Consumer) -> None:
-        """The consumer's view has come to the end of what there is."""
+    def raised(self, error: Exception) -> None:
+        """A view raised over what it has read."""
         ...
 
 
 class View:
     """See the module's docstring."""
 
-    def __init__(self, shelf: Shelf, store: MessageLog, consumer: Consumer, position: int) -> None:
-        """`position`: where the walk begins; everything below is known not to be for this consumer."""
+    def __init__(self, queue: QueueState, store: MessageLog, consumer: Consumer, position: int) -> None:
+        """`position`: where the scan begins; everything below is known not to be for this consumer."""
         self.consumer = consumer
         self.selection = consumer.selection
-        self._shelf = shelf
+        self._queue = queue
         self._store = store
         self._round = 0
         self._begin(position)
 
     def _begin(self, position: int) -> None:
         self.position = position
-        self._lanes = self._shelf.lanes
+        self._bands = self._queue.bands
         self._unsifted: deque[Stored] = deque()
         self._ready: deque[tuple[Stored, int | None]] = deque()
         self._waiting_bytes = 0
@@ -106,12 +106,12 @@ class View:
 
     def rewind(self) -> None:
         """Messages that were not for this consumer may be now."""
-        self._begin(self._shelf.lowest)
+        self._begin(self._queue.lowest)
 
     @property
     def idle(self) -> bool:
         """There is nothing more for this consumer before somebody sends or gives something back."""
-        return not self._reading and not self._unsifted and self._lane() is None
+        return not self._reading and not self._unsifted and self._band() is None
 
     @property
     def exhausted(self) -> bool:
@@ -124,12 +124,12 @@ class View:
         """A run was committed."""
         first, end = stored.position, stored.position + len(stored.run.bodies)
         if priority != NORMAL:
-            self._lanes.setdefault(priority, Ranges()).add(first, end - 1)
+            self._bands.setdefault(priority, Ranges()).add(first, end - 1)
             if priority > NORMAL and (self._unsifted or self._ready):
                 self._put_back()
             if first == self.position and not self._reading:
                 self.position = end
-        elif first == self.position and not self._reading and self._lane(walk=False) is None:
+        elif first == self.position and not self._reading and self._band(scan=False) is None:
             if self._waiting_bytes >= VIEW_READ_BYTES_MAX:
                 return  # it is read in its turn
             self.position = end
@@ -137,9 +137,9 @@ class View:
             self._waiting_bytes += stored.run.size
 
     def returned(self, first: int, last: int) -> None:
-        """These may be delivered again; what is ahead of the walk is met there."""
+        """These may be delivered again; what is ahead of the scan is met there."""
         if first < self.position:
-            self._lanes.setdefault(NORMAL, Ranges()).add(first, min(last, self.position - 1))
+            self._bands.setdefault(NORMAL, Ranges()).add(first, min(last, self.position - 1))
 
     # --- delivering -------------------------------------------------------------------------------------------
 
@@ -162,11 +162,11 @@ class View:
     def _offer(self, stored: Stored, bucket: int | None, credit: int) -> tuple[bool, bool]:
         """(go on, something was delivered)."""
         first, total = stored.position, len(stored.run.bodies)
-        parts = self._shelf.available(first, first + total - 1)
+        parts = self._queue.available(first, first + total - 1)
         if not parts:
             return True, False
         low, high = parts[0]
-        count = self._shelf.hand_over(self.consumer, part_of(stored, low - first, high - first + 1), bucket, credit)
+        count = self._queue.hand_over(self.consumer, part_of(stored, low - first, high - first + 1), bucket, credit)
         rest = first if count < 0 else (low + count if count else high + 1)
         if rest < first + total:
             self._ready.appendleft((part_of(stored, rest - first, total), bucket))
@@ -175,14 +175,14 @@ class View:
     def _sift(self, stored: Stored) -> None:
         """Keep what is for this consumer, in pieces that can be handed over as they are."""
         first = stored.position
-        for low, high in self._shelf.available(first, first + len(stored.run.bodies) - 1):
+        for low, high in self._queue.available(first, first + len(stored.run.bodies) - 1):
             part = part_of(stored, low - first, high - first + 1)
             grouped = bool(part.run.flags & GROUPED)
-            if self.selection is None and not grouped and not self._shelf.single(low, high):
+            if self.selection is None and not grouped and not self._queue.single(low, high):
                 self._ready.append((part, None))
                 continue
             wanted = self.selection.wanted(part.run) if self.selection is not None else [True] * len(part.run.bodies)
-            one_by_one = grouped or self._shelf.single(low, high)
+            one_by_one = grouped or self._queue.single(low, high)
             for start, stop in _stretches(wanted, one_by_one=one_by_one):
                 bucket = bucket_of(part.run.bodies[start]) if grouped else None
                 self._ready.append((part_of(part, start, stop), bucket))
@@ -190,75 +190,82 @@ class View:
     def _put_back(self) -> None:
         """Something more urgent has come: have what waits read again behind it."""
         for stored in [*self._unsifted, *(stored for stored, _ in self._ready)]:
-            lane = self._lanes.setdefault(priority_of(stored.run), Ranges())
-            lane.add(stored.position, stored.position + len(stored.run.bodies) - 1)
+            band = self._bands.setdefault(priority_of(stored.run), Ranges())
+            band.add(stored.position, stored.position + len(stored.run.bodies) - 1)
         self._unsifted.clear()
         self._ready.clear()
         self._waiting_bytes = 0
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    def _lane(self, *, walk: bool = True) -> int | None:
-        """What is to be read next: a priority, `_WALK`, or None for nothing."""
-        high = max((priority for priority, lane in self._lanes.items() if lane), default=_WALK)
+    def _band(self, *, scan: bool = True) -> int | None:
+        """What is to be read next: a priority, `_SCAN`, or None for nothing."""
+        high = max((priority for priority, band in self._bands.items() if band), default=_SCAN)
         if high >= NORMAL:
             return high
-        if walk:
-            self.position = self._shelf.free_from(self.position)
-            if self.position < self._store.bounds(self._shelf.log)[1]:
-                return _WALK
-        return None if high == _WALK else high
+        if scan:
+            self.position = self._queue.free_from(self.position)
+            if self.position < self._store.bounds(self._queue.log)[1]:
+                return _SCAN
+        return None if high == _SCAN else high
 
     def _read_on(self) -> None:
-        if self._reading or not self._shelf.reading_allowed:
+        if self._reading or not self._queue.reading_allowed:
             return
-        while (lane := self._lane()) is not None:
+        while (band := self._band()) is not None:
             start = self.position
-            if lane != _WALK:
-                start, last = next(iter(self._lanes[lane]))
-                parts = self._shelf.available(start, last)
-                self._lanes[lane].remove(start, parts[0][0] - 1 if parts else last)
+            if band != _SCAN:
+                start, last = next(iter(self._bands[band]))
+                parts = self._queue.available(start, last)
+                self._bands[band].remove(start, parts[0][0] - 1 if parts else last)
                 if not parts:
                     continue
                 start = parts[0][0]
             self._reading = True
-            done = partial(self._read, self._round, lane, start)
-            self._store.read(self._shelf.log, start, VIEW_READ_BYTES_MAX, done)
+            done = partial(self._read, self._round, band, start)
+            self._store.read(self._queue.log, start, VIEW_READ_BYTES_MAX, done)
             return
 
-    def _read(self, of: int, lane: int, start: int, runs: Sequence[Stored]) -> None:
+    def _read(self, of: int, band: int, start: int, runs: Sequence[Stored]) -> None:
         if of != self._round:
             return
         self._reading = False
-        if self._lane() == lane:  # else something more urgent came meanwhile, and this is read again
-            if lane == _WALK:
-                self._walked(start, runs)
-            else:
-                self._fetched(self._lanes[lane], lane, start, runs)
-        self._shelf.pump()
-        if of == self._round and self.idle:
-            self._shelf.told_idle(self.consumer)
+        try:
+            self._was_read(band, start, runs)
+            self._queue.pump()
+            if of == self._round and self.idle:
+                self.consumer.exhausted()
+        except Exception as error:
+            self._queue.raised(error)
 
-    def _walked(self, start: int, runs: Sequence[Stored]) -> None:
-        end = self._store.bounds(self._shelf.log)[1]
+    def _was_read(self, band: int, start: int, runs: Sequence[Stored]) -> None:
+        if self._band() != band:
+            return  # something more urgent came meanwhile, and this is read again
+        if band == _SCAN:
+            self._scanned(start, runs)
+        else:
+            self._fetched(self._bands[band], band, start, runs)
+
+    def _scanned(self, start: int, runs: Sequence[Stored]) -> None:
+        end = self._store.bounds(self._queue.log)[1]
         at = start
         for stored in runs:
             if stored.position > at:
-                self._shelf.missing(at, stored.position - 1)
+                self._queue.missing(at, stored.position - 1)
             at = stored.position + len(stored.run.bodies)
             self._admit(stored)
         if not runs:
-            self._shelf.missing(start, end - 1)
+            self._queue.missing(start, end - 1)
             at = end
         self.position = max(self.position, at)
         self._sort()
 
-    def _fetched(self, lane: Ranges, priority: int, start: int, runs: Sequence[Stored]) -> None:
+    def _fetched(self, band: Ranges, priority: int, start: int, runs: Sequence[Stored]) -> None:
         end = start
         for stored in runs:
-            self._missing(lane, end, stored.position - 1)
+            self._missing(band, end, stored.position - 1)
             end = stored.position + len(stored.run.bodies)
-            for low, high in lane.within(stored.position, end - 1):
+            for low, high in band.within(stored.position, end - 1):
                 part = part_of(stored, low - stored.position, high - stored.position + 1)
                 if priority == NORMAL:
                     self._admit(part)
@@ -266,22 +273,22 @@ class View:
                     self._unsifted.append(part)
                     self._waiting_bytes += part.run.size
         if not runs:
-            end = self._store.bounds(self._shelf.log)[1]
-            self._missing(lane, start, end - 1)
-        lane.remove(start, end - 1)
+            end = self._store.bounds(self._queue.log)[1]
+            self._missing(band, start, end - 1)
+        band.remove(start, end - 1)
         if priority == NORMAL:
             self._sort()
 
-    def _missing(self, lane: Ranges, first: int, last: int) -> None:
-        for low, high in lane.within(first, last):
-            self._shelf.missing(low, high)
+    def _missing(self, band: Ranges, first: int, last: int) -> None:
+        for low, high in band.within(first, last):
+            self._queue.missing(low, high)
 
     def _admit(self, stored: Stored) -> None:
         """Take what was read, but leave for later what can wait."""
         priority = priority_of(stored.run)
         first, last = stored.position, stored.position + len(stored.run.bodies) - 1
-        if priority < NORMAL and self._shelf.defer(priority, first, last):
-            self._lanes.setdefault(priority, Ranges()).add(first, last)
+        if priority < NORMAL and self._queue.defer(priority, first, last):
+            self._bands.setdefault(priority, Ranges()).add(first, last)
         else:
             self._unsifted.append(stored)
             self._waiting_bytes += stored.run.size

@@ -40,7 +40,7 @@ class DeviceService:
             key = secrets.token_bytes(KEY_BYTES)
             store.put(_KIND, _NAME, key)
         self.requests = Requests(key)
-        router.deadletters.watch = self._given_up
+        router.deadletters.listeners.append(self._given_up)
 
     def address(self, endpoint: Endpoint) -> str:
         """Where telemetry or events of the tenant go."""

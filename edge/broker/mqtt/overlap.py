@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.message import Run, Stored
 from edge.broker.delivery import TransientSubscription, WaitingPool
-from edge.broker.delivery.group import part_of
+from edge.broker.delivery.consumer_group import part_of
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches, overlaps
 from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERLAP_RANGES_MAX

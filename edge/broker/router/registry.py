@@ -14,16 +14,16 @@ from edge.broker.delivery import (
     AnycastGroup,
     BrowsingSubscription,
     LogSubscription,
-    QueueSubscription,
     SharedSubscription,
     TransientSubscription,
     WaitingPool,
 )
-from edge.broker.delivery.burying import ATTEMPTS
+from edge.broker.delivery.attempts import ATTEMPTS
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.durable import Declaration, DurableSubscription, consumers_of
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
+from edge.broker.delivery.queue import queue_subscription
 from edge.broker.limits import ROUTES_CACHED_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -303,7 +303,7 @@ class Registry:
         queue = self._queues.get(address)
         if queue is None:
             log = self._store.log(f"queue {address}")
-            queue = self._log_subscription(address, QUEUE_CURSOR, log, 0, self.policy(address), QueueSubscription)
+            queue = self._log_subscription(address, QUEUE_CURSOR, log, 0, self.policy(address))
             self._queues[address] = queue
             self._store.put("queue", address, b"")
             for consumer in self._pattern_consumers.match(address):
@@ -464,21 +464,12 @@ class Registry:
         log: int,
         position: int,
         policy: AddressPolicy,
-        kind: type[LogSubscription] = LogSubscription,
     ) -> LogSubscription:
         """The subscription with cursor `name` in a log, where the store left it or new at `position`."""
         cursor = self._store.open_cursor(name, log, position)
-        record = self._store.cursor(cursor)
-        subscription = kind(
-            self._store,
-            pattern,
-            log,
-            cursor,
-            position=record.position,
-            name=name,
-            deadletters=self.deadletters,
-            feeds=self.feeds,
-            acknowledged=record.acknowledged,
+        make = queue_subscription if name == QUEUE_CURSOR else LogSubscription
+        subscription = make(
+            self._store, self._store.cursor(cursor), pattern, deadletters=self.deadletters, feeds=self.feeds
         )
         subscription.policy = policy
         self._recall_attempts(subscription)
@@ -515,7 +506,7 @@ class Registry:
         for address, _ in self._store.items("queue"):
             log = self._store.log(f"queue {address}")
             policy = self.policy(address)
-            self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0, policy, QueueSubscription)
+            self._queues[address] = self._log_subscription(address, QUEUE_CURSOR, log, 0, policy)
         logs: dict[str, list[int]] = {}
         for record in self._store.cursors():
             logs.setdefault(record.name, []).append(record.log)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.broker.delivery.attempts import Attempts, unpack
-from edge.broker.delivery.burying import ATTEMPTS
+from edge.broker.delivery.attempts import ATTEMPTS, Attempts, unpack
 from edge.broker.limits import ATTEMPTS_KEPT_MAX, ATTEMPTS_WRITTEN_S
 from edge.broker.model.interfaces import Outcome, SubscribeOptions
 from tests.unit.broker.test_promises import Consumer, Site, attempts
@@ -85,7 +84,7 @@ def test_what_was_acknowledged_since_counts_for_nobody() -> None:
     site.store.acknowledge(site.router.queues["queue/a"].cursor, 0, 1)
     site.settle_down()
     site.boot()
-    assert not site.router.queues["queue/a"]._failed
+    assert not site.router.queues["queue/a"].failures.counts
     assert key in kept(site), "it is of no account, and goes with the next change"
 
 

@@ -12,7 +12,7 @@ import pytest
 from bridge.amqp_values import Described, Ubyte, Ulong, encode
 from bridge.message import AMQP, Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.delivery.queue import QueueSubscription
+from edge.broker.delivery.queue import QueueOrder
 from edge.broker.model.address_policy import AddressPolicy, Durability, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
@@ -220,7 +220,7 @@ class TestIsolation:
         site.send("topic/a", b"2")
         assert sorted(names(other)) == ["1", "2"]
 
-    @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "_read_next"])
+    @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "follow"])
     def test_a_subscription_that_raises_begins_anew_from_the_store(
         self, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -343,6 +343,6 @@ class TestWatermark:
             site.posted.popleft()()
         site.settle_down()
         queue = site.router.queues["queue/a"]
-        assert isinstance(queue, QueueSubscription)
+        assert isinstance(queue.order, QueueOrder)
         assert len(consumer.got) == 2
-        assert not queue.in_views
+        assert not queue.order.serves

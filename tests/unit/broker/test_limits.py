@@ -134,14 +134,14 @@ def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_subscription, "SUBSCRIPTION_BUFFER_BYTES_MAX", 500)
-    monkeypatch.setattr(log_subscription, "READ_BYTES_MAX", 300)
+    monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 300)
     reader = Reader()
     subscription = rig.router.subscribe(reader, "q/1", SubscribeOptions())
     for number in range(40):
         rig.publish("q/1", b"%0100d" % number)
         rig.settle()
     queue = rig.router.queues["q/1"]
-    assert queue._buffer_bytes <= 600
+    assert queue.buffer.bytes <= 600
     assert queue.backlog == 40
     while len(reader.bodies) < 40:
         before = len(reader.bodies)

@@ -408,8 +408,8 @@ class TestTimeToLive:
         assert (lost.first, lost.last, lost.reason, lost.subscription) == (0, 1, "expired", "sub")
 
     def test_many_expired_at_once_pass_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.delivery.log.GIVING_UP_MAX", 10)
-        monkeypatch.setattr("edge.broker.delivery.log.READ_BYTES_MAX", 100)
+        monkeypatch.setattr("edge.broker.delivery.dead_lettering.GIVING_UP_MAX", 10)
+        monkeypatch.setattr("edge.broker.delivery.log_reader.READ_BYTES_MAX", 100)
         site = Site(queue=AddressPolicy(ttl_max_s=1, expiry="deadletter/late"))
         for i in range(100):
             site.send("queue/a", b"%04d" % i, b"x" * 10)

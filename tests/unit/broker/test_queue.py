@@ -11,7 +11,7 @@ import pytest
 from bridge.amqp_values import Described, Ubyte, Uint, Ulong, encode
 from bridge.message import AMQP, GROUPED, Run, Stored
 from edge.broker.delivery import priorities, queue, view
-from edge.broker.delivery.queue import QueueSubscription
+from edge.broker.delivery.queue import QueueOrder
 from edge.broker.model.address_policy import AddressPolicy, Redelivery
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.ranges import Ranges
@@ -174,8 +174,8 @@ class TestSelectors:
         site.send("queue/a", b"a3")
         assert names(plain) == ["x1", "x2", "a3"]
         subscription = site.router.queues["queue/a"]
-        assert isinstance(subscription, QueueSubscription)
-        assert not subscription._views
+        assert isinstance(subscription.order, QueueOrder)
+        assert not subscription.order.views
         assert subscription.backlog == 0
 
     def test_a_drain_waits_for_the_walk_and_no_longer(self) -> None:
@@ -209,8 +209,8 @@ class TestSelectors:
         for letter in "abcdef":
             detach(site, attach(site, Picky(letter)))
         subscription = site.router.queues["queue/a"]
-        assert isinstance(subscription, QueueSubscription)
-        assert len(subscription._looked) <= 2
+        assert isinstance(subscription.order, QueueOrder)
+        assert len(subscription.order._looked) <= 2
 
 
 def send(site: Site, text: str, *, priority: int | None = None, group: str | None = None) -> None:
@@ -250,8 +250,8 @@ class TestPriorities:
         for i, priority in enumerate([0, 9, 4]):
             send(site, f"{i}", priority=priority)
         subscription = site.router.queues["queue/a"]
-        assert isinstance(subscription, QueueSubscription)
-        assert not subscription._views
+        assert isinstance(subscription.order, QueueOrder)
+        assert not subscription.order.views
         assert values(consumer) == ["0", "1", "2"]
 
     def test_the_views_go_when_the_backlog_has_gone(self) -> None:
@@ -260,9 +260,9 @@ class TestPriorities:
             send(site, f"{i}", priority=i)
         consumer = attach(site, Consumer())
         subscription = site.router.queues["queue/a"]
-        assert isinstance(subscription, QueueSubscription)
+        assert isinstance(subscription.order, QueueOrder)
         assert values(consumer) == ["5", "4", "3", "2", "1", "0"]
-        assert not subscription._views
+        assert not subscription.order.views
         send(site, "last")
         assert values(consumer)[-1] == "last"
 
@@ -349,9 +349,9 @@ class TestGroups:
             site.router.publish(Origin(), run, ())
             site.settle_down()
         subscription = site.router.queues["queue/a"]
-        assert isinstance(subscription, QueueSubscription)
+        assert isinstance(subscription.order, QueueOrder)
         assert len(consumer.got) == 5000
-        assert len(subscription._groups._owners) <= 1024
+        assert len(subscription.order._groups._owners) <= 1024
 
 
 def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,8 +361,8 @@ def test_a_view_holds_no_more_than_one_reading(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(20):
         site.send("queue/a", *[b"a" * 100] * 10)
     subscription = site.router.queues["queue/a"]
-    assert isinstance(subscription, QueueSubscription)
-    held = subscription._views[0]
+    assert isinstance(subscription.order, QueueOrder)
+    held = subscription.order.views[0]
     assert sum(stored.run.size for stored in held._unsifted) <= 4096 + 1000
     picky.credit = 1000
     picky.joined.pump()

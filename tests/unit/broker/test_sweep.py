@@ -189,7 +189,7 @@ class TestOwnTimes:
         assert site.kept("queue/a") == 0
 
     def test_ranges_out_of_turn_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("edge.broker.delivery.burying.SWEEP_RANGES_MAX", 3)
+        monkeypatch.setattr("edge.broker.delivery.expiry.SWEEP_RANGES_MAX", 3)
         site = Site()
         for number in range(10):
             site.send("queue/a", b"%d" % number, properties=expiry(60) if number % 2 else b"")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bridge.message import Stored
 from edge.broker.model.interfaces import Consumer, Outcome
 
@@ -56,6 +58,19 @@ class ConsumerGroup:
                 self.rotate(i + 1)
                 return consumer, credit
         return None
+
+    def next_but(self, excluded: Collection[Consumer] | None) -> tuple[Consumer | None, int]:
+        """As `next`, of those that are not excluded; without one (None, 0), or (None, -1) when all are excluded."""
+        allowed = False
+        for i, consumer in enumerate(self.consumers):
+            if excluded is not None and consumer in excluded:
+                continue
+            allowed = True
+            credit = consumer.credit
+            if credit > 0:
+                self.rotate(i + 1)
+                return consumer, credit
+        return None, 0 if allowed else -1
 
     def rotate(self, count: int) -> None:
         """The first `count` consumers have had their turn."""

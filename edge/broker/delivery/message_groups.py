@@ -10,7 +10,7 @@ from edge.broker.message.translation import group_of
 from edge.broker.model.interfaces import Consumer
 
 
-class GroupTable:
+class MessageGroups:
     """Buckets of groups and the consumer that has each. A group is in one bucket for good, and what moves is a bucket,
     so the table is bounded whatever number of groups there is, and no group is ever with two consumers."""
 

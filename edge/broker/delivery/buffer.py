@@ -1,0 +1,43 @@
+"""What a subscription has of its log in memory, to be delivered next."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bridge.message import Stored
+from edge.broker.delivery.consumer_group import part_of
+
+
+class Buffer:
+    """Runs in the order they are delivered in, and the bytes of their messages."""
+
+    __slots__ = ("bytes", "runs")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.runs: deque[Stored] = deque()
+
+    def add(self, stored: Stored, first: int, last: int) -> None:
+        """Append the messages at positions ``first..last`` of a stored run."""
+        part = part_of(stored, first - stored.position, last - stored.position + 1)
+        self.runs.append(part)
+        self.bytes += part.run.size
+
+    def take(self, count: int) -> Stored:
+        """Remove the first `count` messages, all of the first run at most."""
+        stored = self.runs.popleft()
+        total = len(stored.run.bodies)
+        if count < total:
+            self.runs.appendleft(part_of(stored, count, total))
+            stored = part_of(stored, 0, count)
+        self.bytes -= stored.run.size
+        return stored
+
+    def put_back(self, runs: list[Stored]) -> None:
+        """What was taken, in order, is first again."""
+        self.runs.extendleft(reversed(runs))
+        self.bytes += sum(stored.run.size for stored in runs)
+
+    def clear(self) -> None:
+        self.runs.clear()
+        self.bytes = 0

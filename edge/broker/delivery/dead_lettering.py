@@ -1,0 +1,169 @@
+"""What a subscription gives up of its log, on its way into the ledger or to a dead letter address.
+
+`DeadLetters` does that for all subscriptions of a router; here is the side of one: what is still to be read from the
+store, what was not taken and is tried again, and how much is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bridge.message import Stored
+from edge.broker.delivery.consumer_group import part_of
+from edge.broker.delivery.dead_letters import DeadLetters, Reason
+from edge.broker.limits import GIVEN_UP_READ_BYTES, GIVING_UP_MAX, READ_BYTES_MAX
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.ranges import Ranges
+from edge.broker.store.contract import MessageLog
+from edge.broker.store.records import CursorRecord
+
+
+class Subscription(Protocol):
+    """Whose messages are given up."""
+
+    def forget_attempts(self, first: int, last: int) -> None:
+        """These are taken care of."""
+        ...
+
+    def pump(self) -> None:
+        """There is room again for more to be given up."""
+        ...
+
+    def tick(self, now_s: float) -> bool:
+        """Do what is due; False when nothing more is to come."""
+        ...
+
+    def raised(self, error: Exception) -> None:
+        """Giving up raised."""
+        ...
+
+
+class DeadLettering:
+    """See the module's docstring. It is the `Owner` of what `DeadLetters` has under way."""
+
+    __slots__ = (
+        "_again", "_closed", "_count", "_deadletters", "_leaving", "_log", "_reading", "_store", "_subscription",
+        "_unread", "cursor", "name", "policy",
+    )  # fmt: skip
+
+    def __init__(
+        self, store: MessageLog, record: CursorRecord, deadletters: DeadLetters, subscription: Subscription
+    ) -> None:
+        self.name = record.name
+        self.cursor = record.cursor
+        self.policy = AddressPolicy()
+        """What the address promises of redelivery, time to live and dead letters."""
+        self._log = record.log
+        self._store = store
+        self._deadletters = deadletters
+        self._subscription = subscription
+        self._unread: list[tuple[int, int, Reason]] = []
+        self._again: list[tuple[int, int, Reason]] = []
+        """Not taken; to be read again at the next tick."""
+        self._leaving = Ranges()
+        """All that is to be given up, and is not yet."""
+        self._count = 0
+        """Messages on their way."""
+        self._reading = False
+        self._closed = False
+
+    @property
+    def has_room(self) -> bool:
+        """Not too much is on its way."""
+        return self._count <= GIVING_UP_MAX
+
+    @property
+    def is_free(self) -> bool:
+        """There is room at the dead letter address as well, as far as is known."""
+        return not (self._unread or self._again) and self._count <= GIVING_UP_MAX
+
+    @property
+    def waits(self) -> bool:
+        """Something is still to be read and given up."""
+        return bool(self._unread or self._again)
+
+    @property
+    def leaving(self) -> list[tuple[int, int]]:
+        """Ranges of positions that are to be given up, and are not yet."""
+        return list(self._leaving)
+
+    def give_up(self, stored: Stored, reason: Reason) -> None:
+        """These messages are nobody's any more."""
+        count = len(stored.run.bodies)
+        self._leaving.add(stored.position, stored.position + count - 1)
+        self._count += count
+        self._deadletters.give_up(self, stored, reason)
+
+    def give_up_later(self, first: int, last: int, reason: Reason) -> None:
+        """The same of messages that are not in memory any more; `read_on` follows."""
+        self._leaving.add(first, last)
+        self._unread.append((first, last, reason))
+
+    def try_again(self) -> None:
+        """What was not taken may be taken now."""
+        self._unread += self._again
+        self._again.clear()
+        self.read_on()
+
+    def read_on(self) -> None:
+        """Read what is to be given up, a piece at a time."""
+        if self._unread and not self._reading and not self._closed and self.has_room:
+            self._reading = True
+            first, last, _ = self._unread[0]
+            bytes_max = min(READ_BYTES_MAX, (last - first + 1) * GIVEN_UP_READ_BYTES)
+            self._store.read(self._log, first, bytes_max, self._was_read)
+
+    def close(self) -> None:
+        """The cursor is gone."""
+        self._closed = True
+
+    # --- from the dead letters --------------------------------------------------------------------------------
+
+    def given_up(self, first: int, last: int) -> None:
+        """These messages are in the ledger, or on disk at their dead letter address."""
+        was_full = not self.has_room
+        self._count -= last - first + 1
+        self._leaving.remove(first, last)
+        if self._closed:
+            return
+        self._store.acknowledge(self.cursor, first, last)
+        self._subscription.forget_attempts(first, last)
+        if was_full and self.has_room:
+            self.read_on()
+            self._subscription.pump()
+
+    def give_up_again(self, first: int, last: int, reason: Reason) -> None:
+        """The dead letter was not stored: `try_again` follows at the next tick."""
+        self._count -= last - first + 1
+        if self._again and self._again[-1][1:] == (first - 1, reason):
+            first = self._again.pop()[0]
+        self._again.append((first, last, reason))
+        self._deadletters.wake_later(self._subscription)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _was_read(self, runs: Sequence[Stored]) -> None:
+        self._reading = False
+        if self._closed:
+            return
+        try:
+            self._give_up_read(runs)
+        except Exception as error:
+            self._subscription.raised(error)
+
+    def _give_up_read(self, runs: Sequence[Stored]) -> None:
+        first, last, reason = self._unread.pop(0)
+        self._leaving.remove(first, last)
+        end = first
+        for stored in runs:
+            start, end = max(stored.position, first), min(stored.position + len(stored.run.bodies), last + 1)
+            if start < end:
+                self.give_up(part_of(stored, start - stored.position, end - stored.position), reason)
+            if end > last:
+                break
+        if runs and end <= last:
+            self._unread.insert(0, (max(end, first), last, reason))
+            self._leaving.add(max(end, first), last)
+        if not self._again:
+            self.read_on()
