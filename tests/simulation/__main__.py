@@ -1,0 +1,5 @@
+"""``python -m tests.simulation --seed N``."""
+
+from tests.simulation.run import main
+
+main()

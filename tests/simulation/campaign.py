@@ -1,0 +1,37 @@
+"""Many seeds at once, on every core: what a test asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+
+from tests.simulation.run import run
+from tests.simulation.world import Options
+
+CHUNK = 10
+"""Seeds a worker takes at a time."""
+
+
+def judge(seed: int, options: Options) -> tuple[int, int, list[str]]:
+    """(seed, steps, violations) of one run."""
+    world, violations = run(seed, options)
+    return seed, world.scheduler.steps, [str(violation) for violation in violations[:5]]
+
+
+def campaign(seeds: Sequence[int], options: Options) -> tuple[int, dict[int, list[str]]]:
+    """Run these seeds; returns how many steps that were, and the violations of those that failed."""
+    workers = min(os.cpu_count() or 1, max(1, len(seeds) // CHUNK))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return _sum(pool.map(partial(judge, options=options), seeds, chunksize=CHUNK))
+
+
+def _sum(results: Iterable[tuple[int, int, list[str]]]) -> tuple[int, dict[int, list[str]]]:
+    steps, failed = 0, dict[int, list[str]]()
+    for seed, taken, violations in results:
+        steps += taken
+        if violations:
+            failed[seed] = violations
+    return steps, failed

@@ -1,0 +1,342 @@
+"""Judges a history: a pure function from what happened to what must not have.
+
+The events it reads, by `Event.what`:
+
+- ``subscription`` name, filter: a durable subscription that is there from the first start on, or None for ``queue``;
+- ``send`` producer, address, messages, QoS · ``acked`` producer, messages · ``refused`` producer, messages, reason;
+- ``durable`` log, position, address, epoch, sequence, messages: a commit made a run durable;
+- ``opened`` cursor, name, log, position · ``cursor`` cursor, name, log, position, ranges above · ``dropped`` cursor;
+- ``ledger`` subscription, address, ((epoch, first, last), ...), messages, reason: an entry of the gateway's ledger;
+- ``connected`` device: over a new connection it may be given again what it took;
+- ``delivered`` consumer, subscription, address, messages · ``took`` consumer, subscription, messages;
+- ``landed`` epoch, address, sequence, message: a row of the lake · ``hub ledger`` epoch, address, first, last, reason;
+- ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
+- ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
+  ((cursor, name, log, position), ...);
+- ``raised`` process, error: what no callback may raise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from edge.broker.model.topics import matches
+from tests.simulation.history import Event
+
+Name = tuple[str, str, int]
+"""(epoch, address, sequence)."""
+
+INTERRUPTIONS = frozenset({"power cut", "kill", "stop", "put back"})
+"""After these a consumer may be given again what it took: the move of its cursor was not on disk."""
+
+
+REASONS = frozenset({"evicted"})
+"""Why something may be given up in this world: nothing expires, and nothing is to be rejected."""
+
+
+HOLDING = frozenset({"lake_fails", "registry_fails", "hub_fault"})
+"""Faults in which the hub holds a batch, and later ones land before it."""
+
+
+class Kept(NamedTuple):
+    """A message in a log; `index` is the event that made it durable."""
+
+    message: str
+    name: Name
+    index: int
+
+
+class Violation(NamedTuple):
+    """What must not have happened; `step` is when it was seen."""
+
+    step: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.text}"
+
+
+def check(events: Iterable[Event]) -> list[Violation]:
+    """Every violation, in the order they were seen."""
+    return Checker().check(events)
+
+
+class Checker:
+    """Walks through a history once."""
+
+    def __init__(self) -> None:
+        self._violations: list[Violation] = []
+        self._step = self._index = 0
+        self._since: dict[str, int] = {}
+        """By subscription: the event since which something is kept for it."""
+        self._filters: dict[str, str | None] = {}
+        self._sent: dict[str, tuple[str, str, int]] = {}
+        self._sends: Counter[str] = Counter()
+        self._acked: dict[str, None] = {}
+        self._ever: set[str] = set()
+        """Messages that were durable at some time."""
+        self._logs: dict[str, dict[int, Kept]] = defaultdict(dict)
+        self._opened: dict[int, tuple[str, str, int]] = {}
+        """By cursor: (name, log, first position it is owed)."""
+        self._passed: dict[int, set[int]] = defaultdict(set)
+        self._forgiven: set[tuple[str, Name]] = set()
+        """(subscription, name) in the gateway's ledger."""
+        self._taken: dict[str, dict[str, int]] = defaultdict(dict)
+        """By subscription: message -> the interruption count when it was taken."""
+        self._given: dict[tuple[str, str], int] = {}
+        """By (subscription, log): the highest position delivered for the first time."""
+        self._seen: dict[str, set[str]] = defaultdict(set)
+        self._interruptions = 0
+        self._connections: Counter[str] = Counter()
+        self._failed = self._put_back = self._held = False
+        self._last: dict[tuple[str, str], int] = {}
+        """By (producer, log): number of its newest message."""
+        self._landed: dict[Name, str] = {}
+        self._rows: Counter[str] = Counter()
+        self._order: dict[tuple[str, str], int] = {}
+        """By (log, address): the newest sequence landed. A change of rules leaves an address in two logs."""
+        self._log_of: dict[str, str] = {}
+        self._forwarders: set[str] = set()
+        """With several, what one is behind with lands after what another has sent already."""
+        self._hub_ledger: list[tuple[str, str, int, int]] = []
+        self._undone: set[str] = set()
+        """Messages an older copy does not know."""
+
+    def check(self, events: Iterable[Event]) -> list[Violation]:
+        on: dict[str, Callable[..., None]] = {
+            "subscription": self._on_subscription,
+            "send": self._on_send,
+            "acked": self._on_acked,
+            "durable": self._on_durable,
+            "opened": self._on_opened,
+            "cursor": self._on_cursor,
+            "dropped": self._on_dropped,
+            "ledger": self._on_ledger,
+            "delivered": self._on_delivered,
+            "took": self._on_took,
+            "landed": self._on_landed,
+            "hub ledger": self._on_hub_ledger,
+            "put back": self._on_put_back,
+            "forked": self._on_forked,
+            "failed": self._on_failed,
+            "connected": self._on_connected,
+            "raised": lambda process, error: self._wrong(f"{process} raised {error}"),
+            "stuck": lambda what: self._wrong(f"no progress: {what}"),
+        }
+        for self._index, event in enumerate(events):
+            self._step = event.step
+            if event.what == "nemesis" and event.fields[0] in HOLDING:
+                self._held = True
+            if event.what in INTERRUPTIONS or (event.what == "nemesis" and event.fields[0] == "raises"):
+                self._interruptions += 1
+            take = on.get(event.what)
+            if take is not None:
+                take(*event.fields)
+        self._at_the_end()
+        return self._violations
+
+    def _wrong(self, text: str) -> None:
+        self._violations.append(Violation(self._step, text))
+
+    # --- producers --------------------------------------------------------------------------------------------
+
+    def _on_subscription(self, name: str, pattern: str | None) -> None:
+        self._filters[name] = pattern
+
+    def _on_send(self, producer: str, address: str, messages: tuple[str, ...], qos: int) -> None:
+        for message in messages:
+            self._sent[message] = (producer, address, qos)
+            self._sends[message] += 1
+
+    def _on_acked(self, producer: str, messages: tuple[str, ...]) -> None:
+        for message in messages:
+            if message not in self._ever:
+                self._wrong(f"{message} is acknowledged to {producer} and not on disk")
+            self._acked[message] = None
+
+    def _on_failed(self, _why: str) -> None:
+        self._failed = True
+
+    # --- the store --------------------------------------------------------------------------------------------
+
+    def _on_durable(
+        self, log: str, position: int, address: str, epoch: str, sequence: int, messages: tuple[str, ...]
+    ) -> None:
+        kept = self._logs[log]
+        for i, message in enumerate(messages):
+            if position + i in kept:
+                self._wrong(f"position {position + i} of {log} is given to {kept[position + i].message} and {message}")
+            kept[position + i] = Kept(message, (epoch, address, sequence + i), self._index)
+            self._log_of[message] = log
+            producer, number = message.rsplit(".", 1)
+            if message not in self._ever:
+                key = (producer, address)
+                if int(number) < self._last.get(key, -1) and not (self._failed or self._put_back):
+                    self._wrong(f"{message} is stored behind {producer}.{self._last[key]}")
+                self._last[key] = int(number)
+            self._ever.add(message)
+
+    def _on_opened(self, cursor: int, name: str, log: str, position: int) -> None:
+        self._since.setdefault(name, self._index)
+        if name.startswith("forwarder/"):
+            self._forwarders.add(name)
+        self._opened[cursor] = (name, log, position)
+        self._passed[cursor] = set()
+
+    def _on_dropped(self, cursor: int) -> None:
+        self._opened.pop(cursor, None)
+        self._passed.pop(cursor, None)
+
+    def _on_cursor(self, cursor: int, name: str, log: str, position: int, above: tuple[tuple[int, int], ...]) -> None:
+        first = self._opened[cursor][2]
+        passed, kept = self._passed[cursor], self._logs[log]
+        for low, high in ((first, position - 1), *above):
+            for place in range(low, high + 1):
+                if place not in passed:
+                    passed.add(place)
+                    if place in kept and not self._done(name, kept[place]):
+                        self._wrong(f"the cursor {name} in {log} passed {kept[place].message}, which nobody took")
+
+    def _on_ledger(
+        self, subscription: str, address: str, parts: tuple[tuple[str, int, int], ...], messages: int, reason: str
+    ) -> None:
+        if reason not in REASONS:
+            self._wrong(f"{messages} messages of {address} are given up for {subscription}: {reason}")
+        named = 0
+        for epoch, first, last in parts:
+            named += last - first + 1
+            for sequence in range(first, last + 1):
+                self._forgiven.add((subscription, (epoch, address, sequence)))
+        if named > messages:
+            self._wrong(f"the ledger names {named} messages of {address} for {messages} given up ({reason})")
+
+    def _done(self, subscription: str, kept: Kept) -> bool:
+        """It was taken for good, or given up and said so, or is not for this subscription."""
+        pattern = self._filters.get(subscription)
+        if pattern is not None and not matches(pattern, kept.name[1]):
+            return True
+        if (subscription, kept.name) in self._forgiven:
+            return True
+        landed = self._landed.get(kept.name) == kept.message
+        if subscription.startswith("forwarder/"):
+            return landed
+        taken = kept.message in self._taken[subscription]
+        return taken or (subscription == "queue" and landed)  # a forwarder may be one of its consumers
+
+    def _on_put_back(
+        self,
+        contents: tuple[tuple[str, int, str, str, int, tuple[str, ...]], ...],
+        cursors: tuple[tuple[int, str, str, int], ...],
+    ) -> None:
+        """The store is what it was: messages it does not know are gone for everybody but the lake."""
+        before = {kept.message: kept.index for log in self._logs.values() for kept in log.values()}
+        self._logs.clear()
+        for log, position, epoch, address, sequence, messages in contents:
+            for i, message in enumerate(messages):
+                kept = Kept(message, (epoch, address, sequence + i), before.get(message, 0))
+                self._logs[log][position + i] = kept
+        self._opened = {number: (name, log, position) for number, name, log, position in cursors}
+        names = {name for _, name, _, _ in cursors}
+        self._since = {name: index for name, index in self._since.items() if name in names}
+        after = {kept.message for log in self._logs.values() for kept in log.values()}
+        self._undone |= before.keys() - after
+        self._put_back = True
+        self._passed = defaultdict(set, {cursor: set() for cursor in self._opened})
+        self._given.clear()
+        self._seen.clear()
+
+    def _on_forked(self, contents: tuple[tuple[str, int, str, str, int, tuple[str, ...]], ...]) -> None:
+        """A new epoch has begun: messages have other names."""
+        for log, position, epoch, address, sequence, messages in contents:
+            for i in range(len(messages)):
+                kept = self._logs[log][position + i]
+                self._logs[log][position + i] = kept._replace(name=(epoch, address, sequence + i))
+
+    # --- consumers --------------------------------------------------------------------------------------------
+
+    def _on_delivered(self, consumer: str, subscription: str, address: str, messages: tuple[str, ...]) -> None:
+        if subscription == "queue":
+            return
+        for message in messages:
+            if message not in self._ever and not self._put_back:
+                self._wrong(f"{message} is delivered to {consumer} and not on disk")
+
+    def _on_took(self, consumer: str, subscription: str, messages: tuple[str, ...]) -> None:
+        taken, now = self._taken[subscription], self._interruptions + self._connections[consumer]
+        for message in messages:
+            if taken.get(message) == now and self._sends[message] == 1:
+                self._wrong(f"{message} is given to {subscription} again, which took it ({consumer})")
+            taken[message] = now
+
+    def _on_connected(self, device: str) -> None:
+        self._connections[device] += 1
+
+    # --- the lake ---------------------------------------------------------------------------------------------
+
+    def _on_landed(self, epoch: str, address: str, sequence: int, message: str) -> None:
+        name = (epoch, address, sequence)
+        if name in self._landed:
+            self._wrong(f"{name} is in the lake twice: {self._landed[name]} and {message}")
+        self._landed[name] = message
+        self._rows[message] += 1
+        if message not in self._ever:
+            self._wrong(f"{message} is in the lake and was never on disk")
+        in_order = len(self._forwarders) == 1 and not self._held
+        if in_order and sequence <= self._order.get((self._log_of.get(message, ""), address), -1):
+            self._wrong(f"{message} is in the lake behind a later one of {address}")
+        self._order[self._log_of.get(message, ""), address] = sequence
+        _producer, sent_to, qos = self._sent[message]
+        if sent_to != address:
+            self._wrong(f"{message} was sent to {sent_to} and landed as {address}")
+        most = 1 if qos == 2 else self._sends[message]
+        if self._rows[message] > most and not self._put_back:
+            self._wrong(f"{message} is in the lake {self._rows[message]} times, sent {self._sends[message]} times")
+
+    def _on_hub_ledger(self, epoch: str, address: str, first: int, last: int, reason: str) -> None:
+        self._hub_ledger.append((epoch, address, first, last))
+
+    # --- what must be at the end ------------------------------------------------------------------------------
+
+    def _at_the_end(self) -> None:
+        here: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        for log, kept in self._logs.items():
+            for position, one in kept.items():
+                here[one.message].append((log, position))
+        for message in self._acked:
+            if message not in here and message not in self._undone:
+                self._wrong(f"{message} was acknowledged, and no log has it")
+        owed = self._owed()
+        for log, kept in self._logs.items():
+            for subscription, pattern in self._filters.items():
+                if subscription == "queue" or (pattern is None) or not log.startswith("topic "):
+                    continue
+                first, since = owed.get((subscription, log)), self._since.get(subscription, self._index)
+                for position, one in kept.items():
+                    if one.index > since and not self._done(subscription, one):
+                        why = "has no cursor there" if first is None or position < first else "was not given it"
+                        self._wrong(f"{one.message} at {position} of {log}: {subscription} {why}")
+            if log.startswith("queue work/"):
+                for position, one in kept.items():
+                    if not self._done("queue", one):
+                        self._wrong(f"{one.message} at {position} of {log} was given to nobody")
+        self._check_hub_ledger()
+
+    def _owed(self) -> dict[tuple[str, str], int]:
+        return {(name, log): position for name, log, position in self._opened.values()}
+
+    def _check_hub_ledger(self) -> None:
+        """What the ledger of the hub gives up did not arrive."""
+        for epoch, address, first, last in self._hub_ledger:
+            arrived = [s for s in range(first, last + 1) if (epoch, address, s) in self._landed]
+            if arrived:
+                self._wrong(f"the hub's ledger gives up {address} {first}-{last}, and {len(arrived)} of it arrived")
+
+
+def summary(events: Iterable[Event]) -> dict[str, Any]:
+    """Counts of what happened, for people."""
+    counts = Counter(event.what for event in events)
+    for what in ("send", "acked", "took"):
+        counts[f"{what} messages"] = sum(len(e.fields[2 if what != "acked" else 1]) for e in events if e.what == what)
+    return dict(counts)

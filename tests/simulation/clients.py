@@ -1,0 +1,188 @@
+"""Who uses the gateway: origins and consumers at the router's interface, and MQTT devices over the network.
+
+Every message has a name of its own, which is its body: ``producer.number``. What a client did and saw goes into the
+history; nothing is judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from bridge.message import Run, Stored
+from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from tests.simulation.gateway import Gateway
+from tests.simulation.history import History
+from tests.simulation.medium import ids
+
+
+class Fault(Exception):
+    """What a client's session raises when the nemesis says so."""
+
+
+class RouterOrigin(Origin):
+    """Sends runs to the router, a few at a time; what it has no answer to when the gateway dies it forgets."""
+
+    def __init__(self, name: str, gateway: Gateway, history: History, random: Random, addresses: Sequence[str]) -> None:
+        self.name = name
+        self.faulty = False
+        """Its next answer raises."""
+        self.sending = True
+        self.period_s = 0.05
+        self._gateway = gateway
+        self._history = history
+        self._random = random
+        self._addresses = addresses
+        self._sent = 0
+        self._waiting: dict[int, str] = {}
+        gateway.started.append(self._started)
+
+    @property
+    def waiting(self) -> int:
+        """Messages without an answer."""
+        return len(self._waiting)
+
+    def _started(self) -> None:
+        self._waiting.clear()
+        self._later()
+
+    def _later(self) -> None:
+        self._gateway.process.loop.call_later(self.period_s * 2 * self._random.random(), self._send)
+
+    def _send(self) -> None:
+        if not self.sending:
+            return
+        self._later()
+        if len(self._waiting) > 40:
+            return
+        address = self._random.choice(self._addresses)
+        tokens = range(self._sent, self._sent + self._random.choice((1, 1, 2, 4)))
+        self._sent = tokens.stop
+        names = [f"{self.name}.{token}" for token in tokens]
+        self._waiting.update(zip(tokens, names, strict=True))
+        self._history.record("send", self.name, address, tuple(names), 1)
+        run = Run(address, self.name, 1, b"", [name.encode() for name in names])
+        self._gateway.broker.router.publish(self, run, tokens)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self._history.record("acked", self.name, tuple(self._waiting.pop(token) for token in tokens))
+        self._maybe_raise()
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self._history.record("refused", self.name, tuple(self._waiting.pop(token) for token in tokens), why.name)
+        self._maybe_raise()
+
+    def abort(self) -> None:
+        """The router has ended this session: another one comes in its place."""
+        self._waiting.clear()
+
+    def _maybe_raise(self) -> None:
+        if self.faulty:
+            self.faulty = False
+            self._history.record("nemesis", "raises", self.name)
+            raise Fault(self.name)
+
+
+class RouterConsumer(Consumer):
+    """Takes from a queue, or holds a durable subscription to a topic; settles later, and not always well."""
+
+    def __init__(
+        self, name: str, gateway: Gateway, history: History, random: Random, address: str, durable: str | None
+    ) -> None:
+        self.name = name
+        self.faulty = False
+        """Its next delivery raises."""
+        self.kind_outcomes = False
+        """It accepts everything it is given."""
+        self.settle_s = 0.02
+        self.subscription = durable or "queue"
+        self._gateway = gateway
+        self._history = history
+        self._random = random
+        self._address = address
+        self._durable = durable
+        self._credit = 0
+        self._joined: Joinable | None = None
+        self._held: list[tuple[Subscription, int, tuple[str, ...]]] = []
+        gateway.started.append(self.join)
+
+    @property
+    def credit(self) -> int:
+        return self._credit
+
+    def join(self) -> None:
+        """Subscribe, after each start of the gateway."""
+        self._held.clear()
+        self._credit = 10
+        options = SubscribeOptions(durable_name=self._durable)
+        self._joined = self._gateway.broker.router.subscribe(self, self._address, options)
+        self._joined.pump()
+        self._later()
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        names = ids(stored.run.bodies)
+        self._credit -= len(names)
+        self._history.record("delivered", self.name, self.subscription, stored.run.address, names)
+        self._held.append((subscription, stored.position, names))
+        if self.faulty:
+            self.faulty = False
+            self._history.record("nemesis", "raises", self.name)
+            raise Fault(self.name)
+
+    def abort(self) -> None:
+        """The router ends this session: it comes again."""
+        self._credit = 0
+        self._gateway.process.loop.call_soon(self._come_again)
+
+    def _come_again(self) -> None:
+        if self._joined is not None:
+            self._gateway.broker.router.unsubscribe(self, self._joined, forget=False)
+            self.join()
+
+    def _later(self) -> None:
+        self._gateway.process.loop.call_later(self.settle_s * 2 * self._random.random(), self._settle, self._joined)
+
+    def _settle(self, joined: Joinable) -> None:
+        if joined is not self._joined:
+            return
+        self._later()
+        held, self._held = self._held, []
+        for subscription, position, names in held:
+            outcome = Outcome.ACCEPTED
+            if not self.kind_outcomes and self._random.random() < 0.1:
+                outcome = Outcome.RELEASED
+            if outcome is Outcome.ACCEPTED:
+                self._history.record("took", self.name, self.subscription, names)
+            subscription.settle(self, position, position + len(names) - 1, outcome)
+        if self._credit < 10:
+            self._credit = 10
+            joined.pump()
+
+
+class LiveConsumer(Consumer):
+    """Listens without being promised anything; it may raise."""
+
+    def __init__(self, gateway: Gateway, history: History) -> None:
+        self.name = "live"
+        self.faulty = False
+        self._gateway = gateway
+        self._history = history
+        gateway.started.append(self._join)
+
+    @property
+    def credit(self) -> int:
+        return 1_000_000
+
+    def _join(self) -> None:
+        self._gateway.broker.router.subscribe(self, "plant/#", SubscribeOptions())
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        if self.faulty:
+            self.faulty = False
+            self._history.record("nemesis", "raises", self.name)
+            raise Fault(self.name)
+
+
+Clients = list[Any]

@@ -1,0 +1,83 @@
+"""What a program asks the system for: the time, and randomness. In a simulation both come from the seed."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from random import Random
+from typing import Any
+from unittest import mock
+
+import bridge.transport.deadlines
+import edge.broker.listeners.tcp
+import edge.broker.router.router
+from bridge.backoff import BackoffPolicy
+from edge.broker.router import uplinks
+from tests.simulation.scheduler import Scheduler
+
+BACKOFF = BackoffPolicy(first_s=0.1, limit_s=1.0, stable_s=5.0)
+"""Of uplinks: shorter than the product's, so that a run comes to rest sooner."""
+
+ITERATED = (bridge.transport.deadlines, edge.broker.listeners.tcp, edge.broker.router.router)
+"""Modules that walk over sets of objects: in the order of their addresses in memory, which no seed decides."""
+
+EPOCH_NS = 1_800_000_000_000_000_000
+"""The wall clock when virtual time was 0."""
+
+
+def wall_ns(scheduler: Scheduler) -> int:
+    """UTC nanoseconds as the process that runs has them."""
+    return EPOCH_NS + int(scheduler.now_s * 1e9) + scheduler.process.clock_offset_ns
+
+
+class OrderedSet(dict[Any, None]):
+    """A set that is walked in the order of insertion."""
+
+    def add(self, value: Any) -> None:
+        self[value] = None
+
+    def discard(self, value: Any) -> None:
+        self.pop(value, None)
+
+
+@contextmanager
+def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
+    """While this lasts, the modules that ask for time and randomness get them from the simulation."""
+
+    def monotonic_s() -> float:
+        return scheduler.now_s
+
+    def now_ns() -> int:
+        return wall_ns(scheduler)
+
+    def now_s() -> float:
+        return wall_ns(scheduler) / 1e9
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=source.getrandbits(128), version=4)
+
+    def make_random(*seed: Any) -> Random:
+        return Random(*seed) if seed else Random(source.getrandbits(64))
+
+    def token_bytes(nbytes: int | None = None) -> bytes:
+        return source.randbytes(32 if nbytes is None else nbytes)
+
+    with (
+        ExitStack() as ordered,
+        mock.patch.object(time, "time_ns", now_ns),
+        mock.patch.object(time, "time", now_s),
+        mock.patch.object(time, "monotonic", monotonic_s),
+        mock.patch.object(time, "perf_counter", monotonic_s),
+        mock.patch.object(uuid, "uuid4", uuid4),
+        mock.patch.object(random, "Random", make_random),
+        mock.patch.object(secrets, "token_bytes", token_bytes),
+        mock.patch.object(secrets, "token_hex", lambda nbytes=None: token_bytes(nbytes).hex()),
+    ):
+        for module in ITERATED:
+            ordered.enter_context(mock.patch.object(module, "set", OrderedSet, create=True))
+        ordered.enter_context(mock.patch.object(uplinks, "BACKOFF", BACKOFF))
+        yield

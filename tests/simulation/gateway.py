@@ -1,0 +1,135 @@
+"""The gateway: the real broker (listeners, drivers, sessions, router, uplinks) over the store on a simulated medium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from edge.broker.configuration import (
+    AddressConfiguration,
+    BrokerConfiguration,
+    Connector,
+    Endpoint,
+    Forwarder,
+)
+from edge.broker.limits import Limits
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.router.uplinks import Uplinks
+from edge.broker.server import Broker
+from edge.broker.store.engine import StoreEngine
+from tests.simulation.history import History
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.medium import Card, CardMedium, open_store
+from tests.simulation.network import Network
+from tests.simulation.scheduler import Process, Scheduler
+
+NAME = "gw"
+MQTT = Endpoint(NAME, 1883)
+HUB = Endpoint("hub", 5672)
+
+TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
+QUEUES = ("work/1", "work/2")
+OUT = "forwarder/hub/plant"
+"""The durable subscription of the forwarder that is always there."""
+
+FORWARDERS = {"a": "plant/a/#", "b": "plant/b/1"}
+"""Those that come and go: name -> filter."""
+
+
+def configuration(
+    rules: tuple[tuple[str, AddressType], ...] = (), forwarders: tuple[tuple[str, str], ...] = ()
+) -> BrokerConfiguration:
+    """What every gateway has, with more rules and forwarders (name, filter)."""
+    base = (("plant/#", AddressType.TOPIC), ("work/#", AddressType.QUEUE))
+    types = dict((*base, *rules))
+    return BrokerConfiguration(
+        gateway=NAME,
+        addresses=tuple(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()),
+        mqtt=MQTT,
+        connectors=(Connector(name="hub", endpoints=(HUB,), idle_timeout_s=4.0),),
+        forwarders=tuple(
+            Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
+            for name, pattern in (("plant", "plant/#"), *forwarders)
+        ),
+        limits=Limits(free_floor_bytes=0),
+    )
+
+
+class Gateway:
+    """One data directory, and the process that serves it while there is one."""
+
+    def __init__(self, scheduler: Scheduler, network: Network, medium: Card, history: History) -> None:
+        self.configuration = configuration()
+        self.medium = medium
+        self.process = Process(NAME)
+        self.process.alive = False
+        self.started: list[Callable[[], None]] = []
+        """Called in its process when it serves."""
+        self.broker: Broker
+        self.store: StoreEngine[CardMedium]
+        self.uplinks: Uplinks
+        self._scheduler = scheduler
+        self._network = network
+        self._history = history
+        self._clock_offset_ns = 0
+
+    @property
+    def up(self) -> bool:
+        """It serves."""
+        return self.process.alive
+
+    def start(self) -> None:
+        """Open the store and serve; nothing happens when it does already."""
+        if self.up:
+            return
+        self.process = process = Process(NAME)
+        process.clock_offset_ns = self._clock_offset_ns
+        loop = SimulatedLoop(self._scheduler, process, self._network)
+        loop.call_soon(self._serve, loop)
+
+    def _serve(self, loop: SimulatedLoop) -> None:
+        self._history.record("start", NAME)
+        self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
+        self.broker = Broker(self.configuration, self.store)
+        self.uplinks = Uplinks(self.broker.router, self.store)
+        self.uplinks.configure(self.configuration)
+        loop.create_task(self.broker.start())
+        self.uplinks.start()
+        for tell in self.started:
+            tell()
+
+    def kill(self, *, power: bool) -> None:
+        """End the process where it is. With the power, its clock may be wrong afterwards."""
+        if not self.up:
+            return
+        self._history.record("power cut" if power else "kill", NAME)
+        self.process.alive = False
+        self.process.loop.abandon()
+        self.medium.power_cut()
+        self._network.died(self.process)
+
+    def stop(self) -> None:
+        """End it in good order, at once."""
+        if not self.up:
+            return
+        self._history.record("stop", NAME)
+        self._scheduler.enter(self.process)
+        self.store.close()
+        self.process.alive = False
+        self.process.loop.abandon()
+        self._network.died(self.process)
+
+    def reconfigure(self, wanted: BrokerConfiguration) -> None:
+        """What `waypost apply` does to a running gateway, or writes for one that is down."""
+        self.configuration = wanted = msgspec.structs.replace(wanted)
+        if not self.up:
+            return
+        self._scheduler.enter(self.process)
+        self.broker.reconfigure(wanted)
+        for uplink in self.uplinks.configure(wanted):
+            self.process.loop.create_task(uplink.dialer.close())
+
+    def jump(self, offset_ns: int) -> None:
+        """Its wall clock is set."""
+        self._clock_offset_ns = self.process.clock_offset_ns = offset_ns

@@ -1,0 +1,139 @@
+"""The hub: the real listener, intake, service, committer and landing over a simulated registry and lake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from random import Random
+from types import SimpleNamespace
+from typing import cast
+
+from bridge.engine import Engine
+from bridge.intake import Intake
+from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.driver import Driver
+from cloud.hub.committer import Committer
+from cloud.hub.fleet import Fleet
+from cloud.hub.lander import Lander
+from cloud.hub.metrics import Metrics
+from cloud.hub.registry import Registry
+from cloud.hub.service import HubService
+from cloud.lake.lake import Lake
+from cloud.lake.landing import Landing
+from edge.broker.listeners.tcp import TcpListener
+from tests.simulation.environment import wall_ns
+from tests.simulation.gateway import HUB
+from tests.simulation.history import History
+from tests.simulation.lake import Killed, SimulatedLake
+from tests.simulation.loop import SimulatedLoop
+from tests.simulation.network import Network
+from tests.simulation.registry import Database, SimulatedRegistry
+from tests.simulation.scheduler import Process, Scheduler
+
+GATHER_MS = 60
+WRITE_BYTES_MAX = 1 << 20
+
+
+class Hub:
+    """Registry and lake, and the process that serves them while there is one."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        network: Network,
+        lake: SimulatedLake,
+        database: Database,
+        history: History,
+        random: Random,
+    ) -> None:
+        self.process = Process(HUB.host)
+        self.process.alive = False
+        self.committer: Committer
+        self.work_s = 0.01
+        """About how long a landing takes."""
+        self.killed_at: str | None = None
+        """The step of the next landing behind which the process is killed."""
+        self.lake = lake
+        self.database = database
+        self._scheduler = scheduler
+        self._network = network
+        self._history = history
+        self._random = random
+
+    @property
+    def up(self) -> bool:
+        """It serves."""
+        return self.process.alive
+
+    def start(self) -> None:
+        """Open registry and lake, and serve; nothing happens when it does already."""
+        if not self.up:
+            self.process = Process(HUB.host)
+            loop = SimulatedLoop(self._scheduler, self.process, self._network)
+            loop.work_s = lambda: self.work_s * (0.5 + self._random.random())
+            loop.call_soon(self._serve, loop)
+
+    def _serve(self, loop: SimulatedLoop) -> None:
+        self._history.record("start", HUB.host)
+        registry = cast(Registry, SimulatedRegistry(self.database))
+        try:
+            self.lake.failpoint = self._failpoint
+            landing = Landing(cast(Lake, self.lake), registry, failpoint=self._failpoint)
+        except Exception as error:  # it ends, as the program does, and is started again
+            self._history.record("cannot start", HUB.host, repr(error))
+            self.process.alive = False
+            self._scheduler.after(0.3, Process("outside"), self.start)
+            return
+        self.committer = Committer(
+            Lander(registry, landing, clock=loop.time),
+            loop=cast(asyncio.AbstractEventLoop, loop),
+            executor=cast(Executor, None),
+            now_us=lambda: wall_ns(self._scheduler) // 1_000,
+            gather_ms=GATHER_MS,
+        )
+        metrics = cast(Metrics, SimpleNamespace(landing_seconds=SimpleNamespace(observe=lambda _s: None)))
+        service = HubService(
+            Fleet(versions=landing.versions),
+            self.committer,
+            metrics,
+            pressure=lambda _pressed: None,
+            now_us=lambda: wall_ns(self._scheduler) // 1_000,
+            clock=loop.time,
+        )
+        listener = TcpListener("amqp", lambda gone, identity: _driver(service, gone))
+        loop.create_task(listener.start(HUB.host, HUB.port))
+
+    def kill(self, *, power: bool) -> None:
+        """End the process where it is."""
+        if self.up:
+            self._history.record("hub power cut" if power else "hub kill", HUB.host)
+            self.process.alive = False
+            self.process.loop.abandon()
+            self._network.died(self.process)
+            self.lake.power_cut(keep=not power or self._random.random() < 0.5)
+
+    def _failpoint(self, step: str) -> None:
+        if step == self.killed_at:
+            self.killed_at = None
+            self.kill(power=self._random.random() < 0.5)
+            self._scheduler.after(0.2, Process("outside"), self.start)
+            raise Killed(step)
+
+
+def _driver(service: HubService, gone: Callable[[Driver], None]) -> Driver:
+    """As `cloud.hub.server` makes it."""
+    engine = Engine(
+        container_id="waypost-hub",
+        server=True,
+        sasl=SaslServer(lambda _mechanism, _name, _password: ANONYMOUS, anonymous=ANONYMOUS),
+        idle_timeout_s=4.0,
+        now=asyncio.get_running_loop().time(),
+    )
+
+    def intake(driver: Driver) -> Intake:
+        made = Intake(engine, service, wake=driver.flush_soon)
+        service.introduce(made, driver.peername)
+        return made
+
+    return Driver(engine, intake, write_bytes_max=WRITE_BYTES_MAX, gone=gone)

@@ -1,0 +1,138 @@
+"""The lake's medium: tables that take versions whole or not at all, and forget what was not synced at a power cut.
+
+`cloud.lake.landing` runs as it is; the Delta table under it, and the rows in Arrow, are these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+from cloud.lake import landing
+from cloud.lake.commits import Failpoint, no_failpoint
+from cloud.lake.contract import contract
+from cloud.lake.faults import LakeError
+from cloud.lake.lake import Transaction
+from cloud.lake.rows import BatchSlice
+from cloud.lake.sequences import SequenceRange
+from tests.simulation.history import History
+from tests.simulation.medium import ids
+
+
+class Killed(BaseException):
+    """The process ends here, between two steps of a landing."""
+
+
+class Row(NamedTuple):
+    """What the checker wants of a row of `telemetry`."""
+
+    epoch: str
+    address: str
+    sequence: int
+    message: str
+
+
+class Rows(list[Any]):
+    """In place of an Arrow table."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self)
+
+
+class Version(NamedTuple):
+    """One commit to a table."""
+
+    rows: Rows
+    transaction: Transaction | None
+
+
+class SimulatedLake:
+    """As `cloud.lake.lake.Lake`, for all hubs."""
+
+    def __init__(self, history: History) -> None:
+        self.failure: Exception | None = None
+        """While set, appending raises it."""
+        self.uncertain = False
+        """A failing append has happened all the same."""
+        self.failpoint: Failpoint = no_failpoint
+        self._tables: dict[str, list[Version]] = {name: [] for name in contract().tables}
+        self._synced: Counter[str] = Counter()
+        """By table: versions that survive a power cut."""
+        self._history = history
+
+    @property
+    def versions(self) -> Mapping[str, int]:
+        return {name: len(versions) - 1 for name, versions in self._tables.items()}
+
+    def committed(self, table: str, application: str) -> int | None:
+        if isinstance(self.failure, LakeError):
+            raise self.failure
+        self._sync(table)
+        names = [version.transaction for version in self._tables[table] if version.transaction is not None]
+        return max((name.commit for name in names if name.application == application), default=None)
+
+    def append(self, table: str, rows: Rows, transaction: Transaction | None = None) -> int:
+        failure = self.failure
+        if failure is not None and not self.uncertain:
+            raise failure
+        self.failpoint("written")
+        self._tables[table].append(Version(rows, transaction))
+        self.failpoint("committed")
+        if failure is not None:
+            raise failure
+        self._sync(table)
+        self.failpoint("synced")
+        return len(self._tables[table]) - 1
+
+    def landed(self, tenant: str, gateway: str) -> Iterator[Sequence[SequenceRange]]:
+        for version in self._tables["telemetry"]:
+            yield [SequenceRange(tenant, gateway, *row[:3], row.sequence) for row in version.rows]
+
+    def power_cut(self, *, keep: bool) -> None:
+        """What was not synced stays, or goes."""
+        for table, versions in self._tables.items():
+            if not keep:
+                del versions[self._synced[table] :]
+            self._sync(table)
+
+    def _sync(self, table: str) -> None:
+        """What is there stays, and is in the history."""
+        for version in self._tables[table][self._synced[table] :]:
+            for row in version.rows:
+                if table == "telemetry":
+                    self._history.record("landed", *row)
+                elif table == "ledger":
+                    first, last = row["first_sequence"], row["last_sequence"]
+                    self._history.record("hub ledger", row["epoch"], row["address"], first, last, row["reason"])
+                elif table == "quarantine":
+                    self._history.record("quarantined", row["reason"])
+        self._synced[table] = len(self._tables[table])
+
+
+def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
+    """As `cloud.lake.rows.telemetry`."""
+    rows = Rows()
+    for received, address, sequence, start, stop in slices:
+        batch = received.batch
+        names = ids(batch.bodies[start:stop])
+        rows += [Row(batch.epoch, address, sequence + i, name) for i, name in enumerate(names)]
+    return rows
+
+
+def records(_table: str, rows: Sequence[Mapping[str, Any]], _ingested_at_us: int) -> Rows:
+    """As `cloud.lake.rows.records`."""
+    return Rows(rows)
+
+
+@contextmanager
+def simulated_rows() -> Iterator[None]:
+    """While this lasts, landings make rows for a `SimulatedLake`."""
+    with (
+        mock.patch.object(landing, "telemetry", telemetry),
+        mock.patch.object(landing, "records", records),
+    ):
+        yield

@@ -1,0 +1,275 @@
+"""The gateway's medium: what commits made durable survives, nothing else, and a commit under way may or may not.
+
+The store on it is the real engine (gathering, sealing, numbering, cursors, ledger, removal) over the medium of
+`tests.support.memory_store`; here is when a commit ends, how it fails, and what opening finds.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from bridge.message import Stored
+from edge.broker.store.cursors import cursor_states
+from edge.broker.store.engine import StoreEngine, Tables
+from edge.broker.store.epochs import Epochs
+from edge.broker.store.errors import StoreError, StoreFull
+from edge.broker.store.group import CursorRow, Group, Outcome
+from edge.broker.store.limits import Limits
+from edge.broker.store.logs import LogState
+from edge.broker.store.medium import FAILED, Post, ReadDone
+from edge.broker.store.progress import unpack
+from edge.broker.store.records import LedgerEntry
+from tests.simulation.history import History
+from tests.simulation.scheduler import Process, Scheduler
+from tests.support.memory_store import MemoryMedium
+
+
+@dataclass
+class Contents:
+    """What is durable. Copied, it is an older copy of the data directory."""
+
+    logs: dict[int, str] = field(default_factory=dict)
+    firsts: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, int] = field(default_factory=dict)
+    kept: dict[int, list[Stored]] = field(default_factory=dict)
+    cursors: dict[int, CursorRow] = field(default_factory=dict)
+    values: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    sequences: dict[str, int] = field(default_factory=dict)
+    entries: list[LedgerEntry] = field(default_factory=list)
+    epochs: list[str] = field(default_factory=list)
+    starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """As `Epochs` has them: (first sequence, number of the epoch) by address."""
+    openings: list[tuple[str, dict[int, int]]] = field(default_factory=list)
+    """(id, ends of the logs at that moment)."""
+
+    def name(self, epochs: Epochs) -> None:
+        """Let `epochs` say what is here."""
+        if self.epochs:
+            epochs.current, epochs._ids = self.epochs[-1], list(self.epochs)
+            epochs._starts = {address: sorted(starts) for address, starts in self.starts.items()}
+
+    def copied(self) -> Contents:
+        """What a backup has: messages never change, the rest is copied."""
+        twin = copy.copy(self)
+        for name in ("logs", "firsts", "ends", "cursors", "sequences", "starts"):
+            setattr(twin, name, dict(getattr(self, name)))
+        twin.kept = {log: list(runs) for log, runs in self.kept.items()}
+        twin.values = {kind: dict(values) for kind, values in self.values.items()}
+        twin.entries, twin.epochs, twin.openings = list(self.entries), list(self.epochs), list(self.openings)
+        return twin
+
+
+class Card:
+    """One medium. It outlives the processes that use it."""
+
+    def __init__(self, scheduler: Scheduler, history: History, random: Random) -> None:
+        self.contents = Contents()
+        self.commit_s = 0.003
+        """About how long a commit takes."""
+        self.read_s = 0.001
+        self.failure: StoreError | None = None
+        """While set, commits fail with it."""
+        self.read_fails = 0.0
+        """Share of reads that fail."""
+        self.scheduler = scheduler
+        self.history = history
+        self.random = random
+        self._under_way: tuple[CardMedium, Group] | None = None
+        self._ledgered = 0
+
+    def submit(self, store: CardMedium, group: Group, finished: Callable[[], None]) -> None:
+        """Begin a commit."""
+        self._under_way = (store, group)
+        delay_s = self.commit_s * (0.5 + self.random.random())
+        if self.random.random() < 0.05:
+            delay_s *= 10
+        self.scheduler.after(delay_s, store.process, self._end, store, group, finished)
+
+    def _end(self, store: CardMedium, group: Group, finished: Callable[[], None]) -> None:
+        if self._under_way is None or self._under_way[1] is not group:
+            return
+        self.apply()
+        # The other thread tells the loop's: later than it is durable.
+        self.scheduler.after(self.random.random() * 0.001, store.process, finished)
+
+    def apply(self) -> None:
+        """The commit under way ends now: it happens, or it fails."""
+        if self._under_way is None:
+            return
+        (store, group), self._under_way = self._under_way, None
+        if self.failure is not None:
+            group.outcome = Outcome(self.failure)
+            self.history.record("failed", str(self.failure))
+        else:
+            group.outcome = store.keep(group)
+            self._record(store, group)
+        group.done.set()
+
+    def power_cut(self) -> None:
+        """What is under way happens, or does not."""
+        if self._under_way is not None and self.random.random() < 0.5:
+            self.apply()
+        self._under_way = None
+
+    def put_back(self, older: Contents) -> None:
+        """An older copy takes the place of what is there; nobody has the store open."""
+        self.contents = older.copied()
+        self._ledgered = max((entry.entry for entry in self.contents.entries), default=0)
+
+    def described(self) -> tuple[Any, Any]:
+        """Every run there is: (log, position, epoch, address, sequence, messages); and every cursor: (cursor, name,
+        log, position)."""
+        contents = self.contents
+        epochs = Epochs(contents.epochs[-1]) if contents.epochs else Epochs("")
+        contents.name(epochs)
+        runs = tuple(
+            (contents.logs[log], place, epochs.of(run.address, sequence), run.address, sequence, ids(run.bodies))
+            for log, runs in contents.kept.items()
+            for place, sequence, run in runs
+        )
+        cursors = tuple((r.cursor, r.name, contents.logs[r.log], r.position) for r in contents.cursors.values())
+        return runs, cursors
+
+    def _record(self, store: CardMedium, group: Group) -> None:
+        record, contents, epochs = self.history.record, self.contents, store.epochs
+        for number, name, log, position, _ in group.cursor_rows:
+            if number in group.opened:
+                record("opened", number, name, contents.logs[log], position)
+        for log, stored in group.appended:
+            run = stored.run
+            epoch = epochs.of(run.address, stored.sequence)
+            record("durable", contents.logs[log], stored.position, run.address, epoch, stored.sequence, ids(run.bodies))
+        for entry in contents.entries:
+            if entry.entry > self._ledgered:
+                parts = tuple(epochs.parts(entry.address, entry.first, entry.last))
+                record("ledger", entry.subscription, entry.address, parts, entry.messages, entry.reason)
+        self._ledgered = max((entry.entry for entry in contents.entries), default=0)
+        for number, name, log, _, _ in group.cursor_rows:
+            kept = contents.cursors[number]
+            above = tuple(unpack(kept.position, kept.acknowledged))
+            record("cursor", number, name, contents.logs[log], kept.position, above)
+        for number in sorted(group.dropped):
+            record("dropped", number)
+
+
+class Done:
+    """In place of a commit's `threading.Event`: who waits for it sees it happen."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def wait(self) -> None:
+        if not self._is_set:
+            self._card.apply()
+
+
+class CardMedium(MemoryMedium):
+    """A `Card` as one process has it open."""
+
+    def __init__(self, card: Card, process: Process, tables: Tables, post: Post) -> None:
+        super().__init__(post=post, ledger=tables.ledger)
+        self.process = process
+        self._card = card
+        self._tables = tables
+        contents = card.contents
+        self._kept, self._values, self._counters = contents.kept, contents.values, contents.sequences
+        self._cursors, self._entries = contents.cursors, contents.entries
+        self._enter_epochs(contents)
+        for number, name in contents.logs.items():
+            first, end = contents.firsts.get(number, 0), contents.ends.get(number, 0)
+            size = sum(sum(map(len, stored.run.bodies)) for stored in contents.kept.get(number, ()))
+            tables.logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
+        for state in cursor_states(self.cursors(), tables.logs):
+            tables.cursors.add(state)
+        tables.ledger.load(contents.entries, len(contents.entries))
+        tables.counters.sequences.update(contents.sequences)
+        for log in tables.logs:
+            if tables.cursors.lowest(log, log.next) > log.first:
+                tables.logs.to_reclaim[log.log] = None
+
+    # --- lineage ----------------------------------------------------------------------------------------------
+
+    def _enter_epochs(self, contents: Contents) -> None:
+        if not contents.epochs:
+            contents.epochs.append(self.epochs.current)
+        contents.openings.append((uuid.uuid4().hex, dict(contents.ends)))
+        self.openings = [name for name, _ in contents.openings]
+        contents.name(self.epochs)
+
+    def ends_after(self, shared: str) -> Mapping[int, int]:
+        after = self.openings.index(shared) + 1 if shared in self.openings else 0
+        return self._card.contents.openings[after][1] if after < len(self.openings) else {}
+
+    def appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
+        for position, sequence, run in self._kept.get(log, ()):
+            if position >= end:
+                yield run.address, sequence
+
+    def begin_epoch(self, starts: Mapping[str, int], why: str) -> None:
+        contents = self._card.contents
+        contents.epochs.append(uuid.uuid4().hex)
+        for address, first in starts.items():
+            if first:
+                contents.starts[address] = [*contents.starts.get(address, ()), (first, len(contents.epochs) - 1)]
+        contents.name(self.epochs)
+        self._card.history.record("forked", self._card.described()[0])
+
+    # --- the medium -------------------------------------------------------------------------------------------
+
+    def commit(self, group: Group, finished: Callable[[], None]) -> None:
+        group.done = Done(self._card)  # type: ignore[assignment]
+        self._card.submit(self, group, finished)
+
+    def keep(self, group: Group) -> Outcome:
+        """Make a group durable."""
+        contents = self._card.contents
+        for log in group.new_logs:
+            contents.logs[log] = self._tables.logs[log].name
+        outcome = self._keep(group)
+        contents.entries = self._entries
+        contents.ends.update(group.ends)
+        contents.sequences.update(group.sequences)
+        for done in (*outcome.reclaimed, *outcome.evicted):
+            contents.firsts[done.log] = max(contents.firsts.get(done.log, 0), done.first)
+        return outcome
+
+    def read(self, log: LogState, position: int, end: int, bytes_max: int, done: ReadDone) -> None:
+        card = self._card
+        delay_s = card.read_s * (0.5 + card.random.random())
+        if card.random.random() < card.read_fails:
+            card.scheduler.after(delay_s, self.process, done, FAILED)
+        else:
+            card.scheduler.after(delay_s, self.process, super().read, log, position, end, bytes_max, done)
+
+    def close(self) -> None:
+        """What is on the card stays there."""
+
+
+def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedium]:
+    """Open what is on the card."""
+    limits = Limits(retry_delay_s=0.2)
+
+    def clock() -> float:
+        return card.scheduler.now_s
+
+    tables = Tables.empty(limits, clock)
+    return StoreEngine(tables, CardMedium(card, process, tables, post), post=post, clock=clock, limits=limits)
+
+
+def ids(bodies: Sequence[bytes]) -> tuple[str, ...]:
+    """Names of messages: their bodies."""
+    return tuple(body.decode() for body in bodies)
+
+
+FULL = StoreFull("the medium is full")
+READ_ONLY = StoreFull("the medium is read-only")
+BROKEN = StoreError("the medium fails")

@@ -1,0 +1,155 @@
+"""The registry's twin: what the landing and the committer ask of `cloud.hub.registry.Registry`, durable at once.
+
+Each method is one transaction. It may fail before it happened, or after (a database whose answer was lost).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+
+from cloud.hub.groups import Key, Presence
+from cloud.hub.registry import GatewayRecord
+from cloud.lake.commits import Prepared
+from cloud.lake.faults import RegistryError
+from cloud.lake.limits import HOLES_MAX
+from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+
+
+class Database:
+    """What survives the hubs that use it."""
+
+    def __init__(self, random: Random) -> None:
+        self.generations: dict[Key, int] = {}
+        self.landed: dict[Stream, SequenceSet] = {}
+        self.ledgered: set[SequenceRange] = set()
+        self.lineages: dict[tuple[str, str, str], list[str]] = {}
+        self.commits: dict[tuple[str, int], tuple[bool, Sequence[SequenceRange], int]] = {}
+        """By (table, commit): (confirmed, ranges, version)."""
+        self.last: dict[str, int] = {}
+        self.fails = 0.0
+        """Share of transactions that fail."""
+        self.random = random
+
+    def transaction(self) -> bool:
+        """Before one: raises RegistryError when it does not happen; True when it happens and fails all the same."""
+        if self.fails and self.random.random() < self.fails:
+            if self.random.random() < 0.5:
+                raise RegistryError("the registry cannot be used")
+            return True
+        return False
+
+    def end(self, fails: bool) -> None:
+        """After it."""
+        if fails:
+            raise RegistryError("the registry's answer was lost")
+
+
+class SimulatedRegistry:
+    """One hub's connection to the database."""
+
+    registry_id = "simulated"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last = dict(database.last)
+        self._given: dict[Key, int] = {}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    # --- gateways ---------------------------------------------------------------------------------------------
+
+    def presence(self, changes: Mapping[Key, Presence]) -> None:
+        if not changes:
+            return
+        database = self._database
+        fails = database.transaction()
+        for key, presence in changes.items():
+            database.generations[key] = database.generations.get(key, 0) + presence.connects
+        database.end(fails)
+        for key, presence in changes.items():
+            if presence.connects:
+                self._given[key] = database.generations[key]
+
+    def seen(self, when: Mapping[Key, int]) -> None:
+        self._database.end(self._database.transaction())
+
+    def nobody_connected(self) -> None:
+        """Nobody asks here who is."""
+
+    def gateways(self) -> list[GatewayRecord]:
+        return []
+
+    def fenced(self, who: Iterable[Key]) -> set[Key]:
+        self._database.end(self._database.transaction())
+        generations = self._database.generations
+        return {key for key in who if key in generations and self._given.get(key) not in (None, generations[key])}
+
+    def marks(self, tenant: str, name: str) -> dict[Stream, SequenceSet]:
+        self._database.end(self._database.transaction())
+        return {s: found for s, found in self._database.landed.items() if (s.tenant, s.gateway) == (tenant, name)}
+
+    def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:
+        database = self._database
+        fails = database.transaction()
+        known = database.lineages.get((tenant, name, epoch), [])
+        if known and known[-1] not in openings:
+            return next((opening for opening in reversed(openings) if opening in known), "")
+        database.lineages[tenant, name, epoch] = list(openings)
+        database.end(fails)
+        return None
+
+    # --- commits ----------------------------------------------------------------------------------------------
+
+    def application(self, table: str) -> str:
+        return f"waypost/{self.registry_id}/{table}"
+
+    def unresolved(self) -> Sequence[Prepared]:
+        self._database.end(self._database.transaction())
+        found = sorted(self._database.commits.items())
+        return [Prepared(table, commit, ranges) for (table, commit), (done, ranges, _) in found if not done]
+
+    def confirmed_version(self, table: str) -> int:
+        found = [v for (name, _), (done, _, v) in self._database.commits.items() if name == table and done]
+        return max(found, default=-1)
+
+    def landed(self, stream: Stream) -> SequenceSet:
+        return self._database.landed.get(stream) or SequenceSet()
+
+    def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
+        self._database.end(self._database.transaction())
+        return {each for each in ranges if each in self._database.ledgered}
+
+    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
+        database = self._database
+        fails = database.transaction()
+        commit = self._last.get(table, 0) + 1
+        if (table, commit) in database.commits:
+            raise RegistryError(f"commit {commit} of {table} is there already")
+        database.commits[table, commit] = (False, list(ranges), -1)
+        database.last[table] = commit
+        database.end(fails)
+        self._last[table] = commit
+        return commit
+
+    def confirm(self, prepared: Prepared, version: int) -> None:
+        database = self._database
+        fails = database.transaction()
+        done, ranges, _ = database.commits[prepared.table, prepared.commit]
+        if not done:
+            for each in ranges:
+                if prepared.table == "ledger":
+                    database.ledgered.add(each)
+                else:
+                    landed = database.landed.get(each.stream, SequenceSet()).copy()
+                    landed.add(each.first, each.last, HOLES_MAX)
+                    database.landed[each.stream] = landed
+        database.commits[prepared.table, prepared.commit] = (True, (), version)
+        database.end(fails)
+
+    def forget(self, prepared: Prepared) -> None:
+        database = self._database
+        fails = database.transaction()
+        database.commits.pop((prepared.table, prepared.commit), None)
+        database.end(fails)

@@ -1,0 +1,198 @@
+"""Everything of one run put together, and its phases: work under faults, healing, coming to rest."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+
+import msgspec
+
+from tests.simulation.clients import Fault as ClientFault
+from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
+from tests.simulation.devices import Device
+from tests.simulation.environment import simulated
+from tests.simulation.gateway import FORWARDERS, OUT, QUEUES, TOPICS, Gateway
+from tests.simulation.history import History
+from tests.simulation.hub import Hub
+from tests.simulation.lake import SimulatedLake, simulated_rows
+from tests.simulation.medium import Card
+from tests.simulation.nemesis import KNOWN, WEIGHTS, Fault, Nemesis, schedule
+from tests.simulation.network import Network
+from tests.simulation.registry import Database
+from tests.simulation.scheduler import Process, Scheduler
+
+REST_S = 60.0
+"""Virtual time within which everything has to come to rest once nothing goes wrong any more."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run does; with the seed it says everything about it."""
+
+    span_s: float = 0.7
+    """How long clients send and the nemesis strikes."""
+    faults: int = 4
+    steps_max: int = 200_000
+    kinds: tuple[str, ...] = tuple(kind for kind in WEIGHTS if kind not in KNOWN)
+
+
+class World:
+    """One run. Made and run inside `environment.simulated`."""
+
+    def __init__(self, seed: int, options: Options) -> None:
+        self.scheduler = Scheduler()
+        self.history = History(self.scheduler)
+        self.scheduler.switched = self._switched
+        self.scheduler.raised = self._raised
+        self.options = options
+        self.outside = Process("outside")
+        self.errors: list[BaseException] = []
+        """What callbacks raised that no client was told to raise."""
+        self._seed = seed
+        self._served: set[str] = set()
+        """Names of cursors somebody is there for to the end."""
+        self.network = Network(self.scheduler, self._random("network"))
+        self.medium = Card(self.scheduler, self.history, self._random("medium"))
+        self.gateway = Gateway(self.scheduler, self.network, self.medium, self.history)
+        self.lake = SimulatedLake(self.history)
+        self.database = Database(self._random("registry"))
+        self.hub = Hub(self.scheduler, self.network, self.lake, self.database, self.history, self._random("hub"))
+        self.origins = [
+            RouterOrigin(name, self.gateway, self.history, self._random(name), (*TOPICS, *QUEUES))
+            for name in ("o1", "o2")
+        ]
+        self.consumers = [
+            self._consumer("q1", "work/#", None),
+            self._consumer("q2", "work/#", None),
+            self._consumer("d1", "plant/#", "durable"),
+        ]
+        self.live = LiveConsumer(self.gateway, self.history)
+        self.devices = [
+            self._device("m1", version=4, qos=1, publishes=TOPICS),
+            self._device("m2", version=5, qos=2, publishes=(*TOPICS, *QUEUES)),
+            self._device("s1", version=5, qos=1, subscribes="plant/a/#"),
+            self._device("s2", version=4, qos=2, subscribes="plant/#"),
+        ]
+        self.nemesis = Nemesis(self)
+
+    @property
+    def fallible(self) -> list[RouterOrigin | RouterConsumer | LiveConsumer]:
+        """Clients that raise when told to."""
+        return [*self.origins, *self.consumers, self.live]
+
+    def faults(self) -> list[Fault]:
+        """The faults this seed has."""
+        options = self.options
+        return schedule(self._random("nemesis"), span_s=options.span_s, count=options.faults, kinds=options.kinds)
+
+    def run(self, schedule: Sequence[Fault]) -> None:
+        """From the first start to rest."""
+        self._name_subscriptions()
+        self.hub.start()
+        self.gateway.start()
+        self.nemesis.begin(schedule)
+        self._go_on(self.options.span_s)
+        self.nemesis.heal()
+        for producer in (*self.origins, *self.devices):
+            producer.sending = False
+        for consumer in self.consumers:
+            consumer.kind_outcomes = True
+        rest_s = self.scheduler.now_s + REST_S
+        quiet = 0
+        while quiet < 2:
+            if self.scheduler.now_s > rest_s:
+                self.history.record("stuck", f"after {REST_S:g} s: {self._unrest()}")
+                return
+            self._go_on(0.5)
+            quiet = 0 if self._unrest() else quiet + 1
+
+    def _name_subscriptions(self) -> None:
+        names: dict[str, str | None] = {"queue": None, OUT: "plant/#", "durable": "plant/#"}
+        names.update((f"forwarder/hub/{name}", pattern) for name, pattern in FORWARDERS.items())
+        for device in self.devices:
+            if device.subscribes is not None:
+                names[device.subscription] = device.subscribes
+        self._served = {name for name in names if not name.startswith("forwarder/") or name == OUT}
+        for name, pattern in names.items():
+            self.history.record("subscription", name, pattern)
+
+    def _go_on(self, seconds: float) -> None:
+        self.scheduler.run(self.scheduler.now_s + seconds, self.options.steps_max)
+
+    def _unrest(self) -> str:
+        """What is still to come; empty when nothing is."""
+        waiting = [f"{p.name} waits for {p.waiting} answers" for p in (*self.origins, *self.devices) if p.waiting]
+        if not self.gateway.up:
+            return "the gateway is down"
+        store = self.gateway.store
+        info = store.info()
+        ends = {log.log: log.next for log in info.logs if not log.name.startswith("queue plant/")}
+        behind = [
+            f"{cursor.name} has {cursor.backlog} of log {cursor.log} to come"
+            for cursor in info.cursors
+            if cursor.log in ends and cursor.backlog and cursor.name in self._served
+        ]
+        return "; ".join([*waiting, *behind])
+
+    def _consumer(self, name: str, address: str, durable: str | None) -> RouterConsumer:
+        return RouterConsumer(name, self.gateway, self.history, self._random(name), address, durable)
+
+    def _device(
+        self, name: str, *, version: int, qos: int, publishes: Sequence[str] = (), subscribes: str | None = None
+    ) -> Device:
+        return Device(
+            name,
+            self.scheduler,
+            self.network,
+            self.history,
+            self._random(name),
+            version=version,
+            qos=qos,
+            publishes=publishes,
+            subscribes=subscribes,
+        )
+
+    def _random(self, whose: str) -> Random:
+        """A stream of its own for each part, so that a change to one leaves the others as they are."""
+        return Random(f"{self._seed}/{whose}")
+
+    def _switched(self, process: Process) -> None:
+        asyncio._set_running_loop(process.loop)
+
+    def _raised(self, process: Process, error: BaseException) -> None:
+        if not isinstance(error, ClientFault):
+            self.history.record("raised", process.name, repr(error))
+            self.errors.append(error)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log lines, and no garbage collection at moments no seed decides."""
+    logging.disable(logging.CRITICAL)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        if collecting:
+            gc.enable()
+
+
+def simulate(seed: int, options: Options, schedule: Sequence[Fault] | None = None) -> World:
+    """One run of one seed; with a `schedule`, with these faults instead of the seed's."""
+    running = asyncio._get_running_loop()
+    with quiet():
+        world = World(seed, options)
+        with simulated(world.scheduler, Random(f"{seed}/system")), simulated_rows():
+            try:
+                world.run(world.faults() if schedule is None else schedule)
+            finally:
+                for process in (world.gateway.process, world.hub.process):
+                    if process.loop is not None:
+                        process.loop.abandon()
+                asyncio._set_running_loop(running)
+    return world
