@@ -41,6 +41,7 @@ from edge.broker.model.addresses import AddressTable
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
@@ -85,6 +86,7 @@ class Broker:
             flush_soon=self._flush_soon,
             policies=configuration.policies,
             monotonic_s=self._loop.time,
+            merge_live=merge_live,
         )
         self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
         self.router.quotas.space_bytes = configuration.quota_bytes

@@ -96,7 +96,7 @@ class AmqpSession:
             put_token=self._put_token if gate is not None and gate.tokens else None,
             administration=administration,
         )
-        router.followers.add(self._links.detach_readdressed)
+        router.address_listeners.add(self._links.detach_readdressed)
 
     @property
     def name(self) -> str:
@@ -195,7 +195,7 @@ class AmqpSession:
                 last_first.callback(self._on_closed, condition)
             last_first.callback(self._release_grant)
             last_first.callback(self._publish_will, condition or self._ended_with)
-            last_first.callback(self._router.followers.remove, self._links.detach_readdressed)
+            last_first.callback(self._router.address_listeners.remove, self._links.detach_readdressed)
             last_first.callback(self._links.end)
             if self._sole is not None:
                 self._containers.discard(self._sole)

@@ -21,12 +21,12 @@ class AnycastGroup:
     attempts = 0
     idle_now = True
 
-    def __init__(self, address: str, figures: Figures) -> None:
-        """What is answered counts in `figures`."""
+    def __init__(self, address: str, figures: Figures, credit_changed: Callable[[], None]) -> None:
+        """What is answered counts in `figures`; `credit_changed` is called when consumers can take more beyond what is
+        waiting."""
         self.pattern = address
         self.group = ConsumerGroup()
-        self.changed: Callable[[], None] = lambda: None
-        """Called when consumers have new credit beyond what is waiting."""
+        self._credit_changed = credit_changed
         self._figures = figures
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
@@ -68,7 +68,7 @@ class AnycastGroup:
             held.update(dict.fromkeys(range(stored.position, stored.position + len(stored.run.bodies)), stored))
             if not delivered(consumer, self, stored):
                 self.leave(consumer)
-        self.changed()
+        self._credit_changed()
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Pass the consumer's answer on to the origins; released messages go to another consumer."""
@@ -130,7 +130,7 @@ class AnycastGroup:
         if len(kept) < len(self._waiting):
             self._waiting = kept
             self._waiting_bytes = sum(stored.run.size for stored in kept)
-            self.changed()
+            self._credit_changed()
 
     @property
     def credit(self) -> int:

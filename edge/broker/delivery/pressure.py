@@ -41,15 +41,15 @@ class Paced(Protocol):
 class Pressure:
     """Subscriptions that are behind, and the origins held back for them."""
 
-    __slots__ = ("_behind", "_held", "pressing", "unfinished", "wake")
+    __slots__ = ("_behind", "_held", "_wake", "pressing", "unfinished")
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when `unfinished` has something to do: `Router.flush` is to follow once this turn ends."""
         self.pressing = False
         """A run just routed met a subscription that is behind: its origin is to be held back (`hold`)."""
         self.unfinished: dict[Paced, None] = {}
         """Subscriptions with more to deliver once what they were given has been written."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called when `unfinished` has something to do: the shell calls `Router.flush` once this turn ends."""
+        self._wake = wake
         self._behind: dict[Paced, int] = {}
         """Ticks each has been behind for."""
         self._held: dict[Origin, None] = {}
@@ -79,7 +79,7 @@ class Pressure:
     def later(self, subscription: Paced) -> None:
         """`subscription` goes on delivering after this turn."""
         self.unfinished[subscription] = None
-        self.wake()
+        self._wake()
 
     def go_on(self) -> None:
         """Deliver more of what is `unfinished`."""

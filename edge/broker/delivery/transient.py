@@ -25,12 +25,14 @@ class WaitingPool:
 
     __slots__ = ("dropped", "expired", "expiring", "pressure", "waiting_bytes")
 
-    def __init__(self, expired: Callable[[Run], bool] = lambda _run: False) -> None:
-        """`expired` says that a run has waited beyond its time to live."""
+    def __init__(
+        self, expired: Callable[[Run], bool] = lambda _run: False, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """`expired` says that a run has waited beyond its time to live; `wake` as `Pressure` has it."""
         self.waiting_bytes = 0
         self.dropped = 0
         """Messages not delivered because a consumer was too slow, since start."""
-        self.pressure = Pressure()
+        self.pressure = Pressure(wake)
         self.expired = expired
         self.expiring = False
         """Some address gives messages a time to live of its own accord."""

@@ -56,6 +56,14 @@ def _end(party: Consumer | Origin, name: str, error: Exception) -> None:
         report(name, "its connection could not be ended", again)
 
 
+def guarded(name: str, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> None:
+    """Call one of several, `name` in the log: what it raises keeps the others from nothing."""
+    try:
+        call(*arguments, **named)
+    except Exception as error:
+        report(name, "the others go on", error)
+
+
 class Listeners(Generic[P]):
     """Who wants to hear of something: all of them do, whatever one of them raises."""
 
@@ -83,7 +91,4 @@ class Listeners(Generic[P]):
     def tell(self, *arguments: P.args, **named: P.kwargs) -> None:
         """Call every one."""
         for listener in self:
-            try:
-                listener(*arguments, **named)
-            except Exception as error:
-                report(f"a listener to {self._event}", "the others go on", error)
+            guarded(f"a listener to {self._event}", listener, *arguments, **named)

@@ -61,9 +61,9 @@ class BrokerFigures:
         if now < self._due:
             return
         self._due = now + PERIOD_S
-        if self._router.heard(PREFIX):
+        if self._router.subscriptions.live.any_below(PREFIX):
             for run in self.matching(PREFIX + "#"):
-                self._router.tell(run)
+                self._router.publish_live(run)
 
     def _now_values(self) -> dict[str, object]:
         """The figures of this tick: a client that asks by a thousand filters has them counted once."""

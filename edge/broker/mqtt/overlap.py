@@ -19,7 +19,7 @@ from edge.broker.delivery.consumer_group import part_of
 from edge.broker.model.ranges import Ranges
 from edge.broker.model.topics import matches, overlaps
 from edge.broker.mqtt.limits import HEADS_CACHED_MAX, OVERLAP_CHECKED_MAX, OVERLAP_RANGES_MAX
-from edge.broker.router.routes import Taker
+from edge.broker.router.live_subscriptions import LiveSink
 
 if TYPE_CHECKING:
     from edge.broker.mqtt.session import Session, Subscriber
@@ -151,7 +151,7 @@ def _combine(members: Sequence[Subscriber]) -> Combined:
     )
 
 
-def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[Taker]:
+def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequence[LiveSink]:
     """Live subscriptions of one address, those of one client that overlap as one."""
     by_client: dict[Session, list[Subscriber]] = {}
     for subscription in live:
@@ -161,7 +161,7 @@ def merge_live(live: Sequence[TransientSubscription], pool: WaitingPool) -> Sequ
     merged = {session: Overlap(session, found, pool) for session, found in by_client.items() if len(found) > 1}
     if not merged:
         return live
-    merged_subscribers: list[Taker] = []
+    merged_subscribers: list[LiveSink] = []
     placed: set[Session] = set()
     for subscription in live:
         subscriber = _overlapping(subscription)

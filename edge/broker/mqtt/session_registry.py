@@ -8,25 +8,22 @@ packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
 from bridge.message import Run
-from edge.broker.delivery import TransientSubscription
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.isolation import report
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
-from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
 from edge.broker.mqtt.session_store import Record, SessionStore
 from edge.broker.mqtt.wills import Wills
-from edge.broker.router.registry import QUEUE_CURSOR
+from edge.broker.router.logs import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
-from edge.broker.router.routes import Taker
 from edge.broker.store.contract import Store
 from edge.broker.store.records import CursorRecord
 
@@ -67,11 +64,10 @@ class SessionRegistry:
         self._sessions: dict[str, Session] = {}
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
-        self._on_disk = SessionStore(store, router.save_soon)
+        self._on_disk = SessionStore(store, router.flush_soon)
         self._restore_all()
-        router.merge_live = self._merge_live
-        router.witness = self._on_disk
-        router.followers.add(self._readdress)
+        router.participate(self._on_disk)
+        router.address_listeners.add(self._readdress)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -155,7 +151,7 @@ class SessionRegistry:
             old.identifiers = (identifier,) if identifier else ()
             session.subscriptions_changed(request.filter)
             if old.overlaps:
-                self._router.reroute()
+                self._router.forget_routes()
             self._on_disk.save(session)
             return old, False
         subscriber = Subscriber(session, request, identifier, kept=session.durable and request.qos > 0)
@@ -375,9 +371,6 @@ class SessionRegistry:
         for subscriber in session.subscribers.values():
             self._leave(subscriber, forget=True)
         session.subscribers.clear()
-
-    def _merge_live(self, live: list[TransientSubscription]) -> Sequence[Taker]:
-        return merge_live(live, self._router.pool)
 
 
 def _take_over(attachment: Attachment, client_id: str) -> None:

@@ -123,7 +123,7 @@ class SessionStore:
             for kind in (_SESSION, _INCOMING, _OUTGOING):
                 self._store.delete(kind, session.client_id)
 
-    # --- commits (`edge.broker.router.routes.Witness`) ---------------------------------------------------------
+    # --- commits (`edge.broker.router.router.CommitParticipant`) ------------------------------------------------
 
     def prepare(self) -> None:
         """A group is about to be sealed: write down what is under way to clients at QoS 2, once a commit."""
@@ -143,9 +143,6 @@ class SessionStore:
         unwritten = session.journal.take_unwritten()
         if unwritten:
             self._waiting.append(_Waiting(ticket, session, unwritten, released=False))
-
-    def sealed(self) -> None:
-        """What was put has its ticket: nothing to note."""
 
     def committed(self, *, kept: bool) -> None:
         """Let go what is on disk now. What a commit failed with waits until one succeeds, and is written with the next:

@@ -113,8 +113,14 @@ class Account:
 class Quotas:
     """The accounts of a space, and what they share."""
 
-    def __init__(self, store: Store, free_bytes: Callable[[], int | None] | None = None) -> None:
-        """`free_bytes`: room left on the medium, None where it has no bound; the store's own when not given."""
+    def __init__(
+        self,
+        store: Store,
+        free_bytes: Callable[[], int | None] | None = None,
+        short: Callable[[Sequence[int]], None] = lambda _logs: None,
+    ) -> None:
+        """`free_bytes`: room left on the medium, None where it has no bound; the store's own when not given. `short`
+        hears which logs have no room for what comes."""
         self._store = store
         self._free_bytes = free_bytes or store.free_bytes
         self._accounts: dict[str, Account] = {}
@@ -128,8 +134,7 @@ class Quotas:
         """Bytes the space has left over for everybody."""
         self._ahead = 0
         """Bytes given way by at the floor and not taken on yet."""
-        self.short: Callable[[Sequence[int]], None] = lambda logs: None
-        """Hears which logs have no room for what comes."""
+        self._short = short
 
     def __iter__(self) -> Iterator[tuple[str, Account]]:
         """(pattern of the rule, account)."""
@@ -211,7 +216,7 @@ class Quotas:
         own, shared = self._missing(account, size)
         beyond = self._beyond(account, size)
         if own > 0 or shared > 0:
-            self.short(account.logs)
+            self._short(account.logs)
             plan = self._plan(account, log, size, own, shared)
             if plan is None:
                 return False

@@ -53,7 +53,7 @@ class Forwarding:
         Raises AddressError when the filter's addresses do not take another consumer.
         """
         router, consumer = self._router, self._consumer
-        former = router.former_queues(self.pattern)
+        former = router.subscriptions.competing.former_queues(self.pattern)
         for address, queue in self._former_queues.items():
             if address not in former:
                 router.unsubscribe(consumer, queue, forget=False)

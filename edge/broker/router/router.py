@@ -1,46 +1,65 @@
 """The router: single owner of routes, subscriptions and retained messages; everything reaches it in runs.
 
 A run comes in through `publish`, meets the route of its address, and either is handed on or joins the store's open
-group. When the group is on disk, `committed` releases the acknowledgements and hands the messages to those who wait.
-The router never blocks, never looks at a socket and never asks for the time other than through `clock_ns`.
+group. When the group is on disk, `committed` releases the acknowledgements (`Answers`) and has the logs' feeds hand the
+messages to those who wait. The router is composed of parts, each with a noun of its own; what is here is when they act.
+It never blocks, never looks at a socket and never asks for the time other than through `clock_ns`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
-from bridge.message import CLOCK_GOOD, Run, Stored
-from edge.broker.delivery import WaitingPool
+from bridge.message import CLOCK_GOOD, Run
+from edge.broker.delivery import LogSubscription, SharedSubscription, WaitingPool
 from edge.broker.delivery.dead_letters import DeadLetters
+from edge.broker.delivery.durable import Declaration, DurableSubscription
+from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.delivery.sweep import Sweeper
-from edge.broker.limits import SENDER_CREDIT
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
-from edge.broker.model.isolation import Listeners
-from edge.broker.model.topics import overlaps
+from edge.broker.model.isolation import Listeners, guarded
+from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
-from edge.broker.router.registry import Registry
+from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.durable_subscriptions import DurableSubscriptions
+from edge.broker.router.live_subscriptions import LiveSubscriptions, MergeLive, unmerged
+from edge.broker.router.logs import Logs
+from edge.broker.router.publish_sink import PublishSink
+from edge.broker.router.queues import CompetingConsumers
 from edge.broker.router.retained import RetainedMessages
-from edge.broker.router.routes import (
-    Witness,
-)
+from edge.broker.router.route_table import RouteTable
+from edge.broker.router.routes import Route
+from edge.broker.router.sender_credit import SenderCredit
+from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
-from edge.broker.store.ticket import Ticket
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
-
 
 PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
 
 
-class Router(Registry):
+class CommitParticipant(Protocol):
+    """Who writes small state in the commits of others, and has something to say when its tickets are decided."""
+
+    def prepare(self) -> None:
+        """A group may be sealed now: last moment to put something into it."""
+        ...
+
+    def committed(self, *, kept: bool) -> None:
+        """A commit is over: tickets may be decided. `kept`: it succeeded."""
+        ...
+
+
+class Router:
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
 
     def __init__(
@@ -53,37 +72,54 @@ class Router(Registry):
         flush_soon: Callable[[], None] | None = None,
         policies: Mapping[str, AddressPolicy] | None = None,
         monotonic_s: Callable[[], float] | None = None,
+        merge_live: MergeLive = unmerged,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
 
         `policies` are by pattern of the rule, those of subscriptions by ``topic::name``; `monotonic_s` times
-        redeliveries (None: by `clock_ns`).
+        redeliveries (None: by `clock_ns`); `merge_live` says whose live copies are one.
         """
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.clock = Clock(clock_ns, clock_good, now_s)
-        deadletters = DeadLetters(store, self.publish, self.clock, now_s)
-        pool = WaitingPool(lambda run: deadletters.worthless(run, self.policy(run.address)))
-        super().__init__(store, table, flush_soon or self.flush, deadletters, pool, policies or {})
         self.now_ns = clock_ns
-        self._clock_good = clock_good
-        self.witness: Witness | None = None
-        """Who has something to write in each commit, and waits for it."""
-        self.followers: Listeners[[]] = Listeners("changed addresses")
+        self.clock = Clock(clock_ns, clock_good, now_s)
+        self.figures = Figures()
+        self.flush_soon = flush_soon = flush_soon or self.flush
+        self.address_listeners: Listeners[[]] = Listeners("changed addresses")
         """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
         self.loss_listeners: Listeners[[]] = Listeners("losses")
         """Called when entries of the loss ledger were committed."""
+        self._clock_good = clock_good
+        self._store = store
+        self._participants: list[CommitParticipant] = []
+        self._addresses = ConfiguredAddresses(table, policies or {})
+        self.deadletters = DeadLetters(store, self.publish, self.clock, now_s)
+        self.pool = WaitingPool(self._worthless, flush_soon)
         self._pressure = self.pool.pressure
-        self._pressure.wake = self._flush_soon
+        self.feeds = LogFeeds(store)
         self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
-        self._sweeper = Sweeper(store, self.clock, self._log_subscriptions, self._flush_soon)
-        self.quotas.short = self._sweeper.first
-        self._answers = Answers(self.figures, now_s)
-        self._without_room: set[str] = set()
-        """Addresses whose senders wait for room."""
-        self._failing = False
-        """The last commit failed: senders to stored addresses get no credit until one succeeds."""
+        self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
+        self.quotas = Quotas(store, short=self._sweeper.first)
+        self.answers = Answers(self.figures, now_s)
+        self._sink = PublishSink(store, self.feeds, self.retained, self.answers, flush_soon)
+        self._configure_policies()
+        routes: dict[str, Route] = {}
+        logs, watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
+        self.subscriptions = SubscriptionRegistry(
+            store,
+            self.feeds,
+            self._addresses,
+            competing=CompetingConsumers(store, self._addresses, logs, self.figures, watchers),
+            durable=DurableSubscriptions(store, self._addresses, logs, routes.clear),
+            live=LiveSubscriptions(self.pool, merge_live, routes.clear),
+            watchers=watchers,
+            flush_soon=flush_soon,
+        )
+        self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas)
+        self._made: Final = routes
+        self._watchers = watchers
+        self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
+        self.subscriptions.competing.report_former_queues()
         store.commit_listeners.append(self.committed)
-        self._restore()
         store.account_for_lost()
 
     # --- runs -------------------------------------------------------------------------------------------------
@@ -95,149 +131,170 @@ class Router(Registry):
         if self._clock_good():
             run.flags |= CLOCK_GOOD
         self.figures.received += len(run.bodies)
-        route = self._routes.get(run.address)
+        route = self._made.get(run.address)
         if route is None:
-            route = self._resolve(run.address)
-        route.publish(self, origin, run, tokens)
+            route = self.routes.make(run.address)
+        route.publish(self._sink, origin, run, tokens)
         if self._pressure.pressing:
             self._pressure.hold(origin)
 
-    def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Append to a log; `tokens` are answered when that is on disk, or at once where the address wants no more."""
-        joined = self._store.append(log, run)
-        if isinstance(joined, Stored):
-            self.feeds.took(log, joined)
-            self._answers.accept(origin, tokens)
-        else:
-            self._answers.accept_with(joined, origin, tokens)
-        self._flush_soon()
-
-    def retain(self, run: Run) -> Ticket | None:
-        """Make it the retained message of its address; the ticket is what the answer waits for."""
-        return self.retained.put(run)
-
-    def done_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
-        """Answer `tokens` with the outcome of a commit."""
-        self._answers.accept_with(ticket, origin, tokens)
-        self._flush_soon()
-
-    def done(self, origin: Origin, tokens: Sequence[int]) -> None:
-        """Nothing to wait for; yet answers keep the order of what was sent [MQTT-4.6.0-2]."""
-        self._answers.accept(origin, tokens)
-
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
-        """Not taken, whatever becomes of the open group; said in its turn like every other answer [MQTT-4.6.0-2]."""
-        self._answers.refuse(origin, tokens, why)
+        """What an origin does not even publish: refused, behind what it sent before [MQTT-4.6.0-2]."""
+        self.answers.refuse(origin, tokens, why)
 
-    def in_turn(
-        self, origin: Origin, tokens: Sequence[int], withdraw: Callable[[Origin], None]
-    ) -> tuple[Origin, Sequence[int]]:
-        return self._answers.by_consumer(origin, tokens, withdraw)
+    def publish_live(self, run: Run) -> None:
+        """Hand a run of the broker's own to live subscribers; it is neither stored nor counted."""
+        for sink in self.subscriptions.live.sinks(run.address):
+            sink.offer(run)
 
     def flush(self) -> None:
-        """Start a commit of what was gathered, unless one is running."""
-        self._answers.release()
+        """Start a commit of what was gathered, unless one is running. Nothing is answered but what is decided."""
+        self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
         if self._pressure.unfinished:
             self._pressure.go_on()
         if self._store.committing:
             return
-        witness = self.witness
-        if witness is not None:
-            witness.prepare()
-        if self._store.flush() and witness is not None:
-            witness.sealed()
+        for participant in self._participants:
+            guarded("a commit's participant", participant.prepare)
+        self._store.flush()
 
     def committed(self, commit: Committed) -> None:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
-        self._failing = commit.error is not None
-        self._answers.release()
-        if self.witness is not None:
-            self.witness.committed(kept=commit.error is None)
+        self._credit.failing = commit.error is not None
+        self.answers.release()
+        for participant in self._participants:
+            guarded("a commit's participant", participant.committed, kept=commit.error is None)
         if commit.gave_up:
             self.loss_listeners.tell()  # before anybody is given what comes after the gap
         self.feeds.committed(commit.appended)
         self.flush()
 
-    # --- subscriptions ----------------------------------------------------------------------------------------
-
-    def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
-        super().reconfigure(table, policies)
-        self.followers.tell()
-
-    def join_remainder(self, consumer: Consumer, name: str) -> Joinable | None:
-        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
-        not be any more; None when there is no such subscription."""
-        found = self._durable.get(name)
-        if found is not None:
-            found.join(consumer)
-        return found
-
-    def heard(self, prefix: str) -> bool:
-        """Somebody live has a filter for names below `prefix`, which is reserved."""
-        below = prefix + "#"
-        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._live_tree)
-
-    def reroute(self) -> None:
-        """Subscriptions have changed in how they belong together."""
-        self._routes.clear()
-
-    def forget_origin(self, origin: Origin) -> None:
-        """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
-        identifiers of a QoS 2 message outlive the connection they came over."""
-        self._credit.forget(origin)
-        self._pressure.forget(origin)
-
-    def sender_credit(self, origin: Origin, address: str) -> int:
-        """Messages a sender to `address` may have under way; a direct address gives what its consumers can take.
-
-        For direct addresses, and for stored ones that are full (or while the store cannot commit: what comes all the
-        same is refused by the commit that fails), `origin.credit_changed(address)` is
-        called when it may differ.
-        """
-        kind = self.address_type(address)
-        if kind is AddressType.ANYCAST:
-            self._credit.watch(address, origin)
-            group = self._anycast.get(address)
-            return min(SENDER_CREDIT, group.credit) if group is not None else 0
-        if kind is AddressType.MULTICAST:
-            self._credit.watch(address, origin)
-            return SENDER_CREDIT if self._live_tree.match(address) else 0
-        account = self.account(address)
-        stored = account is not None or kind.is_queue
-        if (self._failing and stored) or (account is not None and account.full):
-            self._credit.watch(address, origin)
-            self._without_room.add(address)
-            return 0
-        return SENDER_CREDIT
+    def participate(self, participant: CommitParticipant) -> None:
+        """Have it write in each commit from now on."""
+        self._participants.append(participant)
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
         self._pressure.tick()
         self.quotas.tick()
         self.deadletters.tick()
-        self._answers.expire()
+        self.answers.expire()
         self.retained.purge(self.now_ns(), self.deadletters.expired)
         self.feeds.tick()
-        if self._failing:
+        if self._credit.failing:
             self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         else:
             self._sweeper.tick()
-        for address in list(self._without_room):
-            account = self.account(address)
-            if account is None or not (self._failing or account.full):
-                self._without_room.discard(address)
-                self._credit.changed(address)
+        self._credit.tick()
         self.flush()
 
-    # --- inside: routes ---------------------------------------------------------------------------------------
+    # --- addresses --------------------------------------------------------------------------------------------
 
-    def tell(self, run: Run) -> None:
-        """Hand a run of the broker's own to live subscribers; it is neither stored nor counted."""
-        for subscription in self.merge_live(self._live_tree.match(run.address)):
-            subscription.offer(run)
+    def reconfigure(self, table: AddressTable, policies: Mapping[str, AddressPolicy] | None = None) -> None:
+        """Follow new rules from the next run on. What is stored stays where it is, and is delivered from there."""
+        self._addresses.configure(table, policies or {})
+        self._configure_policies()
+        self.subscriptions.follow_configuration()
+        self._made.clear()
+        self.flush_soon()
+        self.address_listeners.tell()
 
-    def save_soon(self) -> None:
-        """`Witness.prepare` has something for the next commit."""
-        self._flush_soon()
+    @property
+    def table(self) -> AddressTable:
+        """The rules of now."""
+        return self._addresses.table
+
+    def address_type(self, address: str) -> AddressType:
+        """The type of an address, or of every name a filter covers."""
+        return self._addresses.type_of(address)
+
+    def policy(self, address: str) -> AddressPolicy:
+        """What is promised of an address beyond its type."""
+        return self._addresses.policy(address)
+
+    def account(self, address: str) -> Account | None:
+        """What a stored address may keep; None where nothing is kept of it."""
+        return self.routes.account(address)
+
+    def sender_credit(self, origin: Origin, address: str) -> int:
+        """Messages a sender to `address` may have under way (`SenderCredit.of`)."""
+        return self._credit.of(origin, address)
+
+    def forget_origin(self, origin: Origin) -> None:
+        """The origin is gone: it asks for no credit any more. What it sent is answered all the same, as the packet
+        identifiers of a QoS 2 message outlive the connection they came over."""
+        self._watchers.forget(origin)
+        self._pressure.forget(origin)
+
+    # --- subscriptions ----------------------------------------------------------------------------------------
+
+    def subscribe(self, consumer: Consumer, address: str, options: SubscribeOptions) -> Joinable:
+        """As `SubscriptionRegistry.subscribe`."""
+        return self.subscriptions.subscribe(consumer, address, options)
+
+    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False) -> None:
+        """As `SubscriptionRegistry.unsubscribe`."""
+        self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
+
+    def declare(self, declaration: Declaration) -> DurableSubscription:
+        """As `DurableSubscriptions.declare`."""
+        return self.subscriptions.declare(declaration)
+
+    def forget(self, name: str) -> None:
+        """Delete a durable subscription with its backlog; nothing happens when there is none."""
+        self.subscriptions.forget(name)
+
+    def join_remainder(self, consumer: Consumer, name: str) -> Joinable | None:
+        """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
+        not be any more; None when there is no such subscription."""
+        found = self.durable_subscriptions.get(name)
+        if found is not None:
+            found.join(consumer)
+        return found
+
+    def make_temporary_queue(self, address: str) -> None:
+        """As `LiveSubscriptions.make_temporary_queue`."""
+        self.subscriptions.live.make_temporary_queue(address)
+
+    def end_temporary_queue(self, address: str) -> None:
+        """Delete it with what is in it; its consumers get nothing more."""
+        self.subscriptions.end_temporary_queue(address)
+
+    def forget_routes(self) -> None:
+        """Subscriptions have changed in how they belong together."""
+        self._made.clear()
+
+    @property
+    def queues(self) -> Mapping[str, LogSubscription]:
+        """Queues by address."""
+        return self.subscriptions.competing.queues
+
+    @property
+    def durable_subscriptions(self) -> Mapping[str, DurableSubscription]:
+        """Durable subscriptions by name."""
+        return self.subscriptions.durable.by_name
+
+    @property
+    def temporary_queues(self) -> Mapping[str, SharedSubscription]:
+        """Temporary queues by address."""
+        return self.subscriptions.live.temporary_queues
+
+    @property
+    def bases(self) -> dict[str, int]:
+        """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
+        return self.subscriptions.durable.bases
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _of_logs(self) -> list[LogSubscription]:
+        return self.subscriptions.of_logs()
+
+    def _configure_policies(self) -> None:
+        self.quotas.configure(self._addresses.rule_policies)
+        self.pool.expiring = self._addresses.expiring
+
+    def _worthless(self, run: Run) -> bool:
+        """It is stored nowhere, and has waited too long."""
+        return self.deadletters.worthless(run, self.policy(run.address))

@@ -1,77 +1,22 @@
-"""Routes: what happens to a run of one address, one class an address type. Built by the router, cached by address."""
+"""Routes: what happens to a run of one address, one class an address type. Made and remembered by `RouteTable`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from bridge.message import RETAIN, Run
-from edge.broker.delivery import AnycastGroup, LogSubscription
+from edge.broker.delivery import AnycastGroup
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
-from edge.broker.store.ticket import Ticket
-
-
-class Taker(Protocol):
-    """A live subscription, or several of one client."""
-
-    def offer(self, run: Run) -> None:
-        """Deliver a run now, or keep it for when there is credit."""
-        ...
-
-
-class Witness(Protocol):
-    """Who writes small state in the commits of others, and waits for it to be on disk."""
-
-    def prepare(self) -> None:
-        """A group may be sealed now: last moment to put something into it."""
-        ...
-
-    def sealed(self) -> None:
-        """The group with what was prepared is being committed."""
-        ...
-
-    def committed(self, *, kept: bool) -> None:
-        """The commit is over; when it was not kept, small state joins the next group by itself."""
-        ...
-
-
-class Keeper(Protocol):
-    """What a route asks of the router."""
-
-    def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        """Append to a log; the origin hears `accepted` when that is on disk, or at once where the log is kept in
-        memory."""
-        ...
-
-    def done(self, origin: Origin, tokens: Sequence[int]) -> None:
-        """Nothing to keep: the origin may hear `accepted`, behind what it sent before."""
-        ...
-
-    def retain(self, run: Run) -> Ticket | None:
-        """Replace the retained message of the address; the ticket is what the answer waits for."""
-        ...
-
-    def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
-        """Not taken: the origin hears `refused`, behind what it sent before."""
-        ...
-
-    def done_with(self, ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
-        """The origin hears `accepted` when the commit of the ticket is on disk."""
-        ...
-
-    def in_turn(
-        self, origin: Origin, tokens: Sequence[int], withdraw: Callable[[Origin], None]
-    ) -> tuple[Origin, Sequence[int]]:
-        """Whom a consumer's answers go to, and under which tokens, so that the origin hears all of its answers in
-        order; `withdraw` is called when they come too late."""
-        ...
+from edge.broker.router.live_subscriptions import LiveSink
+from edge.broker.router.publish_sink import PublishSink
 
 
 class Route(Protocol):
     """Where the runs of one address go."""
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         """Take a run of a sender."""
         ...
 
@@ -84,60 +29,59 @@ def admitted(account: Account, log: int, run: Run) -> bool:
 class QueueRoute:
     """Every message is stored; consumers compete for it after the commit."""
 
-    __slots__ = ("account", "subscription")
+    __slots__ = ("account", "log")
 
-    def __init__(self, subscription: LogSubscription, account: Account) -> None:
-        self.subscription = subscription
+    def __init__(self, log: int, account: Account) -> None:
+        self.log = log
         self.account = account
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        if self.account.limited and not admitted(self.account, self.subscription.log, run):
-            keeper.refuse(origin, tokens, Refusal.FULL)
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        if self.account.limited and not admitted(self.account, self.log, run):
+            sink.answers.refuse(origin, tokens, Refusal.FULL)
             return
-        keeper.keep(self.subscription.log, origin, run, tokens)
+        sink.keep(self.log, origin, run, tokens)
 
 
 class TopicRoute:
     """Every subscriber gets a copy; the body is stored once, and only when a durable subscription wants it."""
 
-    __slots__ = ("_keeps_qos0", "account", "durable", "live", "log")
+    __slots__ = ("_keeps_qos0", "account", "live", "log")
 
     def __init__(
         self,
-        log: int,
-        account: Account | None,
-        durable: Sequence[LogSubscription],
-        live: Sequence[Taker],
+        live: Sequence[LiveSink],
+        log: int | None = None,
+        account: Account | None = None,
         *,
-        keeps_qos0: bool,
+        keeps_qos0: bool = False,
     ) -> None:
-        """`account` is None when there is nobody to keep anything for; `keeps_qos0`: some durable subscription wants
-        QoS 0 messages too (a forwarder does)."""
+        """`log` and `account` are None when there is nobody to keep anything for; `keeps_qos0`: some durable
+        subscription wants QoS 0 messages too (a forwarder does)."""
+        self.live = live
         self.log = log
         self.account = account
-        self.durable = durable
-        self.live = live
         self._keeps_qos0 = keeps_qos0
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        keeps = bool(self.durable) and (run.qos > 0 or self._keeps_qos0)
-        account = self.account
-        if keeps and account is not None and account.limited and not admitted(account, self.log, run):
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        log, account = self.log, self.account
+        if log is not None and run.qos == 0 and not self._keeps_qos0:
+            log = None
+        if log is not None and account is not None and account.limited and not admitted(account, log, run):
             if tokens:
-                keeper.refuse(origin, tokens, Refusal.FULL)  # it comes again: nobody is to have it twice
+                sink.answers.refuse(origin, tokens, Refusal.FULL)  # it comes again: nobody is to have it twice
                 return
-            keeps = False
+            log = None
         for subscription in self.live:
             subscription.offer(run)
-        ticket = keeper.retain(run) if run.flags & RETAIN else None
+        ticket = sink.retain(run) if run.flags & RETAIN else None
         if ticket is not None:
-            if keeps:
-                keeper.keep(self.log, origin, run, ())
-            keeper.done_with(ticket, origin, tokens)
-        elif keeps:
-            keeper.keep(self.log, origin, run, tokens)
+            if log is not None:
+                sink.keep(log, origin, run, ())
+            sink.answers.accept_with(ticket, origin, tokens)
+        elif log is not None:
+            sink.keep(log, origin, run, tokens)
         else:
-            keeper.done(origin, tokens)
+            sink.answers.accept(origin, tokens)
 
 
 class AnycastRoute:
@@ -148,12 +92,12 @@ class AnycastRoute:
     def __init__(self, group: AnycastGroup) -> None:
         self.group = group
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         if tokens and origin.in_order:
-            origin, tokens = keeper.in_turn(origin, tokens, self.group.withdraw)
+            origin, tokens = sink.answers.by_consumer(origin, tokens, self.group.withdraw)
         why = self.group.offer(origin, run, tokens)
         if why is not None:
-            keeper.refuse(origin, tokens, why)
+            sink.answers.refuse(origin, tokens, why)
 
 
 class MulticastRoute:
@@ -161,16 +105,16 @@ class MulticastRoute:
 
     __slots__ = ("live",)
 
-    def __init__(self, live: Sequence[Taker]) -> None:
+    def __init__(self, live: Sequence[LiveSink]) -> None:
         self.live = live
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         for subscription in self.live:
             subscription.offer(run)
         if self.live:
-            keeper.done(origin, tokens)
+            sink.answers.accept(origin, tokens)
         else:
-            keeper.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
+            sink.answers.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
 
 
 class RefusingRoute:
@@ -181,5 +125,5 @@ class RefusingRoute:
     def __init__(self, why: Refusal) -> None:
         self._why = why
 
-    def publish(self, keeper: Keeper, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
-        keeper.refuse(origin, tokens, self._why)
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        sink.answers.refuse(origin, tokens, self._why)

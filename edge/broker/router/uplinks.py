@@ -26,8 +26,8 @@ from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
+from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarding import Forwarding
-from edge.broker.router.registry import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context
 from edge.broker.store.contract import Store

@@ -14,7 +14,7 @@ from edge.broker.delivery import transient
 from edge.broker.model import addresses, interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
-from edge.broker.router import registry, retained
+from edge.broker.router import retained, route_table
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
@@ -88,11 +88,11 @@ def test_retained_messages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "ROUTES_CACHED_MAX", 10)
+    monkeypatch.setattr(route_table, "ROUTES_CACHED_MAX", 10)
     monkeypatch.setattr(addresses, "ROUTES_CACHED_MAX", 10)
     for number in range(35):
         rig.publish(f"t/{number}", b"x")
-        assert len(rig.router._routes) <= 10
+        assert len(rig.router.routes.made) <= 10
         assert len(rig.router.table._cache) <= 10
     assert rig.device.answers == ["accepted"] * 35
 
@@ -123,10 +123,10 @@ def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypat
     assert len(quick.bodies) == 100, "others are not affected"
     assert rig.router.pool.waiting_bytes <= 4_000
     slow.credit = slower.credit = 1_000
-    for subscription in list(rig.router._live_tree):
+    for subscription in list(rig.router.subscriptions.live):
         subscription.pump()
     assert (len(slow.bodies), len(slower.bodies)) == (30, 10)
-    assert sorted(subscription.dropped for subscription in rig.router._live_tree) == [0, 20, 40]
+    assert sorted(subscription.dropped for subscription in rig.router.subscriptions.live) == [0, 20, 40]
     assert rig.router.pool.waiting_bytes == 0
 
 

@@ -91,8 +91,8 @@ class Rig:
 
     def settled(self) -> None:
         """Nothing is remembered of anybody who has had all answers."""
-        assert not self.router._answers.ordered.waiting
-        assert not self.router._answers.awaiting_commit
+        assert not self.router.answers.ordered.waiting
+        assert not self.router.answers.awaiting_commit
 
 
 def test_later_answers_wait_for_the_consumer() -> None:

@@ -18,6 +18,7 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
@@ -66,7 +67,9 @@ class Site:
     def __init__(self) -> None:
         self.posted: deque[Callable[[], None]] = deque()
         self.store = MemoryStore(post=self.posted.append)
-        self.router = Router(self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.router = Router(
+            self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live
+        )
         self.sessions = SessionRegistry(self.router, self.store, lambda run: [run])
         self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
 

@@ -1,0 +1,184 @@
+"""The durable subscriptions of a space: by name for who joins them, by filter for what is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.durable import Declaration, DurableSubscription
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.model.topics import FilterTree, matches
+from edge.broker.router.configured import PLAIN, ConfiguredAddresses
+from edge.broker.router.logs import Logs
+from edge.broker.store.contract import Store
+
+FORWARDER_PREFIX = "forwarder/"
+"""Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
+
+
+class DurableSubscriptions:
+    """What is declared stays over restarts, with a cursor in every log of topics its filter reaches."""
+
+    def __init__(
+        self, store: Store, addresses: ConfiguredAddresses, logs: Logs, matches_changed: Callable[[], None]
+    ) -> None:
+        """`matches_changed` is called when an address may have other subscriptions than before."""
+        self.by_name: dict[str, DurableSubscription] = {}
+        self.bases: dict[str, int] = {}
+        """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
+        self._store = store
+        self._addresses = addresses
+        self._logs = logs
+        self._matches_changed = matches_changed
+        self._tree: FilterTree[DurableSubscription] = FilterTree()
+        self._restore()
+
+    def match(self, address: str) -> list[DurableSubscription]:
+        """Those that want what is published to an address."""
+        return self._tree.match(address)
+
+    def parts(self) -> list[LogSubscription]:
+        """Every place in a log that is served."""
+        return [part for subscription in self.by_name.values() for part in subscription.parts]
+
+    def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
+        """Join the one of the options' name, which is made when it is new.
+
+        Raises AddressError when another consumer holds it and it is not shared.
+        """
+        name = options.durable_name or ""
+        not_from = consumer.name if options.no_local else None
+        declaration = Declaration(
+            name=name, pattern=pattern, all_qos=options.all_qos, not_from=not_from, selector=options.selector
+        )
+        found = self.by_name.get(name)
+        if found is not None and declaration.replaces(found.declaration):
+            if options.shared and found.consumers:
+                raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another topic or selector")
+            _steal(found, consumer)
+            self._forget(found)
+        subscription = self.declare(declaration)
+        if not options.shared:
+            _steal(subscription, consumer)
+        for part in subscription.parts:
+            part.exclusive = not options.shared
+        subscription.join(consumer)
+        return subscription
+
+    def declare(self, declaration: Declaration) -> DurableSubscription:
+        """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter."""
+        found = self.by_name.get(declaration.name)
+        kept: list[int] = []
+        consumers: list[Consumer] = []
+        if found is not None:
+            if found.declaration == declaration:
+                return found
+            if found.declaration.pattern != declaration.pattern:
+                raise AddressError(
+                    Refusal.ADDRESS_INVALID,
+                    f"subscription {declaration.name!r} exists with filter {found.declaration.pattern!r}",
+                )
+            consumers, kept = found.consumers, [part.log for part in found.parts]
+            self._drop(found)
+        elif declaration.all_qos:
+            self._note_bases(declaration.pattern)
+        subscription = self._open(declaration, kept)
+        self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
+        for consumer in consumers:
+            subscription.join(consumer)
+        return subscription
+
+    def forget(self, name: str) -> None:
+        """Delete one with its backlog; nothing happens when there is none."""
+        found = self.by_name.get(name)
+        if found is not None:
+            self._forget(found)
+
+    def follow_configuration(self) -> None:
+        """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
+        for subscription in self.by_name.values():
+            for part in subscription.parts:
+                part.policy = self._policy(subscription.declaration, part.log)
+            self._open_parts(subscription)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _open(self, declaration: Declaration, kept: Sequence[int] = ()) -> DurableSubscription:
+        """Make it with its cursors; `kept` as `_open_parts` takes it."""
+        subscription = DurableSubscription(declaration)
+        self._open_parts(subscription, kept)
+        self.by_name[declaration.name] = subscription
+        self._tree.add(declaration.pattern, subscription)
+        self._matches_changed()
+        return subscription
+
+    def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
+        """Open a cursor in every topic log the filter reaches and that has none of it yet, and in the logs of `kept`:
+        what came under rules that are no more is delivered from where it is."""
+        declaration = subscription.declaration
+        known = {part.log for part in subscription.parts}
+        consumers = subscription.consumers
+        reached = map(self._logs.of_topics, self._addresses.table.topic_rules(declaration.pattern))
+        for log in dict.fromkeys((*kept, *reached)):
+            if log in known:
+                continue
+            part = self._logs.open_part(declaration.pattern, declaration.name, log)
+            part.policy = self._policy(declaration, log)
+            part.accepts = declaration.accepts
+            part.expires = not declaration.name.startswith(FORWARDER_PREFIX)
+            for consumer in consumers:
+                part.join(consumer)
+            subscription.parts.append(part)
+            if consumers:
+                part.pump()
+
+    def _policy(self, declaration: Declaration, log: int) -> AddressPolicy:
+        """The policy of the subscription itself, where it is configured, or of the addresses in a log."""
+        own = self._addresses.policy_of_subscription(declaration.name)
+        rule = self._logs.rule_of(log)
+        return own or (self._addresses.policy_of_rule(rule) if rule is not None else PLAIN)
+
+    def _note_bases(self, pattern: str) -> None:
+        """A new forwarder owes nothing of what came before it: keep where it begins, for addresses no other one has."""
+        others = [found.declaration for found in self.by_name.values() if found.declaration.all_qos]
+        for address, following in self._store.sequences():
+            if following and matches(pattern, address) and not any(matches(d.pattern, address) for d in others):
+                self.bases[address] = following
+                self._store.put("base", address, following.to_bytes(8, "big"))
+
+    def _forget(self, subscription: DurableSubscription) -> None:
+        self._drop(subscription)
+        for part in subscription.parts:
+            part.close()
+        self._store.delete("subscription", subscription.declaration.name)
+
+    def _drop(self, subscription: DurableSubscription) -> None:
+        for part in subscription.parts:
+            part.retire()
+        del self.by_name[subscription.declaration.name]
+        self._tree.remove(subscription.declaration.pattern, subscription)
+        self._matches_changed()
+
+    def _restore(self) -> None:
+        """Bring back what the store kept."""
+        self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
+        logs: dict[str, list[int]] = {}
+        for record in self._store.cursors():
+            logs.setdefault(record.name, []).append(record.log)
+        for _, value in self._store.items("subscription"):
+            declaration = msgspec.msgpack.decode(value, type=Declaration)
+            self._open(declaration, logs.get(declaration.name, ()))
+
+
+def _steal(subscription: DurableSubscription, consumer: Consumer) -> None:
+    """Nobody else is to hold it. Raises AddressError when another device does."""
+    for other in subscription.consumers:
+        if other is consumer:
+            continue
+        # the same device again: its old connection is dead, and does not know it yet
+        if other.name != consumer.name or not other.stolen():
+            name = subscription.declaration.name
+            raise AddressError(Refusal.NOT_AUTHORIZED, f"subscription {name!r} is in use by {other.name!r}")

@@ -1,0 +1,110 @@
+"""Live subscriptions: of consumers that are there, by filter; shared ones by name, temporary queues by address."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from bridge.message import Run
+from edge.broker.delivery import SharedSubscription, TransientSubscription, WaitingPool
+from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.model.topics import FilterTree, overlaps
+
+
+class LiveSink(Protocol):
+    """A live subscription, or several of one client as one."""
+
+    def offer(self, run: Run) -> None:
+        """Deliver a run now, or keep it for when there is credit."""
+        ...
+
+
+MergeLive = Callable[[list[TransientSubscription], WaitingPool], Sequence[LiveSink]]
+"""The live subscriptions that match an address, those that are to get one copy together as one sink."""
+
+
+def unmerged(live: list[TransientSubscription], _pool: WaitingPool) -> Sequence[LiveSink]:
+    """A copy for each."""
+    return live
+
+
+class LiveSubscriptions:
+    """Nothing of them is on disk."""
+
+    def __init__(self, pool: WaitingPool, merge: MergeLive, matches_changed: Callable[[], None]) -> None:
+        """`matches_changed` is called when an address may have other subscriptions than before."""
+        self.temporary_queues: dict[str, SharedSubscription] = {}
+        self._pool = pool
+        self._merge = merge
+        self._matches_changed = matches_changed
+        self._tree: FilterTree[TransientSubscription] = FilterTree()
+        self._shared: dict[str, TransientSubscription] = {}
+
+    def __iter__(self) -> Iterator[TransientSubscription]:
+        return iter(self._tree)
+
+    def match(self, address: str) -> list[TransientSubscription]:
+        """Those that want what is published to an address."""
+        return self._tree.match(address)
+
+    def sinks(self, address: str) -> Sequence[LiveSink]:
+        """Whom to offer what is published to an address."""
+        return self._merge(self._tree.match(address), self._pool)
+
+    def any_below(self, prefix: str) -> bool:
+        """Somebody has a filter for names below `prefix`, which is reserved."""
+        below = prefix + "#"
+        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._tree)
+
+    def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
+        """Make a subscription, or join the shared one of the options' name. Raises AddressError when that one selects
+        by something else."""
+        name = options.share_name
+        subscription = self._shared.get(name) if name is not None else None
+        if subscription is None:
+            subscription = self._make(consumer, pattern, options)
+        elif subscription.selector != options.selector:
+            raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another selector")
+        subscription.join(consumer)
+        return subscription
+
+    def left(self, subscription: TransientSubscription) -> bool:
+        """A consumer has left: a subscription nobody has any more ends; True then."""
+        if subscription.group or subscription.pattern in self.temporary_queues:
+            return False
+        if subscription.share_name is not None:
+            self._shared.pop(subscription.share_name, None)
+        self._tree.remove(subscription.pattern, subscription)
+        self._matches_changed()
+        return True
+
+    def make_temporary_queue(self, address: str) -> None:
+        """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete."""
+        queue = SharedSubscription(address, self._pool, lasting=True)
+        queue.share_name = address
+        self.temporary_queues[address] = queue
+        self._tree.add(address, queue)
+        self._matches_changed()
+
+    def end_temporary_queue(self, address: str) -> None:
+        """Delete it with what is in it; its consumers get nothing more."""
+        queue = self.temporary_queues.pop(address)
+        queue.lasting = False
+        for consumer in list(queue.group.consumers):
+            queue.leave(consumer)
+        self.left(queue)
+
+    def _make(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
+        name, not_from = options.share_name, consumer.name if options.no_local else None
+        subscription: TransientSubscription
+        if name is None or options.qos0_only:
+            subscription = TransientSubscription(pattern, self._pool, qos0_only=options.qos0_only, not_from=not_from)
+        else:
+            subscription = SharedSubscription(pattern, self._pool, not_from=not_from)
+        subscription.share_name = name
+        subscription.selector = options.selector
+        if name is not None:
+            self._shared[name] = subscription
+        self._tree.add(pattern, subscription)
+        self._matches_changed()
+        return subscription

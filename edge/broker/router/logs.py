@@ -1,0 +1,66 @@
+"""Subscriptions to logs of the store, opened where the store left their cursors."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.attempts import ATTEMPTS
+from edge.broker.delivery.dead_letters import DeadLetters
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.delivery.queue import queue_subscription
+from edge.broker.model.addresses import AddressRule
+from edge.broker.store.contract import Store
+
+logger = logging.getLogger(__name__)
+
+QUEUE_CURSOR = "queue"
+"""Name of the one cursor a queue has; its consumers share it."""
+
+
+class Logs:
+    """The logs by what they are for, and the subscriptions that read them."""
+
+    def __init__(self, store: Store, deadletters: DeadLetters, feeds: LogFeeds) -> None:
+        self._store = store
+        self._deadletters = deadletters
+        self._feeds = feeds
+        self._rules: dict[int, str] = {}
+        self._attempts = dict(store.items(ATTEMPTS))
+        """How often messages failed before the start, of cursors that are not open yet."""
+
+    def of_topics(self, rule: AddressRule) -> int:
+        """The log of all topics of a rule; made when it is new."""
+        log = self._store.log(f"topic {rule.pattern}")
+        self._rules[log] = rule.pattern
+        return log
+
+    def rule_of(self, log: int) -> str | None:
+        """Pattern of the rule a log of topics is for; None when there has been none since the start."""
+        return self._rules.get(log)
+
+    def open_queue(self, address: str) -> LogSubscription:
+        """The queue of an address; made when it is new."""
+        log = self._store.log(f"queue {address}")
+        record = self._store.cursor(self._store.open_cursor(QUEUE_CURSOR, log, 0))
+        queue = queue_subscription(self._store, record, address, deadletters=self._deadletters, feeds=self._feeds)
+        self._recall_attempts(queue)
+        return queue
+
+    def open_part(self, pattern: str, name: str, log: int) -> LogSubscription:
+        """The place of a durable subscription in a log of topics; a new one begins with what comes next."""
+        record = self._store.cursor(self._store.open_cursor(name, log, self._store.bounds(log)[1]))
+        part = LogSubscription(self._store, record, pattern, deadletters=self._deadletters, feeds=self._feeds)
+        self._store.set_filter(part.cursor, part.owed)
+        self._recall_attempts(part)
+        return part
+
+    def _recall_attempts(self, subscription: LogSubscription) -> None:
+        packed = self._attempts.pop(subscription.name_in_log, None)
+        if packed is not None:
+            try:
+                subscription.recall_attempts(packed)
+            except msgspec.MsgspecError as error:
+                logger.warning("%s: how often messages failed cannot be read: %s", subscription.name, error)

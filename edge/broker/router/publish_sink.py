@@ -1,0 +1,51 @@
+"""What becomes of a run on its route: stored, retained, accepted or refused, each with its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from bridge.message import Run, Stored
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.model.interfaces import Origin
+from edge.broker.router.answers import Answers
+from edge.broker.router.retained import RetainedMessages
+from edge.broker.store.contract import Store
+from edge.broker.store.ticket import Ticket
+
+
+class PublishSink:
+    """Joins the store's open group with what is to be kept, and has the origins answered (`Answers`)."""
+
+    __slots__ = ("_feeds", "_flush_soon", "_retained", "_store", "answers")
+
+    def __init__(
+        self,
+        store: Store,
+        feeds: LogFeeds,
+        retained: RetainedMessages,
+        answers: Answers,
+        flush_soon: Callable[[], None],
+    ) -> None:
+        """`flush_soon` is called when something joined the open group."""
+        self.answers = answers
+        self._store = store
+        self._feeds = feeds
+        self._retained = retained
+        self._flush_soon = flush_soon
+
+    def keep(self, log: int, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        """Append to a log; `tokens` are answered when that is on disk, or at once where the log is kept in memory."""
+        joined = self._store.append(log, run)
+        if isinstance(joined, Stored):
+            self._feeds.took(log, joined)
+            self.answers.accept(origin, tokens)
+        else:
+            self.answers.accept_with(joined, origin, tokens)
+        self._flush_soon()
+
+    def retain(self, run: Run) -> Ticket | None:
+        """Make it the retained message of its address; the commit an answer waits for, None when nothing changes."""
+        ticket = self._retained.put(run)
+        if ticket is not None:
+            self._flush_soon()
+        return ticket

@@ -1,0 +1,76 @@
+"""Which route the runs of an address take: made of the rule and the subscriptions when the first run comes."""
+
+from __future__ import annotations
+
+from edge.broker.limits import ROUTES_CACHED_MAX
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.interfaces import Refusal
+from edge.broker.retention.quotas import Account, Quotas
+from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.logs import Logs
+from edge.broker.router.routes import AnycastRoute, MulticastRoute, QueueRoute, RefusingRoute, Route, TopicRoute
+from edge.broker.router.subscriptions import SubscriptionRegistry
+
+RESERVED = "$SYS/"
+"""Names below it are the broker's own."""
+
+
+class RouteTable:
+    """Routes by address. Whoever changes rules or subscriptions clears `made`."""
+
+    def __init__(
+        self,
+        made: dict[str, Route],
+        addresses: ConfiguredAddresses,
+        subscriptions: SubscriptionRegistry,
+        logs: Logs,
+        quotas: Quotas,
+    ) -> None:
+        self.made = made
+        """The routes made so far; what is missing is made by `make`."""
+        self._addresses = addresses
+        self._subscriptions = subscriptions
+        self._logs = logs
+        self._quotas = quotas
+
+    def make(self, address: str) -> Route:
+        """The route of an address, as things are now."""
+        rule, competing, live = (
+            self._addresses.table.rule(address),
+            self._subscriptions.competing,
+            self._subscriptions.live,
+        )
+        route: Route
+        if address.startswith(RESERVED):
+            route = RefusingRoute(Refusal.NOT_AUTHORIZED)
+        elif rule.type is AddressType.SUBSCRIPTION:
+            route = RefusingRoute(Refusal.ADDRESS_INVALID)
+        elif rule.type.is_queue:
+            queue = competing.queue(address)
+            route = QueueRoute(queue.log, self._open_account(rule, queue.log))
+        elif rule.type is AddressType.ANYCAST:
+            route = AnycastRoute(competing.anycast_group(address))
+        elif rule.type is AddressType.MULTICAST:
+            route = MulticastRoute(live.sinks(address))
+        else:
+            route = self._topic_route(address, rule)
+        if len(self.made) >= ROUTES_CACHED_MAX:
+            self.made.clear()
+        self.made[address] = route
+        return route
+
+    def account(self, address: str) -> Account | None:
+        """What a stored address may keep; None where nothing is kept of it."""
+        return self._quotas.get(self._addresses.table.rule(address).pattern)
+
+    def _topic_route(self, address: str, rule: AddressRule) -> TopicRoute:
+        durable = self._subscriptions.durable.match(address)
+        live = self._subscriptions.live.sinks(address)
+        if not durable:
+            return TopicRoute(live)
+        log = self._logs.of_topics(rule)
+        keeps_qos0 = any(found.declaration.all_qos for found in durable)
+        return TopicRoute(live, log, self._open_account(rule, log), keeps_qos0=keeps_qos0)
+
+    def _open_account(self, rule: AddressRule, log: int) -> Account:
+        return self._quotas.open(rule.pattern, self._addresses.policy_of_rule(rule.pattern), log)

@@ -1,0 +1,130 @@
+"""Subscribing and leaving: which kind of subscription a consumer gets, and how many consumers an address takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edge.broker.delivery import AnycastGroup, BrowsingSubscription, LogSubscription, TransientSubscription
+from edge.broker.delivery.durable import Declaration, DurableSubscription, consumers_of
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.delivery.pattern import Joinable, PatternSubscription
+from edge.broker.model.addresses import AddressType
+from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.durable_subscriptions import DurableSubscriptions
+from edge.broker.router.live_subscriptions import LiveSubscriptions
+from edge.broker.router.queues import CompetingConsumers
+from edge.broker.store.contract import Store
+
+
+class SubscriptionRegistry:
+    """Every subscription there is."""
+
+    def __init__(
+        self,
+        store: Store,
+        feeds: LogFeeds,
+        addresses: ConfiguredAddresses,
+        *,
+        competing: CompetingConsumers,
+        durable: DurableSubscriptions,
+        live: LiveSubscriptions,
+        watchers: CreditWatchers,
+        flush_soon: Callable[[], None],
+    ) -> None:
+        """`flush_soon` is called when something joined the open group; `watchers` when there may be other credit."""
+        self.competing = competing
+        self.durable = durable
+        self.live = live
+        self._store = store
+        self._feeds = feeds
+        self._addresses = addresses
+        self._watchers = watchers
+        self._flush_soon = flush_soon
+
+    def subscribe(self, consumer: Consumer, address: str, options: SubscribeOptions) -> Joinable:
+        """Let `consumer` receive what `address` (a name or a filter) delivers; it is pumped by the caller.
+
+        Raises AddressError when the durable subscription is held by another consumer and is not shared.
+        """
+        kind = self._addresses.type_of(address)
+        if kind is AddressType.SUBSCRIPTION:
+            raise AddressError(Refusal.ADDRESS_INVALID, f"{address!r} is a subscription: AMQP's, as topic::name")
+        self._check_consumers(address, options)
+        subscription: Joinable
+        if address in self.live.temporary_queues:
+            subscription = self.live.temporary_queues[address]
+            subscription.join(consumer)
+        elif options.browse and kind.is_queue:
+            subscription = BrowsingSubscription(self._store, self._feeds, self.competing.queue(address))
+            subscription.join(consumer)
+        elif kind.is_queue or kind is AddressType.ANYCAST:
+            subscription = self.competing.join(consumer, address, stored=kind.is_queue)
+        elif options.durable_name is not None and kind is not AddressType.MULTICAST:
+            subscription = self.durable.join(consumer, address, options)
+            self._flush_soon()
+        else:
+            subscription = self.live.join(consumer, address, options)
+        self._watchers.changed(address)
+        return subscription
+
+    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False) -> None:
+        """The consumer is done; `forget` deletes a durable subscription nobody else holds. `keep`: what is outstanding
+        to it is so until it has been settled."""
+        subscription.leave(consumer, keep=keep)
+        match subscription:
+            case PatternSubscription():
+                self.competing.left(consumer, subscription)
+                self._watchers.changed(subscription.pattern)
+            case TransientSubscription():
+                if self.live.left(subscription):
+                    self._watchers.changed(subscription.pattern)
+            case AnycastGroup():
+                self._watchers.changed(subscription.pattern)
+            case DurableSubscription() if forget and not subscription.consumers:
+                self.forget(subscription.declaration.name)
+
+    def declare(self, declaration: Declaration) -> DurableSubscription:
+        """As `DurableSubscriptions.declare`."""
+        made = self.durable.declare(declaration)
+        self._flush_soon()
+        return made
+
+    def forget(self, name: str) -> None:
+        """Delete a durable subscription with its backlog; nothing happens when there is none."""
+        self.durable.forget(name)
+        self._flush_soon()
+
+    def end_temporary_queue(self, address: str) -> None:
+        """As `LiveSubscriptions.end_temporary_queue`."""
+        self.live.end_temporary_queue(address)
+        self._watchers.changed(address)
+
+    def of_logs(self) -> list[LogSubscription]:
+        """Every cursor that is served."""
+        return [*self.competing.queues.values(), *self.durable.parts()]
+
+    def follow_configuration(self) -> None:
+        """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
+        self.competing.follow_configuration()
+        self.durable.follow_configuration()
+
+    def _check_consumers(self, address: str, options: SubscribeOptions) -> None:
+        """No more consumers than the address, or the subscription ``topic::name``, is configured to have."""
+        name = options.durable_name
+        own = self._addresses.policy_of_subscription(name)
+        highest = (own or self._addresses.policy(address)).consumers_max
+        if highest is None:
+            return
+        if own is not None and name is not None:
+            durable = [self.durable.by_name[name]] if name in self.durable.by_name else []
+            present = consumers_of(durable)
+        elif (competing := self.competing.consumers(address)) is not None:
+            present = competing
+        else:
+            durable = [found for found in self.durable.match(address) if found.declaration.pattern == address]
+            live = [found for found in self.live.match(address) if found.pattern == address]
+            present = consumers_of(durable) + sum(len(found.group.consumers) for found in live)
+        if present >= highest:
+            raise AddressError(Refusal.FULL, f"{address!r} has {present} consumers, as many as it may have")
