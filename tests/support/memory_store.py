@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 
 from bridge.message import Stored
-from edge.broker.store.engine import StoreEngine, Tables
+from edge.broker.store.engine import StoreEngine
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from edge.broker.store.eviction import EVICTED
@@ -23,6 +23,7 @@ from edge.broker.store.medium import Post, ReadDone
 from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
+from edge.broker.store.tables import Tables
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up
 
 

@@ -15,25 +15,20 @@ from collections.abc import Iterator, Sequence
 from bridge.message import Run, Stored
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.buffered import BufferedLog, cost_of
-from edge.broker.store.counters import Counters
-from edge.broker.store.cursors import CursorState, CursorTable
-from edge.broker.store.gathering import Gatherer
+from edge.broker.store.cursors import CursorState
 from edge.broker.store.limits import MEMORY_HOLDERS_MAX, MEMORY_LOOK_S, Limits
-from edge.broker.store.logs import LogState, LogTable
+from edge.broker.store.logs import LogState
 from edge.broker.store.reservation import Reservation
+from edge.broker.store.tables import Tables
 
 
 class MemoryBuffer:
     """All logs that are kept in memory: takes, lets go, and says which have to be spilled."""
 
-    def __init__(
-        self, limits: Limits, logs: LogTable, cursors: CursorTable, counters: Counters, gatherer: Gatherer
-    ) -> None:
+    def __init__(self, limits: Limits, tables: Tables) -> None:
         self._limits = limits
-        self._logs = logs
-        self._cursors = cursors
-        self._counters = counters
-        self._gatherer = gatherer
+        self._gatherer, self._logs = tables.gatherer, tables.logs
+        self._cursors, self._counters = tables.cursors, tables.counters
         self.logs: dict[int, BufferedLog] = {}
         self.reservations: dict[str, Reservation] = {}
         """Of the sequences of all addresses."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Set
 
 from bridge.message import Run
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.cursors import CursorTable
-from edge.broker.store.gathering import Gatherer
 from edge.broker.store.group import Group
 from edge.broker.store.limits import Limits
-from edge.broker.store.logs import LogTable
-from edge.broker.store.records import LedgerEntry, Loss
-from edge.broker.store.reservation import MEMORY, ReservedRange, pack_range, range_key
+from edge.broker.store.medium import Medium
+from edge.broker.store.records import Loss
+from edge.broker.store.reservation import MEMORY, pack_range, range_key, unpack_range
+from edge.broker.store.tables import Tables
 
 logger = logging.getLogger(__name__)
 
@@ -23,24 +22,12 @@ logger = logging.getLogger(__name__)
 class CrashLosses:
     """Which reserved numbers may have been given to messages that are gone, and the state that says it is told."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        logs: LogTable,
-        cursors: CursorTable,
-        gatherer: Gatherer,
-        reserved: Iterable[ReservedRange],
-        written_end: Callable[[int, int], int],
-        ledger: Callable[[int, int, str], Sequence[LedgerEntry]],
-    ) -> None:
-        """`reserved`: what the medium says; `written_end` and `ledger`: `Medium.written_end`, `Medium.ledger`."""
+    def __init__(self, limits: Limits, tables: Tables, medium: Medium) -> None:
+        """Reads the reservations the medium has. Raises StoreError, or ValueError when they are damaged."""
         self._limits = limits
-        self._logs = logs
-        self._cursors = cursors
-        self._gatherer = gatherer
-        self._reserved = list(reserved)
-        self._written_end = written_end
-        self._read_ledger = ledger
+        self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
+        self._medium = medium
+        self._reserved = [unpack_range(key, value) for key, value in medium.items(MEMORY)]
         self._accounted: dict[str, bytes | None] = {}
         """Rows of small state that say so."""
         self._filled: dict[int, tuple[int, int]] = {}
@@ -60,7 +47,7 @@ class CrashLosses:
         losses, now_ns = list[Loss](), time.time_ns()
         addresses = {address for _, address, base, end in self._reserved if address is not None and base < end}
         known = self._known(addresses)
-        ends = {log: self._written_end(log, end) for log, address, _, end in self._reserved if address is None}
+        ends = {log: self._medium.written_end(log, end) for log, address, _, end in self._reserved if address is None}
         for log, address, base, end in self._reserved:
             if address is None:
                 self._accounted[range_key(log, None)] = pack_range(end, end)
@@ -103,7 +90,7 @@ class CrashLosses:
     def _known(self, addresses: Set[str]) -> dict[tuple[str, str], Ranges]:
         """By subscription and address, what the ledger has already, for another reason: it is lost once."""
         known: dict[tuple[str, str], Ranges] = defaultdict(Ranges)
-        entries = self._read_ledger(0, 2 * self._limits.ledger_entries_max, "") if addresses else ()
+        entries = self._medium.ledger(0, 2 * self._limits.ledger_entries_max, "") if addresses else ()
         for entry in entries:
             if entry.address in addresses and entry.messages == entry.last - entry.first + 1:
                 known[entry.subscription, entry.address].add(entry.first, entry.last)

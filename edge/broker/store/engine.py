@@ -1,57 +1,31 @@
-"""The store on any medium: its parts, and the way of a group from gathering to the end of its commit.
-
-All of it runs on the event loop's thread. The rule that keeps this right: a group holds *new* values; the store's own
-are changed only when the group's commit succeeded, in `_finish`.
-"""
+"""The store on any medium: its parts, and who does what. All of it runs on the event loop's thread."""
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from bridge.message import Run, Stored
 from edge.broker.store.buffer import MemoryBuffer
-from edge.broker.store.counters import Counters
+from edge.broker.store.commits import GroupCommits
 from edge.broker.store.crash import CrashLosses
-from edge.broker.store.cursors import CursorTable, cursor_states
+from edge.broker.store.cursors import cursor_states
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
-from edge.broker.store.gathering import Gatherer
-from edge.broker.store.group import Group, Outcome
-from edge.broker.store.ledger import OpenLedger
 from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, Limits
-from edge.broker.store.logs import LogTable, check_text
+from edge.broker.store.logs import check_text
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.reading import LogReads
-from edge.broker.store.records import Committed, CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
+from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
 from edge.broker.store.removals import Removals
-from edge.broker.store.reservation import MEMORY, unpack_range
 from edge.broker.store.spilling import Spiller
+from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=Medium)
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What a store keeps in memory of its medium: loaded from there when it is opened."""
-
-    gatherer: Gatherer
-    logs: LogTable
-    cursors: CursorTable
-    counters: Counters
-    ledger: OpenLedger
-
-    @classmethod
-    def empty(cls, limits: Limits, clock: Callable[[], float]) -> Self:
-        gatherer, logs = Gatherer(limits, clock), LogTable()
-        return cls(gatherer, logs, CursorTable(logs, gatherer), Counters(limits, logs), OpenLedger(limits))
 
 
 class StoreEngine(Generic[M]):
@@ -61,27 +35,26 @@ class StoreEngine(Generic[M]):
         """`tables` are as the medium has them; `clock`: seconds, monotonic, the same for every process of one boot of
         the machine. Raises StoreError, or ValueError when the medium's reservations are damaged."""
         self.medium = medium
-        self.commit_listeners: list[Callable[[Committed], None]] = []
-        self._post = post
         self._clock = clock
-        self._limits = limits
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self._counters, self._ledger = tables.counters, tables.ledger
-        self._removals = Removals(limits, self._logs, self._cursors)
-        self._buffer = MemoryBuffer(limits, self._logs, self._cursors, self._counters, self._gatherer)
-        self._spiller = Spiller(limits, self._logs, self._cursors, self._counters, self._gatherer, self._buffer)
-        reserved = [unpack_range(key, value) for key, value in medium.items(MEMORY)]
-        self._crash = CrashLosses(
-            limits, self._logs, self._cursors, self._gatherer, reserved, medium.written_end, medium.ledger
-        )
+        self._buffer = MemoryBuffer(limits, tables)
+        self._crash = CrashLosses(limits, tables, medium)
         self._reads = LogReads(limits, self._logs, medium, post=post, clock=clock)
-        self._closing = self._closed = False
-        self._refused: int | None = None
-        """Messages since commits began to fail: one line for each trouble, not for each commit."""
-        self._lazy_since_s: float | None = None
-        """Since when something waits for company."""
-        self._retry_at_s = 0.0
-        self._moves_kept = 0
+        self._commits = GroupCommits(
+            tables,
+            medium,
+            buffer=self._buffer,
+            spiller=Spiller(limits, tables, self._buffer),
+            crash=self._crash,
+            removals=Removals(limits, self._logs, self._cursors),
+            reads=self._reads,
+            post=post,
+            clock=clock,
+            limits=limits,
+        )
+        self.commit_listeners = self._commits.listeners
+        self._closed = False
 
     # --- logs and cursors -------------------------------------------------------------------------------------
 
@@ -240,120 +213,17 @@ class StoreEngine(Generic[M]):
 
     @property
     def moves_kept(self) -> int:
-        return self._moves_kept
+        return self._commits.moves_kept
 
     @property
     def gathered(self) -> int:
         return len(self._gatherer.open.runs)
 
     def due_in(self) -> float | None:
-        due_at_s = self._gatherer.open.due_at_s
-        if due_at_s is None or self._gatherer.sealed is not None:
-            return None
-        return max(0.0, due_at_s - self._clock())
+        return self._commits.due_in()
 
     def flush(self) -> bool:
-        if self._gatherer.sealed is not None or self._closing:
-            return False
-        now, waiting, group = self._clock(), self._waiting, self._gatherer.open
-        self._reads.retry(now)
-        if not waiting:
-            self._lazy_since_s = None
-        elif self._lazy_since_s is None:
-            self._lazy_since_s = now
-        if self._buffer.logs:
-            self._buffer.look(now)
-        may_retry = now >= self._retry_at_s
-        spill_due = may_retry and bool(self._buffer.due or self._buffer.low)
-        batch_due = group.due_at_s is not None and now >= group.due_at_s
-        lazy_due = waiting and may_retry and (self._lazy_over(now) or self._removals.unfinished)
-        if not (group.urgent or batch_due or lazy_due or spill_due):
-            return False
-        self._start(now, with_moves=lazy_due or batch_due, last=False)
-        return True
-
-    @property
-    def _waiting(self) -> bool:
-        return self._gatherer.waits or bool(self._logs.to_reclaim)
-
-    def _lazy_over(self, now: float) -> bool:
-        """What can wait has waited."""
-        logs = (self._cursors[cursor].log.log for cursor in self._gatherer.moved)
-        return self._lazy_since_s is not None and now >= self._lazy_since_s + self._gatherer.moves_delay_s(logs)
-
-    def _start(self, now: float, *, with_moves: bool, last: bool) -> None:
-        """Seal the open group and hand it to the medium. `last`: before closing."""
-        group = self._gatherer.seal(now, last=last)
-        try:
-            self._counters.number(group, self.medium.sequences_of)
-            if self._buffer.logs:
-                self._spiller.choose(group, now)
-            if self._crash.pending:
-                self._crash.join(group)
-            self._counters.count(group)
-            self._spiller.reserve(group)
-            self._removals.choose(group)
-            if with_moves or group.reclaims or group.spills or group.filled:
-                group.moved |= self._gatherer.moved
-                self._gatherer.moved = set()
-                self._lazy_since_s = None
-            group.cursor_rows = self._cursors.rows(group)
-            self.medium.commit(group, partial(self._finish, group))
-        except (StoreError, struct.error, OverflowError, UnicodeError) as error:
-            failure = error if isinstance(error, StoreError) else StoreError(f"a message cannot be stored: {error}")
-            group.outcome = Outcome(failure)
-            group.done.set()
-            self._post(partial(self._finish, group))
-
-    def _finish(self, group: Group) -> None:
-        """The commit of `group` is over; runs once, on the loop's thread."""
-        if self._gatherer.sealed is not group or group.outcome is None:
-            return
-        self._gatherer.sealed = None
-        error = group.outcome.error
-        group.ticket.decide(error)
-        if error is None:
-            if self._refused is not None:
-                logger.warning("commits succeed again; %d messages were refused", self._refused)
-                self._refused = None
-            self._succeeded(group, group.outcome)
-            if group.spills:
-                group.appended += self._buffer.take_waiting(self._clock())
-            self._tell(Committed(group.appended, None, bool(group.outcome.entries.added)))
-        else:
-            if self._refused is None:
-                logger.error("%s; messages are refused until commits succeed again", error)
-            self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
-            self._failed(group)
-            self._tell(Committed((), error))
-
-    def _tell(self, commit: Committed) -> None:
-        for listener in self.commit_listeners:
-            listener(commit)
-
-    def _succeeded(self, group: Group, outcome: Outcome) -> None:
-        self.medium.committed(group)
-        for log, end in group.ends.items():
-            state = self._logs[log]
-            state.next = end
-            state.bytes += group.sizes[log]
-        for spill in group.spills:
-            self._spiller.committed(spill)
-        self._crash.committed(group)
-        self._retry_at_s = 0.0
-        self._moves_kept += bool(group.moved)
-        self._ledger.kept(outcome.entries)
-        self._cursors.committed(group)
-        self._counters.committed(group, self._buffer.reservations)
-        self._removals.committed(outcome)
-
-    def _failed(self, group: Group) -> None:
-        """Give up what was appended; keep the rest for the next group."""
-        self._gatherer.failed(group, self._cursors)
-        self._spiller.failed(group)
-        self._removals.failed(group)
-        self._lazy_since_s = self._clock()
-        self._retry_at_s = self._lazy_since_s + self._limits.retry_delay_s
+        return self._commits.flush()
 
     # --- the whole --------------------------------------------------------------------------------------------
 
@@ -374,21 +244,10 @@ class StoreEngine(Generic[M]):
     def close(self) -> None:
         if self._closed:
             return
-        self._closing = True  # what a listener flushes from here on is in the last group
-        self._wait()
-        group = self._gatherer.open
-        waiting = group.urgent or group.runs or self._waiting or self._buffer.logs
-        if waiting or self._counters.lag or self.medium.last_words:
-            self._start(self._clock(), with_moves=True, last=True)
-            self._wait()
-        self._closed = True
-        self._gatherer.close()
-        self._reads.close()
-        self.medium.close()
-
-    def _wait(self) -> None:
-        """Block until the running commit is over, and finish it here."""
-        group = self._gatherer.sealed
-        if group is not None:
-            group.done.wait()
-            self._finish(group)
+        try:
+            self._commits.close()
+        finally:
+            self._closed = True
+            self._gatherer.close()
+            self._reads.close()
+            self.medium.close()

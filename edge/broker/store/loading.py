@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.cursors import cursor_states
-from edge.broker.store.engine import Tables
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
@@ -18,6 +17,7 @@ from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
 from edge.broker.store.segment import Head, Row, SegmentDamaged, heads
 from edge.broker.store.soundness import check_cursor, check_logs, check_tables
+from edge.broker.store.tables import Tables
 from edge.broker.store.writer import BootRow
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

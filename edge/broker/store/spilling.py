@@ -4,33 +4,20 @@ from __future__ import annotations
 
 from edge.broker.store.buffer import MemoryBuffer
 from edge.broker.store.buffered import BufferedLog
-from edge.broker.store.counters import Counters
-from edge.broker.store.cursors import CursorTable
-from edge.broker.store.gathering import Gatherer
 from edge.broker.store.group import Group
 from edge.broker.store.limits import Limits
-from edge.broker.store.logs import LogTable
 from edge.broker.store.reservation import MEMORY, Reservation
 from edge.broker.store.spill import Spill
+from edge.broker.store.tables import Tables
 
 
 class Spiller:
     """Works on a `MemoryBuffer`."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        logs: LogTable,
-        cursors: CursorTable,
-        counters: Counters,
-        gatherer: Gatherer,
-        buffer: MemoryBuffer,
-    ) -> None:
+    def __init__(self, limits: Limits, tables: Tables, buffer: MemoryBuffer) -> None:
         self._limits = limits
-        self._logs = logs
-        self._cursors = cursors
-        self._counters = counters
-        self._gatherer = gatherer
+        self._gatherer, self._logs = tables.gatherer, tables.logs
+        self._cursors, self._counters = tables.cursors, tables.counters
         self._buffer = buffer
 
     # --- for a group ------------------------------------------------------------------------------------------
@@ -101,7 +88,7 @@ class Spiller:
         reservations = self._buffer.reservations
         claimed = sum(len(other.ends.keys() - reservations.keys()) for other in group.spills)
         ends: dict[str, int] = {}
-        for address in touched:
+        for address in sorted(touched):
             reservation = buffered.addresses.get(address)
             if reservation is None:
                 room = len(reservations) + claimed < self._limits.memory_addresses_max

@@ -16,7 +16,7 @@ import msgspec
 from edge.broker.store import epochs, openings, schema, wal, wear
 from edge.broker.store.checkpointer import Checkpointer
 from edge.broker.store.connections import connect_reader, connect_writer
-from edge.broker.store.engine import StoreEngine, Tables
+from edge.broker.store.engine import StoreEngine
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreDamaged, StoreError, StoreInaccessible
 from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
@@ -30,6 +30,7 @@ from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import Reader
 from edge.broker.store.records import Summary
 from edge.broker.store.sqlite_medium import SqliteMedium
+from edge.broker.store.tables import Tables
 from edge.broker.store.writer import Writer
 
 logger = logging.getLogger(__name__)

@@ -130,6 +130,41 @@ class TestFailures:
         flush(rig)
         assert (after.decided, after.error) == (True, None)
 
+    def test_it_is_decided_also_where_the_store_is_wrong(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else nobody would be answered by this commit, or by any other."""
+
+        def wrong(*_: object) -> None:
+            raise KeyError("a mistake")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(rig.store.medium, "commit", wrong)
+            ticket = append(rig)
+            flush(rig)
+        assert "a mistake" in str(ticket.error)
+        after = append(rig)
+        flush(rig)
+        assert (after.decided, after.error) == (True, None)
+
+    def test_who_raises_when_told_keeps_nobody_else_from_being_told(self, rig: Rig) -> None:
+        told: list[Committed] = []
+
+        def raises(_: Committed) -> None:
+            raise ValueError("not mine")
+
+        rig.store.commit_listeners[:] = [raises, told.append]
+        append(rig)
+        rig.store.flush()
+        with pytest.raises(ValueError, match="not mine"):
+            rig.turn()
+        assert len(told) == 1
+        assert not rig.store.committing
+        append(rig)
+        with pytest.raises(ValueError, match="not mine"):
+            rig.store.close()
+        assert len(told) == 2
+        assert rig.store.put("kind", "key", b"").error is not None
+        rig.store.commit_listeners.clear()
+
 
 class TestClosing:
     def test_close_commits_and_decides(self, rig: Rig) -> None:

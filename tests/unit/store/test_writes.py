@@ -15,6 +15,7 @@ from edge.appliance.store.recovery.inspection import Inspection
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.segment import is_packed
 from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, sqlite_rig
 
 DEVICES = 100
@@ -109,7 +110,8 @@ def test_a_store_keeps_its_page_size(tmp_path: Path) -> None:
         rig = sqlite_rig(tmp_path, Limits(page_bytes=wanted))
         rig.store.log(f"made with {wanted}")
         rig.commit()
-        assert rig.store._limits.page_bytes == PAGE_BYTES_WAITING
+        assert isinstance(rig.store.medium, SqliteMedium)
+        assert rig.store.medium.limits.page_bytes == PAGE_BYTES_WAITING
         rig.store.close()
         with contextlib.closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
             assert connection.execute("PRAGMA page_size").fetchone() == (PAGE_BYTES_WAITING,)

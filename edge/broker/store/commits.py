@@ -1,0 +1,209 @@
+"""The group commit: when the open group is sealed, what is worked out for it then, and what its end means.
+
+The rule that keeps this right: a group holds *new* values; the store's own are changed only when the group's commit
+succeeded, in `_finish`.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from functools import partial
+
+from edge.broker.store.buffer import MemoryBuffer
+from edge.broker.store.crash import CrashLosses
+from edge.broker.store.errors import StoreError
+from edge.broker.store.group import Group, Outcome
+from edge.broker.store.limits import Limits
+from edge.broker.store.medium import Medium, Post
+from edge.broker.store.reading import LogReads
+from edge.broker.store.records import Committed
+from edge.broker.store.removals import Removals
+from edge.broker.store.spilling import Spiller
+from edge.broker.store.tables import Tables
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommits:
+    """One commit at a time. See `contract.Commits` for what the public methods promise."""
+
+    def __init__(
+        self,
+        tables: Tables,
+        medium: Medium,
+        *,
+        buffer: MemoryBuffer,
+        spiller: Spiller,
+        crash: CrashLosses,
+        removals: Removals,
+        reads: LogReads,
+        post: Post,
+        clock: Callable[[], float],
+        limits: Limits,
+    ) -> None:
+        self.listeners: list[Callable[[Committed], None]] = []
+        self.moves_kept = 0
+        self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
+        self._counters, self._ledger = tables.counters, tables.ledger
+        self._medium = medium
+        self._buffer = buffer
+        self._spiller = spiller
+        self._crash = crash
+        self._removals = removals
+        self._reads = reads
+        self._post = post
+        self._clock = clock
+        self._limits = limits
+        self._closing = False
+        self._refused: int | None = None
+        """Messages since commits began to fail: one line for each trouble, not for each commit."""
+        self._lazy_since_s: float | None = None
+        """Since when something waits for company."""
+        self._retry_at_s = 0.0
+
+    def due_in(self) -> float | None:
+        due_at_s = self._gatherer.open.due_at_s
+        if due_at_s is None or self._gatherer.sealed is not None:
+            return None
+        return max(0.0, due_at_s - self._clock())
+
+    def flush(self) -> bool:
+        if self._gatherer.sealed is not None or self._closing:
+            return False
+        now, waiting, group = self._clock(), self._waiting, self._gatherer.open
+        self._reads.retry(now)
+        if not waiting:
+            self._lazy_since_s = None
+        elif self._lazy_since_s is None:
+            self._lazy_since_s = now
+        if self._buffer.logs:
+            self._buffer.look(now)
+        may_retry = now >= self._retry_at_s
+        spill_due = may_retry and bool(self._buffer.due or self._buffer.low)
+        batch_due = group.due_at_s is not None and now >= group.due_at_s
+        lazy_due = waiting and may_retry and (self._lazy_over(now) or self._removals.unfinished)
+        if not (group.urgent or batch_due or lazy_due or spill_due):
+            return False
+        self._start(now, with_moves=lazy_due or batch_due, last=False)
+        return True
+
+    @property
+    def _waiting(self) -> bool:
+        return self._gatherer.waits or bool(self._logs.to_reclaim)
+
+    def _lazy_over(self, now: float) -> bool:
+        """What can wait has waited."""
+        logs = (self._cursors[cursor].log.log for cursor in self._gatherer.moved)
+        return self._lazy_since_s is not None and now >= self._lazy_since_s + self._gatherer.moves_delay_s(logs)
+
+    def _start(self, now: float, *, with_moves: bool, last: bool) -> None:
+        """Seal the open group and hand it to the medium. `last`: before closing."""
+        group = self._gatherer.seal(now, last=last)
+        try:
+            self._counters.number(group, self._medium.sequences_of)
+            if self._buffer.logs:
+                self._spiller.choose(group, now)
+            if self._crash.pending:
+                self._crash.join(group)
+            self._counters.count(group)
+            self._spiller.reserve(group)
+            self._removals.choose(group)
+            if with_moves or group.reclaims or group.spills or group.filled:
+                group.moved |= self._gatherer.moved
+                self._gatherer.moved = set()
+                self._lazy_since_s = None
+            group.cursor_rows = self._cursors.rows(group)
+            self._medium.commit(group, partial(self._finish, group))
+        except Exception as error:
+            # Every commit ends, whatever is wrong with it: nobody would be answered by this one, or by any other.
+            group.outcome = Outcome(_failure(error))
+            group.done.set()
+            self._post(partial(self._finish, group))
+
+    def _finish(self, group: Group) -> None:
+        """The commit of `group` is over; runs once, on the loop's thread."""
+        if self._gatherer.sealed is not group or group.outcome is None:
+            return
+        self._gatherer.sealed = None
+        error = group.outcome.error
+        group.ticket.decide(error)
+        if error is None:
+            if self._refused is not None:
+                logger.warning("commits succeed again; %d messages were refused", self._refused)
+                self._refused = None
+            self._succeeded(group, group.outcome)
+            if group.spills:
+                group.appended += self._buffer.take_waiting(self._clock())
+            self._tell(Committed(group.appended, None, bool(group.outcome.entries.added)))
+        else:
+            if self._refused is None:
+                logger.error("%s; messages are refused until commits succeed again", error)
+            self._refused = (self._refused or 0) + sum(len(run) for _, run in group.runs)
+            self._failed(group)
+            self._tell(Committed((), error))
+
+    def _tell(self, commit: Committed) -> None:
+        """Everybody is told, also when somebody raises."""
+        raised: list[Exception] = []
+        for listener in self.listeners:
+            try:
+                listener(commit)
+            except Exception as error:
+                raised.append(error)
+        if raised:
+            raise raised[0]
+
+    def _succeeded(self, group: Group, outcome: Outcome) -> None:
+        self._medium.committed(group)
+        for log, end in group.ends.items():
+            state = self._logs[log]
+            state.next = end
+            state.bytes += group.sizes[log]
+        for spill in group.spills:
+            self._spiller.committed(spill)
+        self._crash.committed(group)
+        self._retry_at_s = 0.0
+        self.moves_kept += bool(group.moved)
+        self._ledger.kept(outcome.entries)
+        self._cursors.committed(group)
+        self._counters.committed(group, self._buffer.reservations)
+        self._removals.committed(outcome)
+
+    def _failed(self, group: Group) -> None:
+        """Give up what was appended; keep the rest for the next group."""
+        self._gatherer.failed(group, self._cursors)
+        self._spiller.failed(group)
+        self._removals.failed(group)
+        self._lazy_since_s = self._clock()
+        self._retry_at_s = self._lazy_since_s + self._limits.retry_delay_s
+
+    # --- closing ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Commit what is gathered, and nothing after it. Blocks. Raises what a listener raises."""
+        self._closing = True  # what a listener flushes from here on is in the last group
+        self._wait()
+        group = self._gatherer.open
+        waiting = group.urgent or group.runs or self._waiting or self._buffer.logs
+        if waiting or self._counters.lag or self._medium.last_words:
+            self._start(self._clock(), with_moves=True, last=True)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Block until the running commit is over, and finish it here."""
+        group = self._gatherer.sealed
+        if group is not None:
+            group.done.wait()
+            self._finish(group)
+
+
+def _failure(error: Exception) -> StoreError:
+    """Why a group could not be sealed."""
+    if isinstance(error, StoreError):
+        return error
+    if isinstance(error, struct.error | OverflowError | UnicodeError):
+        return StoreError(f"a message cannot be stored: {error}")
+    logger.error("a group could not be sealed", exc_info=error)
+    return StoreError(f"a group could not be sealed: {error!r}: see the log")

@@ -1,0 +1,30 @@
+"""What a store keeps in memory of its medium."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from edge.broker.store.counters import Counters
+from edge.broker.store.cursors import CursorTable
+from edge.broker.store.gathering import Gatherer
+from edge.broker.store.ledger import OpenLedger
+from edge.broker.store.limits import Limits
+from edge.broker.store.logs import LogTable
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Loaded from there when the store is opened; nothing of it grows with the backlog."""
+
+    gatherer: Gatherer
+    logs: LogTable
+    cursors: CursorTable
+    counters: Counters
+    ledger: OpenLedger
+
+    @classmethod
+    def empty(cls, limits: Limits, clock: Callable[[], float]) -> Self:
+        gatherer, logs = Gatherer(limits, clock), LogTable()
+        return cls(gatherer, logs, CursorTable(logs, gatherer), Counters(limits, logs), OpenLedger(limits))
