@@ -89,16 +89,14 @@ def agree(connect: events.Connect, limits: Limits) -> Agreed:
 
 
 def connack(connect: events.Connect, limits: Limits, session_present: bool, announced: Properties) -> ConnAck:
-    """CONNACK that accepts; MQTT 5 clients read what was `announced` and what we support."""
+    """CONNACK that accepts; MQTT 5 clients read what was `announced`, and of what we support
+    all that is not its default (section 3.2.2.3): some clients take small packets only."""
     if connect.version < 5:
         return ConnAck(session_present)
     supported: dict[str, object] = {
         "receive_maximum": limits.receive_maximum,
         "maximum_packet_size": limits.packet_bytes_max,
         "topic_alias_maximum": TOPIC_ALIAS_MAXIMUM,
-        "wildcard_subscription_available": 1,
-        "subscription_identifier_available": 1,
-        "shared_subscription_available": 1,
         "authentication_method": connect.authentication_method,  # [MQTT-4.12.0-5] [MQTT-4.12.0-6]
     }
     return ConnAck(session_present, properties=msgspec.structs.replace(announced, **supported))
@@ -122,12 +120,19 @@ def _will(will: WillMessage, client_id: str) -> events.Will:
     return events.Will(run, block.will_delay_interval_s or 0)
 
 
-def encode_refusal(reason: ReasonCode, version: int, text: str = "") -> bytes:
-    """CONNACK with an error; empty when no return code of MQTT 3.1 or 3.1.1 says it [MQTT-3.2.2-6]."""
-    if version == 5:
-        sent = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
-        return ConnAck(reason=sent, properties=Properties(reason_string=text or None)).encode(5)
-    return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
+def encode_refusal(
+    reason: ReasonCode, version: int, text: str = "", packet_bytes_max: int = PACKET_BYTES_UNLIMITED
+) -> bytes:
+    """CONNACK with an error, without `text` where the client does not take as much; empty when it takes none, or no
+    return code of MQTT 3.1 or 3.1.1 says the error [MQTT-3.2.2-6]."""
+    if version < 5:
+        return b"" if connack_return_code(reason) is None else ConnAck(reason=reason).encode(version)
+    sent = reason if reason in CONNACK_REASONS else ReasonCode.UNSPECIFIED_ERROR
+    for words in (text, ""):
+        answer = ConnAck(reason=sent, properties=Properties(reason_string=words or None)).encode(5)
+        if len(answer) <= packet_bytes_max:
+            return answer
+    return b""
 
 
 def reason_string(connect: events.Connect, text: str, content_bytes: int) -> Properties:

@@ -180,8 +180,13 @@ class Connection:
             authentication_data=authentication_data,
         )
         self._dialogue.end()
+        answer = connack(connect, self.limits, session_present, announced).encode(connect.version)
+        if len(answer) > connect.maximum_packet_size:  # nothing but CONNACK may come first [MQTT-3.14.0-1]
+            self._refuse(ReasonCode.PACKET_TOO_LARGE, "CONNACK above the client's maximum packet size")
+            return self._last(publish_will=False)
         self._phase = phase
-        return self._open(connect, client_id, state, connack(connect, self.limits, session_present, announced))
+        self._out.append(answer)
+        return self._open(connect, client_id, state)
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
@@ -360,19 +365,15 @@ class Connection:
         self._dialogue = dialogue(connect.authentication_method)
         found.append(connect)
 
-    def _open(
-        self, connect: events.Connect, client_id: str, state: SessionState, answer: packets.ConnAck
-    ) -> Sequence[Event]:
+    def _open(self, connect: events.Connect, client_id: str, state: SessionState) -> Sequence[Event]:
         self._state, self._client_id = state, client_id
         self._outbound = Outbound(connect, state, self._out, self.limits)
         state.connection = self
-        self._reply(answer)
         found: list[Event] = []
-        if self._phase is Phase.OPEN:
-            dropped = self._outbound.resume()
-            if dropped:
-                found.append(events.Acknowledged(dropped))
-            found.extend(self._take(self._joined()))
+        dropped = self._outbound.resume()
+        if dropped:
+            found.append(events.Acknowledged(dropped))
+        found.extend(self._take(self._joined()))
         return found or self._last(publish_will=True)
 
     @property
@@ -475,7 +476,7 @@ class Connection:
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
         phase = after_step(self._phase, Step.REFUSE)
-        self._out.append(encode_refusal(reason, self._version, explanation))
+        self._out.append(encode_refusal(reason, self._version, explanation, self._connect.maximum_packet_size))
         self._end(text, phase)
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:

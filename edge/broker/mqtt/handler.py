@@ -342,7 +342,8 @@ class ConnectionHandler(Origin):
             authentication_data=data,
             now=self._clock(),
         )
-        self._session.pump()
+        if not self.connection.closed:
+            self._session.pump()
         self.handle(events)
 
     # --- authorization ----------------------------------------------------------------------------------------

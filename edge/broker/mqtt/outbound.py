@@ -170,11 +170,12 @@ class Outbound:
         outgoing = self._state.outgoing
         for packet_id in packet_ids:
             entry = outgoing.get(packet_id)
-            if entry is not None:  # otherwise acknowledged before: nothing to do
-                if entry[0].qos != 1:
-                    raise ProtocolError("PUBACK for a message of QoS 2")
+            if entry is not None and entry[0].qos == 1:
                 del outgoing[packet_id]
                 done.append(entry)
+            elif entry is not None or packet_id in self._state.released:
+                raise ProtocolError("PUBACK for a message of QoS 2")
+            # else acknowledged before: nothing to do
         if self._unsent:
             self._send_again(self._unsent)
 

@@ -152,9 +152,6 @@ class TestAccept:
             assigned_client_identifier="auto-1",
             topic_alias_maximum=16,
             server_keep_alive_s=30,
-            wildcard_subscription_available=1,
-            subscription_identifier_available=1,
-            shared_subscription_available=1,
         )
         assert opened.connection.deadline == opened.now + 45
 
@@ -202,12 +199,28 @@ class TestAccept:
         connection.refuse(R.SERVER_BUSY)
         assert connection.data_to_send() == b""
 
-    def test_connack_larger_than_the_client_takes(self) -> None:
-        packet = packets.Connect("a", 5, properties=Properties(maximum_packet_size=8))
+    @pytest.mark.parametrize("size", range(1, 60))
+    @pytest.mark.parametrize("assigned", [None, "auto-0123456789"])
+    def test_connack_larger_than_the_client_takes(self, size: int, assigned: str | None) -> None:
+        """The first packet is CONNACK or none, and not larger than the client takes."""
+        packet = packets.Connect("" if assigned else "a", 5, properties=Properties(maximum_packet_size=size))
         connection, _ = start(packet.encode())
-        found = connection.accept(SessionState(), False)
-        assert [type(event) for event in found] == [events.Disconnected]
-        assert all(len(part) <= 8 for part in [connection.data_to_send()])
+        found = connection.accept(SessionState(), False, assigned_client_id=assigned)
+        data = connection.data_to_send()
+        assert len(data) <= size
+        (connack,) = split(data, 5) or [None]
+        assert connack is None if size < 5 else isinstance(connack, packets.ConnAck)
+        if connack is not None and connack.reason is R.SUCCESS:
+            assert not connection.closed
+        else:
+            assert connack is None or connack.reason is R.PACKET_TOO_LARGE
+            assert connection.closed
+            assert [type(event) for event in found] == [events.Disconnected]
+
+    def test_connack_says_nothing_that_goes_without_saying(self) -> None:
+        connection, _ = start(packets.Connect("a", 5).encode())
+        connection.accept(SessionState(), False)
+        assert len(connection.data_to_send()) == 16
 
     @pytest.mark.parametrize("call", ["accept", "refuse", "deliver", "acknowledge", "subscribed", "unsubscribed"])
     def test_before_connect_is_a_bug_of_ours(self, call: str) -> None:

@@ -157,6 +157,16 @@ class TestAcknowledged:
         assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
         assert opened.state.in_flight == 2, "nothing is lost for it"
 
+    def test_puback_of_a_released_message_is_a_protocol_error(self) -> None:
+        opened = Opened(5)
+        opened.connection.deliver(delivery(b"a", qos=2))
+        opened.send(p.PubRec(1))
+        opened.sent()
+        found = opened.send(p.PubAck(1))
+        assert [type(event) for event in found] == [events.Disconnected]
+        assert opened.sent()[-1].reason is R.PROTOCOL_ERROR  # type: ignore[attr-defined]
+        assert list(opened.state.released) == [1]
+
     def test_what_was_right_before_counts(self) -> None:
         opened = Opened(5)
         sent = delivery(b"a", b"b")
