@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from edge.broker.limits import ROUTES_CACHED_MAX
-from edge.broker.model.topics import covers, is_filter, matches, overlaps
+from edge.broker.model.topics import covers, is_filter, is_wide, matches, overlaps
 
 
 class AddressType(enum.Enum):
@@ -77,8 +77,18 @@ class AddressTable:
         """
         if not is_filter(pattern):
             return self.rule(pattern)
-        return next((rule for rule in self.rules if covers(rule.pattern, pattern)), DEFAULT_RULE)
+        return next((rule for rule in self._reaching(pattern) if covers(rule.pattern, pattern)), DEFAULT_RULE)
 
     def topic_rules(self, pattern: str) -> list[AddressRule]:
         """Every rule of type topic that some name of the filter could fall under."""
-        return [rule for rule in self.rules if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern)]
+        rules = self._reaching(pattern)
+        found = [rule for rule in rules if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern)]
+        if pattern.startswith("$") and DEFAULT_RULE not in found:
+            found.append(DEFAULT_RULE)  # names that begin with "$" are topics whatever the default is
+        return found
+
+    def _reaching(self, pattern: str) -> list[AddressRule]:
+        """The rules that can have names of a filter at all: a wildcard at the first level has none with ``$``."""
+        if not pattern.startswith("$") or is_wide(pattern):
+            return self.rules
+        return [rule for rule in self.rules if rule.pattern.startswith("$")]

@@ -124,6 +124,7 @@ class Quotas:
         self._store = store
         self._free_bytes = free_bytes or store.free_bytes
         self._accounts: dict[str, Account] = {}
+        self._of_log: dict[int, Account] = {}
         self.space_bytes: int | None = None
         """What the whole space may keep; None: as much as the card holds."""
         self.floor_bytes = 0
@@ -150,7 +151,11 @@ class Quotas:
         if account is None:
             account = self._accounts[pattern] = Account(self, policy)
             self._limit(account)
-        if log not in account.logs:
+        before = self._of_log.get(log)
+        if before is not account:
+            if before is not None:
+                before.logs.remove(log)  # a queue that is another rule's now: its bytes count once
+            self._of_log[log] = account
             account.logs.append(log)
             account.room = 0
             self._hurry(log, policy)

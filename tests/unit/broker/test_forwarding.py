@@ -159,6 +159,15 @@ def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixt
     assert [body for body, _ in site.consumer("plant/press/1").got] == ["0"]
 
 
+def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
+    site = Site()
+    site.router.reconfigure(AddressTable([], AddressRule("#", QUEUE)))
+    forwarders, device = Forwarders(site, "$plant/#"), Device(site)
+    device.send("$plant/1")
+    forwarders.drain()
+    assert forwarders.peer.got == device.accepted_bodies == [b"0"]
+
+
 def test_a_forwarder_that_ends_leaves_everything() -> None:
     site = Site()
     site.router.reconfigure(table(AddressType.QUEUE))
