@@ -59,8 +59,8 @@ class Connection:
 
     __slots__ = (
         "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_dialogue", "_end_reason",
-        "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_version",
-        "limits",
+        "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "limits",
+        "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -69,7 +69,9 @@ class Connection:
         self._phase = Phase.CONNECTING
         self._now = now
         self._connect_deadline = now + limits.handshake_s
-        self._keep_alive_s, self._version = 0, 4
+        self._keep_alive_s = 0
+        self.version = 4
+        """Protocol level the client speaks: 3 (MQTT 3.1), 4 (3.1.1) or 5; from CONNECT on."""
         self._connect: events.Connect  # from CONNECT on
         self._dialogue = NO_METHOD
         self._reported = False
@@ -250,7 +252,7 @@ class Connection:
         self._must_have_opened()
         if qos == 2 and packet_ids:
             self._state.pending.difference_update(packet_ids)
-            if reason.refuses(self._version):
+            if reason.refuses(self.version):
                 self._state.incoming.difference_update(packet_ids)
             connection = self._state.connection
             if connection is not None:
@@ -272,14 +274,14 @@ class Connection:
         """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
         3.1 knows no failure and demands a positive answer (its section 3.8), so its clients get QoS 0."""
         self._must_have_opened()
-        failure = {3: 0, 4: 0x80}.get(self._version)
+        failure = {3: 0, 4: 0x80}.get(self.version)
         found = tuple(codes) if failure is None else tuple(code if code < 0x80 else failure for code in codes)
         self._reply(packets.SubAck(packet_id, found, reason_string(self._connect, text, 2 + len(found))))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int]) -> None:
         """UNSUBACK; one code a filter, which older clients do not get to see."""
         self._must_have_opened()
-        self._reply(packets.UnsubAck(packet_id, tuple(codes) if self._version == 5 else ()))
+        self._reply(packets.UnsubAck(packet_id, tuple(codes) if self.version == 5 else ()))
 
     def disconnect(self, reason: ReasonCode) -> None:
         """Close; an MQTT 5 client is told why. Idempotent. `Disconnected` comes with `receive_eof`."""
@@ -325,7 +327,7 @@ class Connection:
                 pos = read_packet_ids(data, pos, packet_ids)
                 self._acknowledged(first, packet_ids, found)
             else:
-                self._handle(packets.decode(first, data[body:stop], self._version), found)
+                self._handle(packets.decode(first, data[body:stop], self.version), found)
                 pos = stop
         self._chunks = [data[pos:]] if pos < end else None
         self._chunk_bytes = end - pos
@@ -344,7 +346,7 @@ class Connection:
         if header is None:
             return None
         body, length, shortest = header
-        if not shortest and self._version == 5:
+        if not shortest and self.version == 5:
             raise MalformedPacket("remaining length longer than need be")
         if body + length - pos > (CONNECT_BYTES_MAX if early else self.limits.packet_bytes_max):
             raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
@@ -361,7 +363,7 @@ class Connection:
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
         self._connect = connect = decode_connect(body, flags)
         self._phase = after_packet(self._phase, PacketType.CONNECT, connect.version)
-        self._version = connect.version
+        self.version = connect.version
         self._dialogue = dialogue(connect.authentication_method)
         found.append(connect)
 
@@ -408,7 +410,7 @@ class Connection:
 
     def _handle(self, packet: packets.Packet, found: list[Any]) -> None:
         """Everything that is not on the hot path, which the table lets come whenever the connection is open."""
-        phase = after_packet(self._phase, packet.kind, self._version)
+        phase = after_packet(self._phase, packet.kind, self.version)
         match packet:
             case packets.PubRec(packet_id, reason) if reason.failed:
                 done: list[InFlight] = []
@@ -450,7 +452,7 @@ class Connection:
         """Send a packet that cannot be left out; a client that does not take its size cannot be served."""
         if self._phase is not Phase.OPEN:
             return
-        self._append(packet.encode(self._version), packet.kind.name)
+        self._append(packet.encode(self.version), packet.kind.name)
 
     def _append(self, encoded: bytes, name: str) -> None:
         if len(encoded) <= self._connect.maximum_packet_size:  # [MQTT-3.1.2-24]
@@ -475,18 +477,17 @@ class Connection:
         end(reason, text)
 
     def _refuse(self, reason: ReasonCode, text: str, explanation: str = "") -> None:
-        phase = after_step(self._phase, Step.REFUSE)
-        self._out.append(encode_refusal(reason, self._version, explanation, self._connect.maximum_packet_size))
-        self._end(text, phase)
+        self._end(text, Step.REFUSE)
+        self._out.append(encode_refusal(reason, self.version, explanation, self._connect.maximum_packet_size))
 
     def _farewell(self, reason: ReasonCode, text: str) -> None:
         """Close an open connection; MQTT 5 says why."""
-        if self._version == 5:
+        if self.version == 5:
             self._out.append(encode_farewell(reason, text, self._connect))
         self._end(text)
 
-    def _end(self, text: str, phase: Phase | None = None) -> None:
-        self._phase = after_step(self._phase, Step.CLOSE) if phase is None else phase
+    def _end(self, text: str, step: Step = Step.CLOSE) -> None:
+        self._phase = after_step(self._phase, step)
         self._end_reason, self._chunks = text, None
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
@@ -495,6 +496,5 @@ class Connection:
         if self._phase not in ENDED or self._reported:
             return ()
         self._reported = True
-        opened = self._phase is Phase.CLOSED
-        will = publish_will and opened and self._connect.will is not None
+        will = publish_will and self._phase is Phase.CLOSED and self._connect.will is not None
         return (events.Disconnected(will, self._end_reason, session_expiry_s),)

@@ -48,7 +48,7 @@ from edge.broker.mqtt.interception import (
     NotAdmitted,
 )
 from edge.broker.mqtt.login import Login
-from edge.broker.mqtt.session import Session
+from edge.broker.mqtt.session import Attachment, Session
 from edge.broker.mqtt.session_registry import NEVER_EXPIRES, SessionRegistry
 from edge.broker.router.router import AddressError, Router
 from edge.broker.security.authenticator import Gate
@@ -227,7 +227,8 @@ class ConnectionHandler(Origin):
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
             return
-        older = self._connect is not None and self._connect.version < 5
+        hearer = self._hearer(tokens)
+        older = hearer is not None and hearer.connection.version < 5
         if older and why is Refusal.NO_CONSUMER_CONNECTED:
             self.accepted(tokens)  # it was handed to all there are
             return
@@ -241,10 +242,17 @@ class ConnectionHandler(Origin):
             self._sessions.on_disk.save_incoming(self._attached)
         # Before MQTT 5 nothing says no: the client hears nothing, and sends again on its next connection. Nobody there
         # to take an anycast message is no reason to close; a store that cannot write is.
-        if older and why is not Refusal.NO_CONSUMER:
+        if older and hearer is not None and why is not Refusal.NO_CONSUMER:
             log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
-            self.connection.disconnect(reason)
+            hearer.connection.disconnect(reason)
         self._flush_answers()
+
+    def _hearer(self, tokens: Sequence[int]) -> Attachment | None:
+        """Whose client waits for the answer: of QoS 2 messages the connection the session has now, where the client may
+        have sent them again (section 4.3.3)."""
+        if not self._left:
+            return self
+        return self._attached.attachment if tokens[0] >= QOS2_TOKEN else None
 
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""

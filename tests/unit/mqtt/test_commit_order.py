@@ -11,7 +11,7 @@ import pytest
 
 from bridge.message import Run
 from edge.broker.limits import Limits
-from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Origin
@@ -89,7 +89,10 @@ class Site:
 class Peer:
     """A client with a session that outlives its connection."""
 
-    def __init__(self, site: Site, client_id: str = "c", *, clean_start: bool = False, expiry_s: int = 100) -> None:
+    def __init__(
+        self, site: Site, client_id: str = "c", *, version: int = 5, clean_start: bool = False, expiry_s: int = 100
+    ) -> None:
+        self.version = version
         self.connection = Connection(Limits(), 0.0)
         self.driver = Driver()
         self.handler = ConnectionHandler(
@@ -99,16 +102,20 @@ class Peer:
             site.sessions,
             lambda: 0.0,
         )
-        block = Properties(session_expiry_interval_s=expiry_s)
-        self.send(p.Connect(client_id, 5, clean_start, properties=block))
+        block = Properties(session_expiry_interval_s=expiry_s) if version == 5 else NONE
+        self.send(p.Connect(client_id, version, clean_start, properties=block))
         (self.connack, *_) = self.sent()
 
     def send(self, *what: p.Packet) -> None:
-        data = b"".join(each.encode(5) for each in what)
+        data = b"".join(each.encode(self.version) for each in what)
         self.handler.handle(self.connection.receive_data(data, 0.0))
 
     def sent(self) -> list[Any]:
-        return split(self.connection.data_to_send(), 5)
+        return split(self.connection.data_to_send(), self.version)
+
+    def lose(self) -> None:
+        """The network connection breaks."""
+        self.handler.handle(self.connection.receive_eof(1.0))
 
     def publish(self, packet_id: int, address: str = "queue/1", qos: int = 2) -> None:
         self.send(p.Publish(address, b"x", qos, packet_id=packet_id))
@@ -168,6 +175,31 @@ class TestIncoming:
             (p.PubAck, 1, False),
             (p.PubRec, 2, True),
         ]
+
+    @pytest.mark.parametrize(("before", "now"), [(4, 4), (5, 4), (4, 5)])
+    def test_what_is_refused_after_it_was_sent_again_over_another_connection(self, before: int, now: int) -> None:
+        """Before MQTT 5 nothing says no: who waits for an answer is disconnected, and sends it again."""
+        site = Site()
+        old = Peer(site, version=before)
+        site.settle()
+        old.publish(1)
+        site.store.failure = StoreError("no")
+        site.router.flush()
+        old.lose()
+        new = Peer(site, version=now)
+        new.publish(1)
+        assert new.sent() == []
+        site.store.failure = None
+        site.end_commit()
+        if now == 5:
+            assert [(type(each), each.packet_id, each.reason.failed) for each in new.sent()] == [(p.PubRec, 1, True)]
+        assert new.connection.closed == (now < 5)
+        new.lose()
+        again = Peer(site, version=now)
+        again.publish(1)
+        site.settle()
+        assert again.sent() == [p.PubRec(1)]
+        assert site.incoming() == [1]
 
     def test_what_the_router_raises_on_can_be_sent_again(self) -> None:
         site = Site()
