@@ -14,7 +14,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
@@ -66,8 +66,10 @@ class Driver(asyncio.Protocol):
         write_bytes_max: int,
         gone: Callable[[Driver], None] | None = None,
         unread_bytes_max: int | None = None,
+        identity: str | None = None,
     ) -> None:
-        """`owner` is called once the transport is there; `gone` once it has been lost.
+        """`owner` is called once the transport is there; `gone` once it has been lost. `identity`: the name in the
+        peer's verified TLS certificate.
 
         `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true. Owners deliver
         nothing more then, but what comes in has to be answered: above `unread_bytes_max` nothing is read of the peer
@@ -76,8 +78,7 @@ class Driver(asyncio.Protocol):
         self.connection = connection
         self.congested = False
         self.transport: asyncio.Transport | None = None
-        self.identity: str | None = None
-        """Name in the peer's verified TLS certificate; set before the owner is made."""
+        self.identity: Final = identity
         self._make_owner: Callable[[Driver], Owner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None

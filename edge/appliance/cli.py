@@ -9,6 +9,7 @@ import logging
 import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,9 +148,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     _allow_files(configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS)
     gc.collect()
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
-    gateway = Gateway(configuration, options.data)
-    if options.config is None:
-        gateway.broker.administration = _administration(gateway, options)
+    administration = partial(_administration, options) if options.config is None else None
+    gateway = Gateway(configuration, options.data, administration)
     bound = await gateway.start()
     following = asyncio.create_task(_follow(gateway, options))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
@@ -180,7 +180,7 @@ async def _follow(gateway: Gateway, options: RunOptions) -> None:
             log.warning("the configuration is unchanged: %s", error)
 
 
-def _administration(gateway: Gateway, options: RunOptions) -> AddressAdministration:
+def _administration(options: RunOptions, gateway: Gateway) -> AddressAdministration:
     """Changes of addresses over AMQP, where the resources are those applied and no file's."""
     from edge.appliance.configuration.management import AddressAdministration
     from edge.appliance.configuration.repository import Repository

@@ -7,6 +7,7 @@ import datetime
 import logging
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from edge.appliance.console.history import History
 from edge.appliance.console.lazy_server import LazyWebServer
 from edge.appliance.console.status import Commits, Status, Uplink
 from edge.appliance.wear import Outlook, outlook
+from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
@@ -51,9 +53,15 @@ STORE_FIGURES_S: Final = 0.5
 class Gateway:
     """One gateway of one data directory. `open`, `start`, later `stop`; made inside a running loop."""
 
-    def __init__(self, configuration: BrokerConfiguration, data: Path) -> None:
-        """Open store and users. Raises `edge.broker.store.errors.StoreError`, or
-        `edge.broker.security.credentials.CredentialsError`."""
+    def __init__(
+        self,
+        configuration: BrokerConfiguration,
+        data: Path,
+        administration: Callable[[Gateway], Administration] | None = None,
+    ) -> None:
+        """Open store and users. `administration` makes who changes addresses when an AMQP client asks for it.
+
+        Raises `edge.broker.store.errors.StoreError`, or `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
         self.configuration = configuration = with_addresses(configuration)
         self.clock_good = ClockQuality()
@@ -63,7 +71,12 @@ class Gateway:
             limits=_store_limits(configuration),
             summary=Summary(summaries.kind, summaries.summarise),
         )
-        self.broker = Broker(configuration, self.store, clock_good=self.clock_good)
+        self.broker = Broker(
+            configuration,
+            self.store,
+            clock_good=self.clock_good,
+            administration=None if administration is None else administration(self),
+        )
         try:
             self.users = LiveUsers(data, self.broker.gate.update)
         except CredentialsError:
@@ -186,7 +199,11 @@ class Gateway:
             "epoch": self.store.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),
-            "clients": {"mqtt": broker.mqtt_sessions.connected, "amqp": broker.amqp_connections, "http": polling},
+            "clients": {
+                "mqtt": broker.mqtt_sessions.connected,
+                "amqp": broker.listeners.amqp_connections,
+                "http": polling,
+            },
             "messages": {
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,
@@ -251,7 +268,7 @@ class Gateway:
                 "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
                 "version": VERSION,
                 "backlog_messages": self.uplinks.backlog,
-                "devices_connected": self.broker.connections,
+                "devices_connected": self.broker.listeners.connections,
                 "messages_accepted": self.broker.router.figures.acknowledged,
                 "clock_quality": "good" if self.clock_good() else "unknown",
             }
@@ -266,7 +283,7 @@ class Gateway:
             for name in ("http", "https"):
                 endpoint: Endpoint | None = getattr(self.configuration, name)
                 if endpoint is not None:
-                    certificates = self.broker.read_certificates(name) if name == "https" else None
+                    certificates = self.broker.listeners.certificates(name) if name == "https" else None
                     sockets[name] = BoundSocket(_bound_socket(name, endpoint), certificates)
         except ListenError:
             for bound in sockets.values():

@@ -141,7 +141,7 @@ def test_the_others_go_on(
         for tag in range(20):  # in one turn: they are of one commit
             faulty.send(tag)
             sender.send(tag)
-        await eventually(lambda: faulty.over and broker.connections == 2)
+        await eventually(lambda: faulty.over and broker.listeners.connections == 2)
         await eventually(lambda: len(sender.accepted) == 20)
         sender.send(20)
         await eventually(lambda: len(sender.accepted) == 21)
@@ -149,9 +149,8 @@ def test_the_others_go_on(
         await eventually(lambda: not broker.router.queues["queue/a"].outstanding)
         assert len(receiver.got) >= 21
         assert not receiver.over
-        assert not any(
-            isinstance(driver.owner, AmqpSession) and driver.owner.name == "faulty" for driver in broker.amqp.drivers
-        )
+        owners = [driver.owner for driver in broker.listeners.drivers()]
+        assert not any(isinstance(owner, AmqpSession) and owner.name == "faulty" for owner in owners)
         await broker.stop()
         store.close()
 

@@ -86,7 +86,6 @@ class TcpListener:
     def _admit(self, identity: str | None) -> Driver | None:
         driver = self._make_driver(self._gone, identity)
         if driver is not None:
-            driver.identity = identity
             self.drivers.add(driver)
             return driver
         self.refused += 1

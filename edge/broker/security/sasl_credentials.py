@@ -14,13 +14,17 @@ class SaslCredentials:
     """A gate as the SASL layer of one AMQP connection asks it (`bridge.sasl.Credentials`)."""
 
     def __init__(self, gate: Gate) -> None:
-        self.wake: Callable[[], None] = lambda: None
-        """Gives the connection a turn after a verdict that took its time; to be set before there can be one."""
         self.source = ""
-        """The peer's address; to be set likewise."""
+        """The peer's address, once connected."""
         self.proven: Proven | None = None
         """Who is there, once the layer has let somebody in."""
         self._gate = gate
+        self._wake: Callable[[], None] | None = None
+
+    def connected(self, wake: Callable[[], None], source: str) -> None:
+        """The transport is there. `wake` gives the connection a turn after a verdict that took its time; `source` is
+        the peer's address."""
+        self._wake, self.source = wake, source
 
     @property
     def mechanisms(self) -> frozenset[str]:
@@ -53,8 +57,8 @@ class SaslCredentials:
         def decided(verdict: Verdict, proven: Proven | None) -> None:
             self.proven = proven
             answer(proven.user if proven is not None else None, temporary=verdict is Verdict.BUSY)
-            if not asking:
-                self.wake()
+            if not asking and self._wake is not None:
+                self._wake()
 
         ask(decided)
         asking = False

@@ -138,8 +138,7 @@ class Target:
 
     def _connect(self, protocol: Protocol) -> tuple[Driver, Transport]:
         async def make() -> tuple[Driver, Transport]:
-            listener = self._broker.mqtt if protocol == "mqtt" else self._broker.amqp
-            driver = listener._accept()
+            driver = self._broker.listeners.by_name[protocol]._accept()
             assert isinstance(driver, Driver)
             transport = Transport()
             driver.connection_made(transport)

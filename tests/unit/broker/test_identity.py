@@ -241,7 +241,7 @@ class TestSasl:
     def begin(self, rig: Rig, password: str) -> tuple[SaslClient, SaslServer, list[str]]:
         woken: list[str] = []
         asked = SaslCredentials(rig.gate)
-        asked.wake = lambda: woken.append("turn")
+        asked.connected(lambda: woken.append("turn"), "192.0.2.1")
         server = SaslServer(credentials=asked)
         client = SaslClient("joe", password)
         client._wanted = ["PLAIN"]

@@ -174,7 +174,9 @@ class Rig:
 
     def _driver(self, gone: Gone, identity: str | None) -> Driver | None:
         self.identities.append(identity)
-        return Driver(Echo(), lambda driver: Owner(), write_bytes_max=65_536, gone=gone) if self.room else None
+        if not self.room:
+            return None
+        return Driver(Echo(), lambda driver: Owner(), write_bytes_max=65_536, gone=gone, identity=identity)
 
     async def open(self, context: ssl.SSLContext) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")

@@ -1,0 +1,96 @@
+"""The drivers of AMQP connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from bridge.engine import Engine
+from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.connection import Connection
+from bridge.transport.driver import Driver
+from edge.broker.amqp.interception import LinkInterception
+from edge.broker.amqp.services import Administration
+from edge.broker.amqp.session import CAPABILITIES, AmqpSession
+from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
+from edge.broker.listeners.tcp import Gone
+from edge.broker.listeners.turned_away import AmqpTurnedAway
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.sasl_credentials import SaslCredentials
+
+
+class AmqpDrivers:
+    """Makes a driver, an engine and a session for each connection."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        container_id: str,
+        router: Router,
+        gate: Gate,
+        interception: LinkInterception,
+        administration: Administration | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
+        does); `clock` is monotonic seconds."""
+        self._limits = limits
+        self._container_id = container_id
+        self._router = router
+        self._gate = gate
+        self._interception = interception
+        self._administration = administration
+        self._clock = clock
+        self._containers: set[tuple[str, str]] = set()
+
+    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+        """A driver of a connection there is room for."""
+        gate, limits = self._gate, self._limits
+        anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
+        credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
+        engine = Engine(
+            container_id=self._container_id,
+            server=True,
+            sasl=SaslServer(
+                _anybody if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
+            ),
+            idle_timeout_s=limits.idle_timeout_s,
+            handshake_timeout_s=limits.handshake_s,
+            max_message_size=limits.packet_bytes_max,
+            offered_capabilities=CAPABILITIES,
+            now=self._clock(),
+        )
+        return Driver(
+            around(engine),
+            partial(self._session, engine, credentials),
+            write_bytes_max=WRITE_BUFFER_BYTES_MAX,
+            gone=gone,
+            unread_bytes_max=UNREAD_BYTES_MAX,
+            identity=identity,
+        )
+
+    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+        """A driver of a connection that is told that there is no room."""
+        owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
+        connection = around(owner.connection)
+        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
+
+    def _session(self, engine: Engine, credentials: SaslCredentials | None, driver: Driver) -> AmqpSession:
+        if credentials is not None:
+            credentials.connected(driver.wake, driver.address)
+        return AmqpSession(
+            driver,
+            engine,
+            self._router,
+            gate=self._gate,
+            credentials=credentials,
+            interception=self._interception,
+            administration=self._administration,
+            containers=self._containers,
+        )
+
+
+def _anybody(_mechanism: str, _user: str, _password: bytes) -> str:
+    """Who has a name and a password where nobody is asked for any, as over MQTT: anybody."""
+    return ANONYMOUS

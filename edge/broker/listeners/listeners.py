@@ -1,0 +1,131 @@
+"""Every listener of a broker: where it listens, how many connections there is room for, and what TLS presents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from bridge.transport.connection import Connection
+from bridge.transport.driver import Driver
+from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.limits import CERTIFICATES_CHECK_S, TURNED_AWAY_MAX
+from edge.broker.listeners.frames import Bare, Frames
+from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
+from edge.broker.listeners.tls import Certificates, TlsError
+
+NAMES: Final = ("mqtt", "amqp", "mqtts", "amqps", "mqtt-ws", "amqp-ws", "mqtt-wss", "amqp-wss")
+SECURE: Final = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
+"""Listeners with TLS."""
+
+
+class Drivers(Protocol):
+    """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
+
+    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+        """Of a connection there is room for; `identity` is the name in its verified client certificate."""
+        ...
+
+    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+        """Of a connection that is told that there is no room."""
+        ...
+
+
+class Listeners:
+    """One listener a name, each made with the broker and started where the configuration says."""
+
+    def __init__(
+        self, configuration: BrokerConfiguration, drivers: Mapping[str, Drivers], any_origin: Callable[[], bool]
+    ) -> None:
+        """`drivers` are by protocol, ``mqtt`` and ``amqp``; `any_origin`: see `Frames`."""
+        self._configuration = configuration
+        self._around: dict[str, Frames | Bare] = {}
+        self.by_name: dict[str, TcpListener] = {}
+        for name in NAMES:
+            protocol = name[:4]
+            bytes_max = configuration.limits.packet_bytes_max
+            around = Frames(protocol, message_bytes_max=bytes_max, any_origin=any_origin) if "-ws" in name else Bare()
+            make = partial(self._serve, drivers[protocol], around.around)
+            turn_away = partial(self._turn_away, drivers[protocol], around.around)
+            self._around[name] = around
+            self.by_name[name] = TcpListener(name, make, turn_away)
+        self._certificates: Certificates | None = None
+        self._checked_at = 0.0
+
+    async def start(self) -> dict[str, tuple[str, int]]:
+        """Listen where the configuration says; returns name -> (host, port). Raises ListenError."""
+        bound = {}
+        for name, listener in self.by_name.items():
+            endpoint = self._endpoint(name)
+            if endpoint is not None:
+                self._around[name].load()
+                certificates = self.certificates(name) if name in SECURE else None
+                bound[name] = await listener.start(
+                    endpoint.host, endpoint.port, certificates, handshake_s=self._configuration.limits.handshake_s
+                )
+        return bound
+
+    async def stop(self) -> None:
+        """Stop accepting and close every connection."""
+        for listener in self.by_name.values():
+            await listener.stop()
+
+    def certificates(self, name: str) -> Certificates:
+        """The files of the listeners with TLS, read once for all of them. Raises ListenError."""
+        if self._configuration.tls is None:
+            raise ListenError(f"{name}: no certificate is configured")
+        if self._certificates is None:
+            try:
+                self._certificates = Certificates(self._configuration.tls)
+            except TlsError as error:
+                raise ListenError(f"{name}: {error}") from error
+        return self._certificates
+
+    def check_certificates(self, now: float) -> None:
+        """Read the files again where they have changed, at most every `limits.CERTIFICATES_CHECK_S`."""
+        if self._certificates is not None and now - self._checked_at >= CERTIFICATES_CHECK_S:
+            self._checked_at = now
+            self._certificates.check()
+
+    def drivers(self) -> Iterator[Driver]:
+        """Of every connection that is served."""
+        for listener in self.by_name.values():
+            yield from listener.drivers
+
+    @property
+    def connections(self) -> int:
+        """Open sockets of devices."""
+        return sum(len(listener.drivers) for listener in self.by_name.values())
+
+    @property
+    def amqp_connections(self) -> int:
+        """Open sockets of AMQP clients, over every listener."""
+        return sum(len(listener.drivers) for name, listener in self.by_name.items() if name.startswith("amqp"))
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _endpoint(self, name: str) -> Endpoint | None:
+        configuration = self._configuration
+        return {
+            "mqtt": configuration.mqtt,
+            "amqp": configuration.amqp,
+            "mqtts": configuration.mqtts,
+            "amqps": configuration.amqps,
+            "mqtt-ws": configuration.mqtt_ws,
+            "amqp-ws": configuration.amqp_ws,
+            "mqtt-wss": configuration.mqtt_wss,
+            "amqp-wss": configuration.amqp_wss,
+        }[name]
+
+    def _serve(
+        self, drivers: Drivers, around: Callable[[Connection], Connection], gone: Gone, identity: str | None
+    ) -> Driver | None:
+        if self.connections >= self._configuration.limits.connections_max:
+            return None
+        return drivers.serve(gone, identity, around)
+
+    def _turn_away(
+        self, drivers: Drivers, around: Callable[[Connection], Connection], gone: Gone, _identity: str | None
+    ) -> Driver | None:
+        turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
+        return drivers.turn_away(gone, around) if turning_away < TURNED_AWAY_MAX else None

@@ -1,0 +1,58 @@
+"""The drivers of MQTT connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.transport.connection import Connection
+from bridge.transport.driver import Driver
+from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
+from edge.broker.listeners.tcp import Gone
+from edge.broker.listeners.turned_away import MqttTurnedAway
+from edge.broker.mqtt.connection import Connection as MqttConnection
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.interception import Interception
+from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.router import Router
+from edge.broker.security.authenticator import Gate
+
+
+class MqttDrivers:
+    """Makes a driver, a machine and a handler for each connection."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        router: Router,
+        sessions: SessionRegistry,
+        gate: Gate,
+        interception: Interception,
+        clock: Callable[[], float],
+    ) -> None:
+        """`clock` is monotonic seconds."""
+        self._limits = limits
+        self._router = router
+        self._sessions = sessions
+        self._gate = gate
+        self._interception = interception
+        self._clock = clock
+
+    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+        """A driver of a connection there is room for."""
+        connection = MqttConnection(self._limits, self._clock())
+        return Driver(
+            around(connection),
+            lambda driver: ConnectionHandler(
+                driver, connection, self._router, self._sessions, self._clock, self._gate, self._interception
+            ),
+            write_bytes_max=WRITE_BUFFER_BYTES_MAX,
+            gone=gone,
+            unread_bytes_max=UNREAD_BYTES_MAX,
+            identity=identity,
+        )
+
+    def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
+        """A driver of a connection that is told that there is no room."""
+        owner = MqttTurnedAway(self._limits, self._clock())
+        connection = around(owner.connection)
+        return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
