@@ -7,7 +7,7 @@ gateway bounds what may wait for that. Sans-I/O: obeys `driver.Owner` over a ser
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
@@ -75,7 +75,9 @@ class IntakeService(Protocol):
         """A gateway opened its connection. May answer with `Intake.close`."""
         ...
 
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None: ...
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
+        """`ends`: by log of the gateway's store, where the messages of the batch end, as far as the gateway says so."""
+        ...
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
         """Plain AMQP messages, (token, message); what a message says of its gateway is the peer's word, not ours."""
@@ -237,7 +239,7 @@ class Intake:
                     arrival = plain.parse(message)
                     arrivals.append((self._hold(link, delivery, len(message)), arrival))
                     continue
-                self._on_message(link, delivery, plain.body_of(message), gateway)
+                self._on_message(link, delivery, message, gateway)
             except (BatchError, MessageError) as error:
                 self._on_unreadable(link, delivery, message, error, gateway)
             if self._over:
@@ -251,12 +253,12 @@ class Intake:
         if delivery is not None:
             self._engine.settle(link, (delivery,), State.ACCEPTED)
 
-    def _on_message(self, link: Link, delivery: int | None, body: bytes, gateway: str) -> None:
+    def _on_message(self, link: Link, delivery: int | None, message: bytes, gateway: str) -> None:
         """A batch or a document. Raises `BatchError` or `MessageError` when it cannot be read."""
-        target = link.context.target
+        target, body = link.context.target, plain.body_of(message)
         if target == TELEMETRY:
-            batch = decode(body)
-            self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, gateway)
+            batch, ends = decode(body), plain.ends_of(message)
+            self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, ends, gateway)
         elif target == STATUS:
             self._on_status(link, delivery, _document(body), gateway)
         else:

@@ -7,7 +7,7 @@ one that came in as MQTT becomes properties, application properties and a data s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,9 @@ PREFIX: Final = "x-opt-waypost-"
 GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, RECEIVED_AT, HOPS = (
     Symbol(PREFIX + name) for name in ("gateway", "epoch", "address", "sequence", "device", "received-at", "hops")
 )
+
+ENDS: Final = Symbol(PREFIX + "ends")
+"""Annotation of a message with a batch: a list of log, end, log, end, ..."""
 
 MESSAGE_ID_LENGTH_MAX: Final = 128
 """Azure Service Bus, which finds duplicates by message-id, takes no longer ones."""
@@ -58,6 +61,27 @@ class Arrival(NamedTuple):
 def data_section(body: bytes) -> bytes:
     """A message of a single data section (section 3.2.6)."""
     return b"\x00\x53\x75" + encode(body)
+
+
+def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
+    """A message with a batch. `ends`: by log of the gateway's store, where the messages in it end; a hub that does not
+    know this annotation takes the batch without it."""
+    if not ends:
+        return data_section(batch)
+    pairs = [Ulong(number) for pair in ends.items() for number in pair]
+    return _section(s.MESSAGE_ANNOTATIONS, {ENDS: pairs}) + data_section(batch)
+
+
+def ends_of(message: bytes) -> dict[int, int]:
+    """The `ends` of a message with a batch; none when it says nothing of them. Raises `MessageError`."""
+    try:
+        found = [content for section, content in contents(message) if section.code == s.MESSAGE_ANNOTATIONS]
+    except DecodeError as error:
+        raise MessageError(str(error)) from None
+    pairs = found[0].get(ENDS) if found and isinstance(found[0], dict) else None
+    if not isinstance(pairs, list) or len(pairs) % 2 or not all(isinstance(number, int) for number in pairs):
+        return {}
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
 # --- out ----------------------------------------------------------------------------------------------------------

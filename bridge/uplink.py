@@ -136,11 +136,13 @@ class Uplink:
         outcomes: Outcomes,
         bases: Mapping[str, int] | None = None,
         epochs: EpochNames | None = None,
+        log_of: Callable[[Subscription], int | None] = lambda _subscription: None,
         lane: Lane = Lane.LIVE,
         limits: UplinkLimits | None = None,
     ) -> None:
         """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
-        `epochs`: of the store; without them everything is of the hop's.
+        `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
+        positions of a subscription are in.
         """
         self.name = name
         self.figures = UplinkFigures()
@@ -153,6 +155,7 @@ class Uplink:
         self._outcomes = outcomes
         self._bases = bases if bases is not None else {}
         self._epochs = epochs
+        self._log_of = log_of
         self._lane = lane
         self._limits = limits or UplinkLimits()
         self._subscriptions: dict[int, Subscription] = {}
@@ -325,7 +328,7 @@ class Uplink:
             bases = {name: max(bases.get(name, 0), self._epochs.start(name)) for name in addresses}
         try:
             data = encode(stored, space=self._space, epoch=epoch, lane=self._lane, bases=bases)
-            message = plain.data_section(data)
+            message = plain.batch_message(data, self._ends(pieces))
             self._send(engine, link, pieces, message)
         except ValueError as error:
             if len(pieces) == len(pieces[0].stored.run) == 1:
@@ -333,6 +336,15 @@ class Uplink:
                 return
             for half in self._halves(pieces):  # one message too large must not take the others with it
                 self._send_batch(engine, link, half)
+
+    def _ends(self, pieces: Iterable[_Piece]) -> dict[int, int]:
+        """By log of the store, where these messages end: so far the hub may know the store to reach."""
+        ends: dict[int, int] = {}
+        for subscription, (position, _, run), _ in pieces:
+            log = self._log_of(subscription)
+            if log is not None and position >= 0:
+                ends[log] = max(ends.get(log, 0), position + len(run))
+        return ends
 
     def _gather(self) -> list[_Piece]:
         """The next batch's worth of what waits: at least one message, at most `batch_bytes` when there are more, and

@@ -69,12 +69,17 @@ class LineageDocument(msgspec.Struct, frozen=True):
 
     epoch: Word
     openings: Annotated[list[Word], msgspec.Meta(max_length=OPENINGS_MAX)]
+    ends: Annotated[list[list[Count] | None], msgspec.Meta(max_length=OPENINGS_MAX)] = []
+    """Of the newest openings, the newest last: log, end, log, end, ... at that moment; null: the store cannot say."""
 
 
 def lineage(document: Mapping[str, Any]) -> Lineage:
     """A document whose one field is ``lineage``. Raises `DocumentError`."""
     told = _convert(document["lineage"], LineageDocument)
-    return Lineage(told.epoch, told.openings)
+    if any(pairs is not None and len(pairs) % 2 for pairs in told.ends) or len(told.ends) > len(told.openings):
+        raise DocumentError("the ends of the logs are not pairs, or of more openings than there are")
+    ends = [pairs if pairs is None else dict(zip(pairs[::2], pairs[1::2], strict=True)) for pairs in told.ends]
+    return Lineage(told.epoch, told.openings, ends)
 
 
 def microseconds(time: Time, otherwise: int) -> int:

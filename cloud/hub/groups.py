@@ -22,6 +22,8 @@ class Session:
     tenant: str
     gateway: str
     remote: str
+    store_epoch: str = ""
+    """Of its store, once the store has been compared."""
     gone: bool = False
     """It is over, or a later one has taken its place."""
 
@@ -51,6 +53,8 @@ class Lineage(NamedTuple):
 
     epoch: str
     openings: Sequence[str]
+    ends: Sequence[Mapping[int, int] | None] = ()
+    """Of the newest openings, the newest last: where each log ended at that moment; None: the store cannot say."""
 
 
 class LedgerDocument(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Report, Verdict
 from cloud.hub.registry import Registry
+from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, Unreadable
@@ -139,7 +140,7 @@ class Lander:
     def _compare(self, group: Group, report: Report) -> None:
         for entry, told in _waiting(group, Lineage):
             with self._attempt([entry], report):
-                shared = self.registry.lineage(*entry.session.key, told.epoch, told.openings)
+                shared = self.registry.lineage(GatewayStore(*entry.session.key, told.epoch), told)
                 entry.verdict = Verdict.LANDED if shared is None else Verdict.OLDER
                 entry.words = shared or ""
 

@@ -61,3 +61,7 @@ SHUTDOWN_S = 20.0
 
 OPENINGS_MAX = 256
 """Openings of its store a gateway may name: it remembers 64."""
+
+LOGS_KEPT = 10_000
+"""Logs of a gateway's store of which the registry keeps how far they went, those that moved last: 6 bytes each, written
+anew with each landing of the gateway that moves one."""

@@ -14,6 +14,7 @@ import secrets
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,9 +22,10 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
-from cloud.hub.groups import Key, Presence
+from cloud.hub.groups import Key, Lineage, Presence
+from cloud.hub.limits import LOGS_KEPT
 from cloud.hub.marks import GatewayMarks, MarkDamaged, pack, unpack
-from cloud.lake.commits import Prepared
+from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError, StreamDamaged
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
@@ -152,6 +154,7 @@ class Registry:
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _set_pragmas)
         self._marks: dict[Key, GatewayMarks] = {}
+        self._reached: dict[GatewayStore, dict[int, int]] = {}
         self._given: dict[Key, int] = {}
         """The generation of each gateway's newest connection to this hub."""
         try:
@@ -190,6 +193,7 @@ class Registry:
                 yield tx
         except SQLAlchemyError as error:
             self._marks.clear()
+            self._reached.clear()
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             raise RegistryError(f"the registry cannot be used: {cause}") from error
 
@@ -296,21 +300,38 @@ class Registry:
                     known.damage[stream] = str(error)
         return known
 
-    def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:
-        """Compare the openings a gateway's store knows of with those last told for this epoch. None, and they are
-        remembered, when the newest of those is among them; else the last opening both know, or an empty text."""
-        mine = (lineages.c.tenant == tenant) & (lineages.c.gateway == name) & (lineages.c.epoch == epoch)
-        packed = msgspec.msgpack.encode(openings)
+    def lineage(self, store: GatewayStore, told: Lineage) -> str | None:
+        """Compare a gateway's store with what is known of it. None, and it is remembered, when it is the one known, or
+        what became of that; else it is an older copy: the last opening both know, or an empty text."""
+        mine = _row_of(store)
         with self._transaction() as tx:
-            row = tx.execute(sa.select(lineages.c.openings).where(mine)).first()
-            known = [] if row is None else _openings(row.openings, name)
-            if known and known[-1] not in openings:
-                return next((opening for opening in reversed(openings) if opening in known), "")
+            row = tx.execute(sa.select(lineages.c.openings, lineages.c.ends).where(mine)).first()
+            known = [] if row is None else _openings(row.openings, store.gateway)
+            if known and known[-1] not in told.openings:
+                return next((opening for opening in reversed(told.openings) if opening in known), "")
+            if row is not None and known and _went_further(known[-1], _unpack_ends(row.ends, store.gateway), told):
+                return known[-1]
+            packed = msgspec.msgpack.encode(told.openings)
             if row is None:
-                tx.execute(lineages.insert().values(tenant=tenant, gateway=name, epoch=epoch, openings=packed))
-            elif known != openings:
+                tx.execute(lineages.insert().values(**store._asdict(), openings=packed))
+            elif known != told.openings:
                 tx.execute(lineages.update().where(mine).values(openings=packed))
         return None
+
+    def _reach(self, tx: sa.Connection, store: GatewayStore, ends: Mapping[int, int]) -> dict[int, int]:
+        """Remember how far the logs of a store reach at least; returns what is remembered now."""
+        known = self._reached.get(store)
+        if known is None:
+            row = tx.execute(sa.select(lineages.c.ends).where(_row_of(store))).first()
+            known = {} if row is None else _unpack_ends(row.ends, store.gateway)
+        further = {log: end for log, end in ends.items() if end > known.get(log, 0)}
+        if not further:
+            return known
+        whole = {**{log: end for log, end in known.items() if log not in further}, **further}
+        for log in list(islice(whole, max(0, len(whole) - LOGS_KEPT))):
+            del whole[log]  # the one that was moved longest ago
+        tx.execute(lineages.update().where(_row_of(store)).values(ends=_pack_checked(list(whole.items()))))
+        return whole
 
     # --- commits ------------------------------------------------------------------------------------------------
 
@@ -355,15 +376,23 @@ class Registry:
                     known.add(moved)
         return known
 
-    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
+    def prepare(
+        self,
+        table: str,
+        ranges: Sequence[SequenceRange],
+        rows: int,
+        reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
+    ) -> int:
         commit = self._last_commit.get(table, 0) + 1
         with self._transaction() as tx:
+            whole = {store: self._reach(tx, store, ends) for store, ends in (reached or {}).items() if ends}
             tx.execute(
                 commits.insert().values(
-                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=_pack_ranges(ranges)
+                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=_pack_checked(ranges)
                 )
             )
         self._last_commit[table] = commit
+        self._reached.update(whole)
         return commit
 
     def confirm(self, prepared: Prepared, version: int) -> None:
@@ -432,9 +461,35 @@ class Registry:
             tx.execute(ledgered.insert(), [moved._asdict() for moved in ranges])
 
 
-def _pack_ranges(ranges: Sequence[SequenceRange]) -> bytes:
-    content = msgspec.msgpack.encode(ranges)
+def _row_of(store: GatewayStore) -> sa.ColumnElement[bool]:
+    return sa.and_(*(lineages.c[name] == value for name, value in store._asdict().items()))
+
+
+def _went_further(last: str, reached: Mapping[int, int], told: Lineage) -> bool:
+    """True when the store went on, after its opening `last`, beyond where it ended at the next one it tells of: then
+    this is a copy, taken before that."""
+    after = told.openings.index(last) + 1
+    first = len(told.openings) - len(told.ends)
+    following = next((ends for ends in told.ends[max(0, after - first) :] if ends is not None), None)
+    return following is not None and any(end > following.get(log, 0) for log, end in reached.items())
+
+
+def _pack_checked(value: Any) -> bytes:
+    """With a checksum."""
+    content = msgspec.msgpack.encode(value)
     return msgspec.msgpack.encode((zlib.crc32(content), content))
+
+
+def _unpack_ends(packed: bytes | None, gateway: str) -> dict[int, int]:
+    """How far the logs of a store reach; nothing when that is damaged: nobody is taken for a copy by mistake."""
+    with contextlib.suppress(msgspec.DecodeError):
+        if packed is None:
+            return {}
+        checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
+        if zlib.crc32(content) == checksum:
+            return dict(msgspec.msgpack.decode(content, type=list[tuple[int, int]]))
+    log.error("registry: how far the store of gateway %s went is damaged, and counted anew", gateway)
+    return {}
 
 
 def _unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]:

@@ -6,7 +6,7 @@ It knows tenants, sessions and documents, and neither sockets nor disks. Everyth
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -112,8 +112,8 @@ class HubService:
             self._committer.put_state(presence_row(session, DISCONNECTED, now_us))
             log.debug("gateway %s disconnected", gateway)
 
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
-        self._put(intake, (token,), batch)
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
+        self._put(intake, (token,), batch, ends)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
         named: list[tuple[int, PlainMessage]] = []
@@ -179,6 +179,7 @@ class HubService:
                 log.warning("gateway %s has an older copy of its store: it must begin a new epoch", session.gateway)
                 intake.reject(token, OLDER_COPY, words)
             else:
+                session.store_epoch = told.epoch
                 self._answer(intake, (token,), verdict, words)
 
         self._committer.put(session, told, answer)
@@ -199,13 +200,14 @@ class HubService:
             self._pressed = False
             self._pressure(False)
 
-    def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch) -> None:
+    def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
         session = self._sessions.get(intake)
         if session is None:
             return
         self._fleet.heard(session.key, self._now_us())
         self._committer.heard(session.key)
-        self._committer.put(session, ReceivedBatch(*session.key, batch), partial(self._answer, intake, tokens))
+        received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
+        self._committer.put(session, received, partial(self._answer, intake, tokens))
         self._press()
 
     def _press(self) -> None:

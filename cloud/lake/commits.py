@@ -11,6 +11,14 @@ from typing import NamedTuple, Protocol
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
 
+class GatewayStore(NamedTuple):
+    """The store of a gateway, in one epoch of it."""
+
+    tenant: str
+    gateway: str
+    epoch: str
+
+
 class Prepared(NamedTuple):
     """A commit whose outcome in the lake is not known to the registry."""
 
@@ -43,8 +51,17 @@ class CommitLog(Protocol):
         """Those of `ranges` that are in the ledger already."""
         ...
 
-    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
-        """Record what is about to land; returns the commit id, greater than every one before it for this table."""
+    def prepare(
+        self,
+        table: str,
+        ranges: Sequence[SequenceRange],
+        rows: int,
+        reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
+    ) -> int:
+        """Record what is about to land; returns the commit id, greater than every one before it for this table.
+
+        `reached`: how far the logs of these stores reach at least, as what they sent says.
+        """
         ...
 
     def confirm(self, prepared: Prepared, version: int) -> None:

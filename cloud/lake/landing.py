@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bridge.batch import encode
-from cloud.lake.commits import CommitLog, Failpoint, Prepared, no_failpoint
+from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged
 from cloud.lake.lake import Lake, Transaction
 from cloud.lake.limits import HOLES_MAX
@@ -188,7 +188,7 @@ class Landing:
         self._settle()
         new = plan(batches, self._commits.landed)
         if new.slices:
-            self._commit("telemetry", telemetry(new.slices, now_us), new.ranges)
+            self._commit("telemetry", telemetry(new.slices, now_us), new.ranges, _reached(batches))
         for tenant, gateway in new.damaged:
             self._rebuild(tenant, gateway)
         return new.landed
@@ -242,10 +242,16 @@ class Landing:
         if not self._settled:
             self.resolve()
 
-    def _commit(self, name: str, rows: pa.Table, ranges: Sequence[SequenceRange]) -> None:
+    def _commit(
+        self,
+        name: str,
+        rows: pa.Table,
+        ranges: Sequence[SequenceRange],
+        reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
+    ) -> None:
         """The steps of the module's description. After an error the outcome is looked up before the next landing."""
         self._settled = False
-        prepared = Prepared(name, self._commits.prepare(name, ranges, rows.num_rows), ranges)
+        prepared = Prepared(name, self._commits.prepare(name, ranges, rows.num_rows, reached), ranges)
         self._failpoint("prepared")
         try:
             version = self._lake.append(name, rows, Transaction(self._commits.application(name), prepared.commit))
@@ -255,6 +261,17 @@ class Landing:
         self._commits.confirm(prepared, version)
         self._failpoint("confirmed")
         self._settled = True
+
+
+def _reached(batches: Iterable[ReceivedBatch]) -> dict[GatewayStore, dict[int, int]]:
+    """How far the logs of the gateways' stores reach at least."""
+    reached: dict[GatewayStore, dict[int, int]] = {}
+    for received in batches:
+        if received.store_epoch:
+            store = GatewayStore(received.tenant, received.gateway, received.store_epoch)
+            ends = reached.setdefault(store, {})
+            ends.update({log: max(end, ends.get(log, 0)) for log, end in received.ends.items()})
+    return reached
 
 
 def _ledger_row(entry: LedgerRange) -> dict[str, Any]:

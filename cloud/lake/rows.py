@@ -36,6 +36,10 @@ class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
     tenant: str
     gateway: str
     batch: Batch
+    store_epoch: str = ""
+    """The epoch the gateway's store is in, which need not be the one of these messages; empty when it did not say."""
+    ends: Mapping[int, int] = msgspec.field(default_factory=dict)
+    """By log of that store, where the messages end: the store is known to reach so far."""
 
     @property
     def streams(self) -> set[Stream]:

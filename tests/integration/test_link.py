@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -72,7 +72,7 @@ class Hub:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.gateways.remove(gateway)
 
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.arrived += len(batch)
         for index in range(len(batch.ranges)):
             self.duplicates += batch.trim(index, self.mark + 1)

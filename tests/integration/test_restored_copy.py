@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 from collections import Counter
@@ -19,16 +20,35 @@ SENT = 60
 ADDRESSES = 3
 
 
+IN_MEMORY = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0"}}, hub: {{url: "amqp://127.0.0.1:{port}"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}}}}}}
+---
+{{apiVersion: waypost/v1, kind: Address, metadata: {{name: default.load}},
+  spec: {{address: load/#, type: topic, durability: memory, forwarders: [{{name: up, remoteAddress: hub}}]}}}}
+"""
+
+
 class Fleet:
     """A hub and a gateway that forwards to it; both are started by the test."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        port = free_port()
-        self.hub = hub(folder, f"--amqp=127.0.0.1:{port}")
-        uplink = (f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+        self.port = free_port()
+        self.hub = hub(folder, f"--amqp=127.0.0.1:{self.port}")
+        uplink = (f"--hub=amqp://127.0.0.1:{self.port}", "--gateway=gw1", "--forward=load/#")
         self.gateway = edge(folder, "gw1", *uplink)
         self.acked: list[bytes] = []
+
+    def keep_in_memory(self) -> None:
+        """Make the forwarded addresses ``durability: memory``."""
+        path = self.folder / "gateway.yaml"
+        path.write_text(IN_MEMORY.format(port=self.port))
+        arguments = ("edge", "run", "--data", str(self.data), "--config", str(path))
+        self.gateway = Waypost(self.folder / "gateway.log", *arguments)
 
     @property
     def data(self) -> Path:
@@ -111,6 +131,60 @@ def test_the_whole_directory(fleet: Fleet) -> None:
     assert len(after) == 1
     assert after != epochs
     assert "older copy" in gateway.log.read_text()
+
+
+def test_a_copy_made_while_it_ran(fleet: Fleet) -> None:
+    """A snapshot of a running gateway, which goes on and forwards; the snapshot is put back before it starts again."""
+    gateway, copy = fleet.gateway, fleet.folder / "copy"
+    with fleet.hub:
+        with gateway:
+            fleet.publish("before")
+            fleet.arrived()
+            snapshot(fleet.data, copy)
+            for number in range(4):  # beyond what is reserved ahead, too
+                fleet.publish(f"after-the-copy-{number}")
+            fleet.arrived()
+            gateway.kill()
+        epochs = {row["epoch"] for row in fleet.rows("telemetry")}
+        shutil.rmtree(fleet.data)
+        shutil.copytree(copy, fleet.data)
+        with gateway:
+            fleet.publish("restored")
+            fleet.arrived()
+            stopped(gateway)
+        with gateway:
+            fleet.publish("and-again")
+            fleet.arrived()
+            stopped(gateway)
+    bodies = fleet.bodies()
+    assert set(bodies) == set(fleet.acked)
+    assert max(bodies.values()) == 1
+    assert len(epochs) == 1
+    assert len({row["epoch"] for row in fleet.rows("telemetry")}) == 2
+    assert "older copy" in gateway.log.read_text()
+    assert fleet.unexplained() == set()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "memory"])
+def test_a_gateway_that_is_killed_is_no_copy(fleet: Fleet, durability: str) -> None:
+    if durability == "memory":
+        fleet.keep_in_memory()
+    with fleet.hub:
+        for number in range(4):
+            with fleet.gateway:
+                fleet.publish(f"life-{number}")
+                fleet.arrived()
+                fleet.gateway.kill()
+    assert len({row["epoch"] for row in fleet.rows("telemetry")}) == 1
+    assert max(fleet.bodies().values()) == 1
+
+
+def snapshot(data: Path, copy: Path) -> None:
+    """As a file system or a volume takes one: the database as it is at one moment, with what is beside it."""
+    shutil.copytree(data, copy, ignore=shutil.ignore_patterns(f"{FILE_NAME}*"))
+    source, target = sqlite3.connect(data / FILE_NAME), sqlite3.connect(copy / FILE_NAME)
+    with contextlib.closing(source), contextlib.closing(target):
+        source.backup(target)
 
 
 def test_restarts_and_broken_connections_are_no_copies(fleet: Fleet) -> None:

@@ -33,6 +33,7 @@ class MemoryMedium:
     def __init__(self, *, post: Post, ledger: OpenLedger, summary: Summary | None = None) -> None:
         self.epochs = Epochs(uuid.uuid4().hex)
         self.openings: Sequence[str] = ()
+        self.opening_ends: Sequence[Mapping[int, int] | None] = ()
         self.last_words = False
         self.failure: StoreError | None = None
         """While set, every commit fails with it: how tests see what a full medium does."""

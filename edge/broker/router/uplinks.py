@@ -56,6 +56,10 @@ BEFORE_EPOCH = "before epoch"
 """Reason in the ledger: these sequences were given in the epoch before, and are owed under its name."""
 
 
+LINEAGE_LOGS_MAX: Final = 20_000
+"""Ends of logs told with the lineage, 200 KB of JSON: of the newest opening always, and of as many more as fit."""
+
+
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
@@ -66,7 +70,13 @@ class ConnectorUplink:
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
         self.uplink = Uplink(
-            f"uplink {connector.name}", hop, space=space, outcomes=OUTCOMES, bases=router.bases, epochs=store.epochs
+            f"uplink {connector.name}",
+            hop,
+            space=space,
+            outcomes=OUTCOMES,
+            bases=router.bases,
+            epochs=store.epochs,
+            log_of=_log_of,
         )
         self._router = router
         self._store = store
@@ -123,7 +133,14 @@ class ConnectorUplink:
 
     def _lineage(self) -> dict[str, Any]:
         """As `cloud.hub.documents.Lineage` reads it."""
-        return {"epoch": self._store.epoch, "openings": list(self._store.openings)}
+        store, told = self._store, list[list[int] | None]()
+        size = 0
+        for ends in reversed(store.opening_ends):
+            size += 0 if ends is None else len(ends)
+            if told and size > LINEAGE_LOGS_MAX:
+                break
+            told.append(None if ends is None else [number for pair in ends.items() for number in pair])
+        return {"epoch": store.epoch, "openings": list(store.openings), "ends": told[::-1]}
 
     def release(self) -> None:
         """Bind nothing any more, and tell nothing."""
@@ -165,6 +182,10 @@ class ConnectorUplink:
 
     def _bind(self, wake: Callable[[], None]) -> None:
         bind_wake(self.uplink, self.reports, wake)
+
+
+def _log_of(subscription: Any) -> int | None:
+    return subscription.log if isinstance(subscription, LogSubscription) else None
 
 
 def credentials_of(connector: Connector) -> SaslClient | None:

@@ -20,7 +20,7 @@ part of it takes that part's type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from bridge.message import Run, Stored
@@ -215,6 +215,11 @@ class Lineage(Protocol):
     @property
     def openings(self) -> Sequence[str]:
         """Ids of the times the store was opened, as far as it remembers, the newest last."""
+        ...
+
+    @property
+    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
+        """Of each of `openings`, the next position of each log at that moment; None when that cannot be read."""
         ...
 
     def sequences(self) -> Iterator[tuple[str, int]]:

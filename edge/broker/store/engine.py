@@ -174,6 +174,10 @@ class StoreEngine(Generic[M]):
     def openings(self) -> Sequence[str]:
         return self.medium.openings
 
+    @property
+    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
+        return self.medium.opening_ends
+
     def sequences(self) -> Iterator[tuple[str, int]]:
         return iter({**dict(self.medium.sequences()), **self._counters.sequences}.items())
 

@@ -34,6 +34,11 @@ class Medium(Protocol):
         """Ids of the times the store was opened, the newest last."""
         ...
 
+    @property
+    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
+        """See `contract.Lineage`."""
+        ...
+
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
         """Start making a sealed group durable; sets `Group.outcome`, then `Group.done`, then posts `finished`.
 

@@ -30,14 +30,26 @@ def known(connection: sqlite3.Connection) -> list[str]:
     return [bytes(name or b"").decode("ascii", "replace") for (name,) in rows]
 
 
-def enter(connection: sqlite3.Connection, ends: Mapping[int, int]) -> str:
-    """Add this opening, durably; returns its id. `ends`: next position by log. Raises sqlite3.Error."""
+def ends(connection: sqlite3.Connection) -> list[dict[int, int] | None]:
+    """Where each log ended at the openings of `known`; None for a rotten row. Raises sqlite3.Error."""
+    rows = connection.execute("SELECT CAST(ends AS BLOB) FROM opening ORDER BY number")
+    return [_ends(packed) for (packed,) in rows]
+
+
+def _ends(packed: bytes | None) -> dict[int, int] | None:
+    with contextlib.suppress(msgspec.DecodeError, TypeError):
+        return msgspec.json.decode(packed or b"", type=dict[int, int])
+    return None
+
+
+def enter(connection: sqlite3.Connection, ended: Mapping[int, int]) -> str:
+    """Add this opening, durably; returns its id. `ended`: next position by log. Raises sqlite3.Error."""
     name = uuid.uuid4().hex
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(
             "INSERT INTO opening SELECT coalesce(max(number), 0) + 1, ?, ?, ? FROM opening",
-            (name, time.time_ns(), msgspec.json.encode(ends).decode()),
+            (name, time.time_ns(), msgspec.json.encode(ended).decode()),
         )
         connection.execute("DELETE FROM opening WHERE number <= (SELECT max(number) FROM opening) - ?", (OPENINGS_MAX,))
         connection.execute("COMMIT")
@@ -55,10 +67,8 @@ def ends_after(connection: sqlite3.Connection, shared: str) -> dict[int, int]:
     names = known(connection)
     after = names.index(shared) + 1 if shared in names else 0
     rows = connection.execute("SELECT CAST(ends AS BLOB) FROM opening ORDER BY number LIMIT ?", (after + 1,)).fetchall()
-    for (ends,) in reversed(rows if after < len(names) else []):
-        with contextlib.suppress(msgspec.DecodeError, TypeError):
-            return msgspec.json.decode(ends, type=dict[int, int])
-    return {}
+    found = [_ends(packed) for (packed,) in reversed(rows if after < len(names) else [])]
+    return next((ended for ended in found if ended is not None), {})
 
 
 def beside(directory: Path) -> str | None:

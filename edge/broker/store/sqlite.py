@@ -117,6 +117,7 @@ def _opened(
         lock=lock,
         epochs=lineage,
         openings=openings.known(side),
+        opening_ends=openings.ends(side),
         boot=boot,
         device=device,
         meter=meter,

@@ -51,6 +51,7 @@ class SqliteMedium:
         lock: DirectoryLock,
         epochs: Epochs,
         openings: Sequence[str],
+        opening_ends: Sequence[Mapping[int, int] | None],
         boot: tuple[int, BootRow | None],
         device: wear.Device | None,
         meter: wear.Meter,
@@ -61,6 +62,7 @@ class SqliteMedium:
         self.limits = limits
         self.epochs = epochs
         self.openings = openings
+        self.opening_ends = opening_ends
         self.device = device
         """What the store is on."""
         self._files = files

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -88,7 +88,7 @@ class Hub:
         self.connected[gateway] -= 1
         self.waiting = [item for item in self.waiting if item[0] is not intake]
 
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         assert gateway == "gw1"
         self.waiting.append((intake, token, batch))
 

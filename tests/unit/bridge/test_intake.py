@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -35,8 +35,9 @@ class Service:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.calls.append(("disconnected", gateway))
 
-    def batch_arrived(self, intake: Intake, token: int, batch: Batch, gateway: str) -> None:
+    def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.tokens.append(token)
+        self.calls.append(("batch", dict(ends)))
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
         self.tokens += [token for token, _ in messages]
@@ -148,6 +149,14 @@ class TestSettlement:
         pair.settle()
         assert sorted(pair.outcomes) == [(0, State.ACCEPTED), (1, State.ACCEPTED)]
         assert pair.intake.unsettled == (0, 0)
+
+    def test_a_batch_says_how_far_the_store_went(self) -> None:
+        pair = Pair()
+        body = plain.body_of(batch_message())
+        pair.send(
+            pair.attach("telemetry", batching=True), plain.batch_message(body, {3: 70, 1 << 40: 1}), batch_message()
+        )
+        assert [call[1] for call in pair.service.calls if call[0] == "batch"] == [{3: 70, 1 << 40: 1}, {}]
 
     def test_void_tokens_are_passed_over(self) -> None:
         pair = Pair()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cloud.hub.groups import Presence
+from cloud.hub.groups import Lineage, Presence
 from cloud.hub.registry import SCHEMA_VERSION, Registry, RegistryTooNew, sqlite_url
-from cloud.lake.commits import Prepared
+from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.sequences import SequenceRange, Stream
 
@@ -135,22 +136,91 @@ def test_a_file_that_is_no_database_is_refused_in_one_line(tmp_path: Path) -> No
 
 
 class TestLineage:
-    def test_openings_that_go_on(self, tmp_path: Path) -> None:
-        registry = Registry(sqlite_url(str(tmp_path / "r")))
-        assert registry.lineage("t", "gw", "e", ["1"]) is None
-        assert registry.lineage("t", "gw", "e", ["1"]) is None
-        assert registry.lineage("t", "gw", "e", ["1", "2", "3"]) is None
-        assert registry.lineage("t", "gw", "other", ["9"]) is None
-        assert registry.lineage("t", "gw2", "e", ["8"]) is None
+    @pytest.fixture
+    def registry(self, tmp_path: Path) -> Iterator[Registry]:
+        registry = open_registry(tmp_path)
+        yield registry
         registry.close()
 
-    def test_an_older_copy_is_told_the_last_opening_both_know(self, tmp_path: Path) -> None:
-        registry = Registry(sqlite_url(str(tmp_path / "r")))
-        registry.lineage("t", "gw", "e", ["1", "2", "3"])
-        assert registry.lineage("t", "gw", "e", ["1", "2", "2b"]) == "2"
-        assert registry.lineage("t", "gw", "e", ["x", "y"]) == ""
-        assert registry.lineage("t", "gw", "e", ["2", "3", "4"]) is None, "what was rejected is not remembered"
+    STORE = GatewayStore("t", "gw", "e")
+
+    def test_openings_that_go_on(self, registry: Registry) -> None:
+        assert registry.lineage(self.STORE, Lineage("e", ["1"])) is None
+        assert registry.lineage(self.STORE, Lineage("e", ["1"])) is None
+        assert registry.lineage(self.STORE, Lineage("e", ["1", "2", "3"])) is None
+        assert registry.lineage(self.STORE._replace(epoch="other"), Lineage("other", ["9"])) is None
+        assert registry.lineage(self.STORE._replace(gateway="gw2"), Lineage("e", ["8"])) is None
+
+    def test_an_older_copy_is_told_the_last_opening_both_know(self, registry: Registry) -> None:
+        registry.lineage(self.STORE, Lineage("e", ["1", "2", "3"]))
+        assert registry.lineage(self.STORE, Lineage("e", ["1", "2", "2b"])) == "2"
+        assert registry.lineage(self.STORE, Lineage("e", ["x", "y"])) == ""
+        assert registry.lineage(self.STORE, Lineage("e", ["2", "3", "4"])) is None, (
+            "what was rejected is not remembered"
+        )
+
+    @pytest.mark.parametrize(
+        ("ends", "copy"),
+        [
+            ([{7: 0}, {7: 50}, {7: 100, 8: 3}], False),  # as far as was seen
+            ([{7: 0}, {7: 50}, {7: 999, 8: 3, 9: 1}], False),  # further
+            ([{7: 0}, {7: 50}, {7: 99, 8: 3}], True),
+            ([{7: 0}, {7: 50}, {7: 999}], True),  # it never had log 8
+            ([{7: 50}, {7: 99, 8: 3}], True),  # of the newest openings only
+            ([{7: 99, 8: 3}], True),
+            ([None, None, None], False),  # it cannot say
+            ([], False),  # a program of before this
+        ],
+    )
+    def test_a_copy_made_while_the_store_was_open(
+        self, registry: Registry, ends: list[dict[int, int] | None], copy: bool
+    ) -> None:
+        registry.lineage(self.STORE, Lineage("e", ["1", "2"], [{7: 0}, {7: 50}]))
+        registry.prepare("telemetry", [], 0, {self.STORE: {7: 100, 8: 3}})
+        registry.prepare("telemetry", [], 0, {self.STORE: {7: 90}})
+        for _ in range(2):  # and it stays one
+            assert registry.lineage(self.STORE, Lineage("e", ["1", "2", "3"], ends)) == ("2" if copy else None)
+            if not copy:
+                break
+
+    def test_a_copy_that_went_far_before_the_hub_heard_of_it(self, registry: Registry) -> None:
+        registry.lineage(self.STORE, Lineage("e", ["1"], [{7: 0}]))
+        registry.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
+        told = Lineage("e", ["1", "2", "3"], [{7: 0}, {7: 60}, {7: 500}])
+        assert registry.lineage(self.STORE, told) == "1", "its first opening after the one both know tells"
+
+    def test_how_far_a_store_went_outlives_the_hub(self, tmp_path: Path) -> None:
+        registry = open_registry(tmp_path)
+        registry.lineage(self.STORE, Lineage("e", ["1"]))
+        registry.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
         registry.close()
+        again = open_registry(tmp_path)
+        again.prepare("telemetry", [], 0, {self.STORE: {8: 1}})
+        assert again.lineage(self.STORE, Lineage("e", ["1", "2"], [{7: 99, 8: 1}])) == "1"
+        again.close()
+
+    def test_what_is_damaged_makes_nobody_a_copy(self, tmp_path: Path) -> None:
+        registry = open_registry(tmp_path)
+        registry.lineage(self.STORE, Lineage("e", ["1"]))
+        registry.prepare("telemetry", [], 0, {self.STORE: {7: 100}})
+        registry.close()
+        with sqlite3.connect(tmp_path / "registry.db") as database:
+            [(ends,)] = database.execute("SELECT ends FROM lineages").fetchall()
+        for at in range(8 * len(ends)):
+            flipped = bytes(byte ^ (1 << at % 8) * (i == at // 8) for i, byte in enumerate(ends))
+            with sqlite3.connect(tmp_path / "registry.db") as database:
+                database.execute("UPDATE lineages SET ends = ?", (flipped,))
+            database.close()
+            registry = open_registry(tmp_path)
+            assert registry.lineage(self.STORE, Lineage("e", ["1", "2"], [{7: 100}, {7: 100}])) is None
+            registry.close()
+
+    def test_the_logs_kept_are_bounded(self, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cloud.hub.registry.LOGS_KEPT", 3)
+        registry.lineage(self.STORE, Lineage("e", ["1"]))
+        for log in range(5):
+            registry.prepare("telemetry", [], 0, {self.STORE: {log: 10}})
+        assert registry.lineage(self.STORE, Lineage("e", ["1", "2"], [{2: 10, 3: 10, 4: 10}])) is None
 
     def test_a_registry_of_before_it(self, tmp_path: Path) -> None:
         url = sqlite_url(str(tmp_path / "r"))
@@ -163,5 +233,5 @@ class TestLineage:
         database.close()
         registry = Registry(url)
         assert registry.registry_id == name
-        assert registry.lineage("t", "gw", "e", ["1"]) is None
+        assert registry.lineage(self.STORE, Lineage("e", ["1"])) is None
         registry.close()
