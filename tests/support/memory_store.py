@@ -21,7 +21,7 @@ from edge.broker.store.logs import LogState
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.medium import Post, ReadDone
 from edge.broker.store.records import LedgerEntry, Loss, Summary
-from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
+from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import split
 from edge.broker.store.tables import Tables
 from edge.broker.store.thinning import INTERVALS_S, THINNED, rest_of, summed_up

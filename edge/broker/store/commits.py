@@ -11,16 +11,16 @@ import struct
 from collections.abc import Callable
 from functools import partial
 
-from edge.broker.store.buffer import MemoryBuffer
-from edge.broker.store.crash import CrashLosses
+from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
+from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import Medium, Post
-from edge.broker.store.reading import LogReads
+from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
-from edge.broker.store.spilling import Spiller
+from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class GroupCommits:
         self._crash.committed(group)
         self._retry_at_s = 0.0
         self.moves_kept += bool(group.moved)
-        self._ledger.kept(outcome.entries)
+        self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
         self._counters.committed(group, self._buffer.reservations)
         self._removals.committed(outcome)

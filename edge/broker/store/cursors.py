@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bridge.message import Run
 from edge.broker.store.damage import Damage
 from edge.broker.store.errors import StoreDamaged
-from edge.broker.store.gathering import Gatherer
+from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.group import CursorRow, GivenUp, Group
 from edge.broker.store.logs import LogState, LogTable, check_text
 from edge.broker.store.losses import Claim

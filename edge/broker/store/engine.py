@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from bridge.message import Run, Stored
-from edge.broker.store.buffer import MemoryBuffer
 from edge.broker.store.commits import GroupCommits
-from edge.broker.store.crash import CrashLosses
+from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.cursors import cursor_states
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, Limits
+from edge.broker.store.log_reads import LogReads
 from edge.broker.store.logs import check_text
 from edge.broker.store.medium import Medium, Post, ReadDone
-from edge.broker.store.reading import LogReads
+from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
 from edge.broker.store.removals import Removals
-from edge.broker.store.spilling import Spiller
+from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
 

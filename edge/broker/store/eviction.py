@@ -17,7 +17,7 @@ from edge.broker.store.limits import POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.reader import SCAN
 from edge.broker.store.records import Loss
-from edge.broker.store.removal import Evicted, Eviction
+from edge.broker.store.removal_jobs import Evicted, Eviction
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 
 EVICTED: Final = "evicted"

@@ -31,7 +31,7 @@ def is_accounted_for(connection: sqlite3.Connection, log: int, first: int, last:
     """True when nothing is lost although no segment has positions ``first..last`` of a log. Raises sqlite3.Error.
 
     They were deleted from the front, or a repair entered them into the ledger, or a crash left them reserved for
-    messages that were in memory only: the first commit after it covers them (`crash.CrashLosses`).
+    messages that were in memory only: the first commit after it covers them (`crash_losses.CrashLosses`).
     """
     accounted = Ranges()
     for (kept_from,) in connection.execute("SELECT first FROM log WHERE log = ?", (log,)):

@@ -12,7 +12,7 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.ledger import Entries
 from edge.broker.store.logs import LogRow
 from edge.broker.store.records import Loss
-from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
+from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.spill import Spill
 from edge.broker.store.ticket import Ticket
 

@@ -51,7 +51,7 @@ class OpenLedger:
         self._read[subscriptions] = max(self._read.get(subscriptions, 0), entry)
 
     def entries(self, losses: Iterable[Loss]) -> Entries:
-        """The entries of a group that gives up `losses`; it changes nothing here before `kept`."""
+        """The entries of a group that gives up `losses`; it changes nothing here before `committed`."""
         full = self.rows >= self._limits.ledger_entries_max
         growing: dict[Kind, Loss] = {}
         ended: list[Loss] = []
@@ -72,7 +72,7 @@ class OpenLedger:
         surplus = self.rows - len(replaced) + len(added) - 2 * self._limits.ledger_entries_max
         return Entries(added, replaced, max(0, surplus))
 
-    def kept(self, entries: Entries) -> None:
+    def committed(self, entries: Entries) -> None:
         """The group is on disk."""
         for entry in entries.added:
             self._grow(entry)

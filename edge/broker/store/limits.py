@@ -56,7 +56,7 @@ CHECK_LINES_MAX: Final = 100
 
 MEMORY_MESSAGE_BYTES: Final = 64
 """What a message that is in memory only takes beyond its body, about: the bytes object and its share of the run."""
-MEMORY_HOLDERS_MAX: Final = 64
+MEMORY_CURSORS_MAX: Final = 64
 """Cursors of a log up to which each message in memory is looked at for who still wants it; with more of them everything
 above the slowest is kept and written, as looking would cost more."""
 MEMORY_RESERVE_LEFT: Final = 1 / 4
@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     as many the log takes messages only as fast as the medium does."""
     memory_total_bytes_max: int = 32 * MIB
     """The same bound over all logs: a sixteenth of the memory of a small Pi."""
-    memory_settle_s: float = 60.0
+    memory_spill_s: float = 60.0
     """How often cursors and counters of a log are written while all its messages are taken from memory: a few pages a
     minute, and what the ledger names after a crash is no older."""
     memory_reserve_s: float = 20.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from edge.broker.store.buffered import BufferedLog
+from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
 

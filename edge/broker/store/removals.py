@@ -9,7 +9,7 @@ from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogTable
 from edge.broker.store.progress import Progress
-from edge.broker.store.removal import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
+from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 
 
 class Removals:

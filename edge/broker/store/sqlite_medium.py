@@ -110,7 +110,7 @@ class SqliteMedium:
         self._boot_row = None
         self._meter.payload_bytes += group.payload_bytes
         if self._wear is not None:
-            self._meter.kept(self._wear)
+            self._meter.committed(self._wear)
         outcome = group.outcome
         if outcome is not None and (outcome.thinned or any(evicted.cut for evicted in outcome.evicted)):
             self.reader.forget()

@@ -8,7 +8,7 @@ from typing import Self
 
 from edge.broker.store.counters import Counters
 from edge.broker.store.cursors import CursorTable
-from edge.broker.store.gathering import Gatherer
+from edge.broker.store.gatherer import Gatherer
 from edge.broker.store.ledger import OpenLedger
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogTable

@@ -16,7 +16,7 @@ from bridge.message import Run, Stored
 from edge.broker.store.limits import OFFSET_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.losses import losses_of
 from edge.broker.store.records import Summary
-from edge.broker.store.removal import Eviction, Thinned, Thinning
+from edge.broker.store.removal_jobs import Eviction, Thinned, Thinning
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged, decode, encode, is_packed
 
 THINNED: Final = "thinned"

@@ -141,7 +141,7 @@ class Meter:
         """Messages were committed that the store's totals do not count."""
         return self.payload_bytes != self._told_bytes
 
-    def kept(self, totals: Totals) -> None:
+    def committed(self, totals: Totals) -> None:
         """The store has these."""
         self._kept_at = self._clock()
         self._told_bytes = self.payload_bytes

@@ -31,7 +31,7 @@ from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow
 from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.records import LedgerEntry, Loss, Summary
-from edge.broker.store.removal import Evicted, Reclaim, Reclaimed, Thinned, Thinning
+from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned, Thinning
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write

@@ -13,7 +13,7 @@
 
 *Allowed*: the ledger may name more than was lost. Reason ``memory``, each message once for a cursor, and only
 
-- messages that everybody acknowledged since the last commit that settled their log (`SETTLE_S` at most), and numbers
+- messages that everybody acknowledged since the last commit that spilled their log (`SPILL_S` at most), and numbers
   that were never given;
 - never a message that is there, nor one that was there for certain, nor one that is in the ledger for another reason;
   and nothing after the store was closed in order.
@@ -43,7 +43,7 @@ SHARED: Final = ("plant/0", "plant/1")
 """Addresses any log has."""
 LOG_OF: Final = {address: log for log, addresses in ADDRESSES.items() for address in addresses}
 WINDOW_S: Final = LIMITS.memory_window_s + MEMORY_LOOK_S
-SETTLE_S: Final = LIMITS.memory_settle_s + MEMORY_LOOK_S
+SPILL_S: Final = LIMITS.memory_spill_s + MEMORY_LOOK_S
 RESERVE_MAX: Final = LIMITS.memory_reserve_max
 
 Name = tuple[str, str, int]
@@ -73,7 +73,7 @@ class Tails:
         self.taken[log].update(dict.fromkeys(range(position, position + count), at_s))
 
     def commit(self, sealed: Sealed, cursors: Collection[Key]) -> None:
-        """A group is going to be committed, and settles what is due; `cursors` are those there are."""
+        """A group is going to be committed, and spills what is due; `cursors` are those there are."""
         group, asked, ends = sealed
         self.reserving = True
         self.refuse(group)
@@ -138,7 +138,7 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
         elif log is None:
             continue
         elif position is None and sequence < model.sequences.get(address, 0):
-            yield f"ledger: {address} {sequence} is named and was settled long ago"
+            yield f"ledger: {address} {sequence} is named and was spilled long ago"
         elif position is not None and position not in model.tails.taken[log]:
             yield f"ledger: {address} {sequence} is named and was on the medium at {position}"
         elif position is not None and any(position == at for at, *_ in observed.messages[log]):
@@ -157,4 +157,4 @@ def _unexplained(candidate: Candidate, observed: Observed, names: Counter[Name])
 
 def _due(position: int, age_s: float, waiting: Sequence[Cursor]) -> bool:
     """A message taken so long before a group is on the medium with it, if somebody waits for it then."""
-    return age_s >= SETTLE_S or (age_s >= WINDOW_S and any(position not in cursor for cursor in waiting))
+    return age_s >= SPILL_S or (age_s >= WINDOW_S and any(position not in cursor for cursor in waiting))

@@ -66,16 +66,16 @@ class TestMeter:
         assert not meter.due()
         kernel.now += 0.1
         assert meter.due()
-        meter.kept(meter.totals())
+        meter.committed(meter.totals())
         assert not meter.due()
 
     def test_keeps_the_last_of_each_hour_and_a_bounded_number(self, kernel: Kernel) -> None:
         meter = kernel.meter()
         for seconds in (10.0, HOUR_S - 1, HOUR_S, HOUR_S + 5):
-            meter.kept(Totals(seconds))
+            meter.committed(Totals(seconds))
         assert [row.seconds for row in meter.rows] == [HOUR_S - 1, HOUR_S + 5]
         for hour in range(2, 3 * HOURS_KEPT):
-            meter.kept(Totals(hour * HOUR_S))
+            meter.committed(Totals(hour * HOUR_S))
         assert len(meter.rows) == HOURS_KEPT + 1
 
 

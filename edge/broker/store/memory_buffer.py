@@ -1,7 +1,7 @@
 """Logs whose messages stay in memory until somebody has taken them (``durability: memory``).
 
 A message is named, delivered and acknowledged at once. What all consumers acknowledge soon is never written; what they
-have not after `Limits.memory_window_s`, or beyond `Limits.memory_bytes_max`, is *spilled* (`spilling.Spiller`): one
+have not after `Limits.memory_window_s`, or beyond `Limits.memory_bytes_max`, is *spilled* (`spiller.Spiller`): one
 commit writes it with the cursors, the counters and a new reservation of numbers (`reservation`).
 
 What cannot be taken (nothing reserved yet, too much in memory) joins the open group like a message of any other log,
@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 
 from bridge.message import Run, Stored
 from edge.broker.model.ranges import Ranges
-from edge.broker.store.buffered import BufferedLog, cost_of
+from edge.broker.store.buffered_log import BufferedLog, cost_of
 from edge.broker.store.cursors import CursorState
-from edge.broker.store.limits import MEMORY_HOLDERS_MAX, MEMORY_LOOK_S, Limits
+from edge.broker.store.limits import MEMORY_CURSORS_MAX, MEMORY_LOOK_S, Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.reservation import Reservation
 from edge.broker.store.tables import Tables
@@ -134,7 +134,7 @@ class MemoryBuffer:
         """Forget the oldest that nobody wants any more."""
         state = self._logs[buffered.log]
         self.drop(buffered, self._cursors.lowest(state, state.next))
-        if buffered.runs and len(state.cursors) <= MEMORY_HOLDERS_MAX:
+        if buffered.runs and len(state.cursors) <= MEMORY_CURSORS_MAX:
             cursors = self._cursors.of(state)
             unwanted = 0
             for stored, _, _ in buffered.runs:
@@ -160,7 +160,7 @@ class MemoryBuffer:
         self._look_at_s = None if soonest is None else max(soonest, now + MEMORY_LOOK_S)
 
     def _due_at_s(self, buffered: BufferedLog) -> float | None:
-        dues = [] if buffered.changed_at_s is None else [buffered.changed_at_s + self._limits.memory_settle_s]
+        dues = [] if buffered.changed_at_s is None else [buffered.changed_at_s + self._limits.memory_spill_s]
         if buffered.runs:
             dues.append(buffered.runs[0].at_s + self._limits.memory_window_s)
         if buffered.idle_at_s is not None:
@@ -193,7 +193,7 @@ class MemoryBuffer:
     def unacknowledged(self, buffered: BufferedLog) -> Iterator[Stored]:
         """The parts of what is there that some cursor is owed and has not acknowledged."""
         state = self._logs[buffered.log]
-        if len(state.cursors) > MEMORY_HOLDERS_MAX:
+        if len(state.cursors) > MEMORY_CURSORS_MAX:
             yield from (each.stored for each in buffered.runs)
             return
         cursors = self._cursors.of(state)

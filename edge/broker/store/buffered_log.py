@@ -1,7 +1,7 @@
 """The end of a log that is in memory only: what came under ``durability: memory`` and is not on the medium.
 
 It holds messages from `first` on, ascending. What every cursor has acknowledged leaves it without ever having been
-written. The rest is written when it is spilled (`spilling.Spiller`), as are the numbers it may give out before that.
+written. The rest is written when it is spilled (`spiller.Spiller`), as are the numbers it may give out before that.
 """
 
 from __future__ import annotations

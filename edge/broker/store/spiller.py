@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from edge.broker.store.buffer import MemoryBuffer
-from edge.broker.store.buffered import BufferedLog
+from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.group import Group
 from edge.broker.store.limits import Limits
+from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.reservation import MEMORY, Reservation
 from edge.broker.store.spill import Spill
 from edge.broker.store.tables import Tables
