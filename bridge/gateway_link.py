@@ -154,8 +154,7 @@ class GatewayLink:
         if link is None or (self._reports is not None and self._reports.held):
             return
         self._waiting = None
-        self._uplink.cut = self._cut
-        self._uplink.attached(self._engine, link)
+        self._uplink.attached(self._engine, link, self._cut)
         told.append(LinkUp(self._peer, self._uplink.batching))
 
     def _on_dispositions(self, event: Dispositions, now: float, told: list[LinkUp | LinkDown]) -> None:
@@ -196,6 +195,6 @@ def _words(condition: Condition | None) -> str:
 
 def bind_wake(uplink: Uplink, reports: Reports | None, wake: Any) -> None:
     """Let both ask for a flush of the connection that is up; `wake` is `Driver.flush_soon`."""
-    uplink.wake = wake
+    uplink.woken_by(wake)
     if reports is not None:
         reports.wake = wake

@@ -104,7 +104,7 @@ class _Piece(NamedTuple):
     size: int
 
 
-class _Parcel(NamedTuple):
+class _Delivery(NamedTuple):
     """One unsettled delivery: what it carries, and its bytes on the wire."""
 
     pieces: Sequence[_Piece]
@@ -116,8 +116,8 @@ def _piece(subscription: Subscription, stored: Stored) -> _Piece:
     return _Piece(subscription, stored, stored.run.size + MESSAGE_OVERHEAD_BYTES * len(stored.run))
 
 
-def _idle(_: str = "") -> None:
-    """What `wake` and `cut` do while there is no connection."""
+def _ignore(_: str = "") -> None:
+    """There is no connection to be woken or cut."""
 
 
 class Uplink:
@@ -146,10 +146,8 @@ class Uplink:
         """
         self.name = name
         self.figures = UplinkFigures()
-        self.wake: Callable[[], None] = _idle
-        """Called when there may be something to send."""
-        self.cut: Callable[[str], None] = _idle
-        """Called with a reason when the connection must end and be made anew."""
+        self._wake: Callable[[], None] = _ignore
+        self._cut: Callable[[str], None] = _ignore
         self._hop = hop
         self._space = space
         self._outcomes = outcomes
@@ -163,7 +161,7 @@ class Uplink:
         self._pending_bytes = 0
         self._held_bytes = 0
         self._mean_bytes = 4096.0  # of a message; large ones count at once, small ones over some 32 runs
-        self._unsettled: dict[int, _Parcel] = {}
+        self._unsettled: dict[int, _Delivery] = {}
         self._tags = count()
         self._engine: Engine | None = None
         self._link: Link | None = None
@@ -190,7 +188,7 @@ class Uplink:
         self._held_bytes += piece.size
         mean = piece.size / len(stored.run)
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
-        self.wake()
+        self._wake()
 
     selection: Any = None
     """It takes everything."""
@@ -205,7 +203,7 @@ class Uplink:
 
     def abort(self) -> None:
         """A call of the router raised: begin anew with another connection."""
-        self.cut("internal error")
+        self._cut("internal error")
 
     def add(self, subscription: Subscription) -> None:
         """A forwarder begins: from now on it is told when there is credit."""
@@ -236,24 +234,29 @@ class Uplink:
     @property
     def in_flight(self) -> tuple[int, int]:
         """(deliveries, messages) sent and not settled."""
-        return len(self._unsettled), sum(parcel.messages for parcel in self._unsettled.values())
+        return len(self._unsettled), sum(delivery.messages for delivery in self._unsettled.values())
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the window in use."""
         return self._held_bytes
 
-    def attached(self, engine: Engine, link: Link) -> None:
-        """The peer took the link."""
-        self._engine, self._link = engine, link
+    def woken_by(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when there may be something to send; a new connection brings another one."""
+        self._wake = wake
+
+    def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
+        """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
+        self._engine, self._link, self._cut = engine, link, cut
         self._pump()
 
     def detached(self) -> None:
         """The link is over. Everything unsettled goes back before what waits, in the order it was sent."""
         self._engine = self._link = None
-        for parcel in reversed(self._unsettled.values()):
-            self.figures.messages_resent += parcel.messages
-            for piece in reversed(parcel.pieces):
+        self._cut = _ignore
+        for delivery in reversed(self._unsettled.values()):
+            self.figures.messages_resent += delivery.messages
+            for piece in reversed(delivery.pieces):
                 if id(piece.subscription) in self._subscriptions:
                     self._pending.appendleft(piece)
                     self._pending_bytes += piece.size
@@ -277,30 +280,30 @@ class Uplink:
 
     def settled(self, items: Iterable[tuple[int, State, bool, Detail]], now: float) -> None:
         """The peer's dispositions, as the engine tells them."""
-        finished: list[tuple[_Parcel, Any]] = []
+        finished: list[tuple[_Delivery, Any]] = []
         refused: str | None = None
         for tag, state, remotely_settled, condition in items:
             if not remotely_settled and self._engine is not None and self._link is not None:
                 self._engine.settle_sent(self._link, tag)
-            parcel = self._unsettled.get(tag)
-            if parcel is None:
+            delivery = self._unsettled.get(tag)
+            if delivery is None:
                 continue
             if state is State.ACCEPTED:
                 finished.append((self._unsettled.pop(tag), self._outcomes.accepted))
-                self._count_accepted(parcel, now)
+                self._count_accepted(delivery, now)
             elif state in (State.REJECTED, State.MODIFIED_UNDELIVERABLE):
-                log.error("%s: the peer rejected %d messages: %s", self.name, parcel.messages, condition)
+                log.error("%s: the peer rejected %d messages: %s", self.name, delivery.messages, condition)
                 finished.append((self._unsettled.pop(tag), self._outcomes.rejected))
-                self.figures.messages_rejected += parcel.messages
+                self.figures.messages_rejected += delivery.messages
             else:
-                refused = f"the peer gave back {parcel.messages} messages ({state.name.lower()})"
-        for parcel, outcome in finished:
-            self._finish(parcel.pieces, outcome)
+                refused = f"the peer gave back {delivery.messages} messages ({state.name.lower()})"
+        for delivery, outcome in finished:
+            self._finish(delivery.pieces, outcome)
         if refused is not None:
-            self.cut(refused)
+            self._cut(refused)
         elif finished:
             self._pump()
-            self.wake()
+            self._wake()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -419,11 +422,11 @@ class Uplink:
         if 0 < link.max_message_size < len(message):
             raise ValueError(f"{len(message)} bytes, and the peer takes {link.max_message_size}")
         tag = next(self._tags)
-        parcel = _Parcel(pieces, sum(len(piece.stored.run) for piece in pieces), len(message))
-        self._unsettled[tag] = parcel
+        delivery = _Delivery(pieces, sum(len(piece.stored.run) for piece in pieces), len(message))
+        self._unsettled[tag] = delivery
         self.figures.batches_sent += 1
-        self.figures.messages_sent += parcel.messages
-        self.figures.bytes_sent += parcel.wire_bytes
+        self.figures.messages_sent += delivery.messages
+        self.figures.bytes_sent += delivery.wire_bytes
         engine.send(link, tag, message)
 
     def _give_up(self, pieces: Sequence[_Piece], why: str) -> None:
@@ -433,11 +436,11 @@ class Uplink:
         self.figures.messages_rejected += messages
         self._finish(pieces, self._outcomes.rejected)
 
-    def _count_accepted(self, parcel: _Parcel, now: float) -> None:
+    def _count_accepted(self, delivery: _Delivery, now: float) -> None:
         figures = self.figures
         figures.batches_accepted += 1
-        figures.messages_accepted += parcel.messages
-        figures.bytes_accepted += parcel.wire_bytes
+        figures.messages_accepted += delivery.messages
+        figures.bytes_accepted += delivery.wire_bytes
         figures.last_accepted_at = now
 
     def _finish(self, pieces: Sequence[_Piece], outcome: Any) -> None:

@@ -103,10 +103,10 @@ class WebSocketConnection:
         if self._phase is Phase.CLOSED:
             return ()
         deadline = self.inner.deadline
-        told = self.inner.handle_timeout(now)
+        happened = self.inner.handle_timeout(now)
         if self._phase is Phase.HANDSHAKE and deadline is not None and now >= deadline:
-            return [*told, *self._refuse(408, "no request in time", now)]
-        return told
+            return [*happened, *self._refuse(408, "no request in time", now)]
+        return happened
 
     def data_to_send(self) -> bytes:
         if self._phase is Phase.OPEN:
@@ -124,12 +124,12 @@ class WebSocketConnection:
         """What a read brought: all its data goes to the machine inside at once."""
         received: list[bytes] = []
         ping: bytes | None = None
-        told: list[Any] = []
+        happened: list[Any] = []
         for event in self._socket.events():
             if isinstance(event, events.BytesMessage):
                 self._message_bytes += len(event.data)
                 if self._message_bytes > self._message_bytes_max:
-                    told += self._end(received, CloseReason.MESSAGE_TOO_BIG, now)
+                    happened += self._end(received, CloseReason.MESSAGE_TOO_BIG, now)
                     break
                 received.append(bytes(event.data))
                 if event.message_finished:
@@ -137,31 +137,31 @@ class WebSocketConnection:
             elif isinstance(event, events.Ping):
                 ping = bytes(event.payload)  # only the last needs an answer (section 5.5.3)
             elif isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
-                told += self._end(received, CloseReason.UNSUPPORTED_DATA, now)
+                happened += self._end(received, CloseReason.UNSUPPORTED_DATA, now)
                 break
             elif isinstance(event, events.CloseConnection):
-                told += self._end(received, event.code, now)
+                happened += self._end(received, event.code, now)
                 break
             elif isinstance(event, events.Request):
-                told += self._asked(event, now)
+                happened += self._asked(event, now)
                 if self._phase is Phase.CLOSED:
                     break
         if self._phase is Phase.OPEN:
             if ping is not None:
                 self._send(events.Pong(ping))
             if received:
-                told += self.inner.receive_data(b"".join(received), now)
-        return told
+                happened += self.inner.receive_data(b"".join(received), now)
+        return happened
 
     def _end(self, received: list[bytes], code: int, now: float) -> list[Any]:
         """Hand on what came before, answer with a close frame, and tell the machine inside that its peer is gone."""
-        told: list[Any] = []
+        happened: list[Any] = []
         if received:
-            told += self.inner.receive_data(b"".join(received), now)
+            happened += self.inner.receive_data(b"".join(received), now)
         # a code that must not be in a frame (1005: there was none) is answered as a normal end (section 7.4.1)
         sendable = code if code in _SENDABLE or 3000 <= code < 5000 else CloseReason.NORMAL_CLOSURE
         self._close(sendable)
-        return [*told, *self.inner.receive_eof(now)]
+        return [*happened, *self.inner.receive_eof(now)]
 
     def _close(self, code: int) -> None:
         if self._socket.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):

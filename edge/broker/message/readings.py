@@ -25,7 +25,7 @@ NUMBER_MAX: Final = 1e200
 _JSON, _TEXT, _VALUE = "json", "text", "value"
 
 _REPLY_TO, _CORRELATION_ID, _GROUP_ID = 4, 5, 10
-_TELLING: Final = (1, 2, 3, 6, 7)
+_DESCRIPTIVE: Final = (1, 2, 3, 6, 7)
 """Fields of the properties (AMQP 1.0 section 3.2.4) that tell what a message is about: user-id, to, subject,
 content-type and content-encoding."""
 
@@ -84,10 +84,10 @@ def _of_message(body: bytes) -> Reading | None:
     found: s.Section | None = None
     for section in s.sections(body):
         if section.code == s.PROPERTIES:
-            told = _told(decode(body, section.value)[0])
-            if told is None:
+            description = _description(decode(body, section.value)[0])
+            if description is None:
                 return None
-            about.append(told)
+            about.append(description)
         elif section.code == s.APPLICATION_PROPERTIES:
             about.append(body[section.value : section.end].decode("latin-1"))
         elif section.code in (s.DATA, s.VALUE) and found is None:
@@ -108,14 +108,14 @@ def _of_body(body: bytes, found: s.Section, key: str) -> Reading | None:
     return None
 
 
-def _told(properties: Any) -> str | None:
-    """What the properties tell; None when the message is no reading."""
+def _description(properties: Any) -> str | None:
+    """What the properties say of what was read; None when the message is no reading."""
     if not isinstance(properties, list):
         return None
     fields = [*properties, *[None] * 13]
     if any(fields[field] is not None for field in (_REPLY_TO, _CORRELATION_ID, _GROUP_ID)):
         return None
-    return repr([fields[field] for field in _TELLING])
+    return repr([fields[field] for field in _DESCRIPTIVE])
 
 
 def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> Reading | None:

@@ -58,7 +58,6 @@ class Bench:
         outcomes = Outcomes("accepted", "rejected")
         self.uplink = Uplink("uplink", Hop("gw1", "epoch"), space="s", outcomes=outcomes, limits=limits)
         self.cuts: list[str] = []
-        self.uplink.cut = self.cuts.append
         self.wire: Any = Wire()
         self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
         self.link.credit = credit
@@ -66,7 +65,7 @@ class Bench:
         self.link.offered_capabilities = (CAPABILITY,) if batching else ()
         self.subscription = Subscription()
         self.uplink.add(self.subscription)
-        self.uplink.attached(self.wire, self.link)
+        self.uplink.attached(self.wire, self.link, self.cuts.append)
 
     def deliver(self, position: int, *bodies: bytes, sequence: int | None = None) -> None:
         run = Run("plant", "dev", 1, b"", list(bodies), 5)
@@ -118,7 +117,7 @@ class TestOutcomes:
         bench.uplink.detached()
         bench.wire.sent.clear()
         bench.link.credit, bench.link.offered_capabilities = 10, (CAPABILITY,)
-        bench.uplink.attached(bench.wire, bench.link)
+        bench.uplink.attached(bench.wire, bench.link, bench.cuts.append)
         bench.uplink.flush()
         assert bench.batches() == [[b"1", b"2"]]
         assert bench.uplink.figures.messages_resent == 2

@@ -239,3 +239,9 @@ class TestFrames:
         assert found.deadline == 7.0
         assert found.handle_timeout(7.0) == ["timeout"]
         assert not found.closed
+
+
+def test_a_turn_without_bytes_goes_to_the_machine_inside() -> None:
+    """`Driver.wake`: a verdict on a password has come, and SASL goes on (`bridge.transport.connection`)."""
+    assert opened().receive_data(b"", 0.0) == [b""]
+    assert connection().receive_data(b"", 0.0) == [], "before it is open there is nothing to wait for"
