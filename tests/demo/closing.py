@@ -25,7 +25,7 @@ def show(outcome: Outcome, console: Console) -> None:
         console.print(Text(f"· {note}", style="bright_black"))
     verdict = "Everything acknowledged is in the lake, once." if outcome.ok else "The numbers do not add up."
     console.print(Text(f"\n{verdict}", style="bold green" if outcome.ok else "bold red"))
-    console.print(f"report  {outcome.report}", highlight=False, soft_wrap=True)
+    console.print(f"open this: {outcome.report}", highlight=False, soft_wrap=True)
 
 
 def _sums(outcome: Outcome) -> Table:

@@ -79,7 +79,10 @@ class Scenario:
         await stage.start_hub(GATEWAYS)
         board.doing = "starting two gateways"
         await asyncio.gather(*(stage.start_gateway(name) for name in GATEWAYS))
-        board.say(f"hub and {len(GATEWAYS)} gateways serve")
+        board.say(f"hub and {len(GATEWAYS)} gateways serve; open their consoles while the demo runs:")
+        board.say(f"hub {board.hub_console}")
+        for gateway in board.gateways.values():
+            board.say(f"{gateway.name} {gateway.console}")
 
     async def _flow(self) -> None:
         """Devices start; nothing is wrong yet."""
