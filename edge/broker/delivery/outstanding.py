@@ -44,8 +44,7 @@ class Outstanding:
         held = self._by_consumer.get(consumer)
         if held is None:
             return []
-        parts = held.within(first, last)
-        held.remove(first, last)
+        parts = held.take(first, last)
         if self._leaving is not None and not held and consumer in self._leaving:
             self._leaving.discard(consumer)
             del self._by_consumer[consumer]

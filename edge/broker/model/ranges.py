@@ -93,6 +93,19 @@ class Ranges:
         firsts[low:high] = [pair[0] for pair in kept]
         lasts[low:high] = [pair[1] for pair in kept]
 
+    def take(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Take ``first..last`` out; returns the parts of it that were in, ascending."""
+        firsts, lasts = self._firsts, self._lasts
+        if firsts and firsts[0] == first and last <= lasts[0]:  # in order, as nearly always
+            if last < lasts[0]:
+                firsts[0] = last + 1
+            else:
+                del firsts[0], lasts[0]
+            return [(first, last)]
+        parts = self.within(first, last)
+        self.remove(first, last)
+        return parts
+
     def within(self, first: int, last: int) -> list[tuple[int, int]]:
         """The parts of the set that lie in ``first..last``, ascending."""
         low = bisect_right(self._lasts, first - 1)

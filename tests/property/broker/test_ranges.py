@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edge.broker.model.ranges import Ranges
 
 SPANS = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), SPANS), max_size=40)
+STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove", "take"]), SPANS), max_size=40)
 
 
 @given(STEPS, SPANS)
@@ -23,7 +23,11 @@ def test_behaves_like_a_set(steps: list[tuple[str, tuple[int, int]]], window: tu
             ranges.add(first, last)
             model |= span
         else:
-            ranges.remove(first, last)
+            if verb == "remove":
+                ranges.remove(first, last)
+            else:
+                taken = {value for low, high in ranges.take(first, last) for value in range(low, high + 1)}
+                assert taken == model & span
             model -= span
     kept = list(ranges)
     assert {value for first, last in kept for value in range(first, last + 1)} == model
