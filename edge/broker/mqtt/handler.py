@@ -1,7 +1,7 @@
-"""One MQTT connection's part of a session: turns the machine's events into calls of the router, and answers.
+"""Handles one MQTT connection: turns the machine's events into calls of the router, and its answers into packets.
 
 It is the driver's owner and the router's origin. It holds no protocol rule (the machine does) and no subscription
-(the client does); it ends with its connection.
+(the session does); it ends with its connection.
 """
 
 from __future__ import annotations
