@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +20,8 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.topics import is_wide, widened
+from edge.broker.model.topics import widened
+from edge.broker.mqtt.answers import REASONS, packet_ids_of, qos2_tokens, qos_of
 from edge.broker.mqtt.connect import agree
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
@@ -37,7 +37,6 @@ from edge.broker.mqtt.events import (
     SubscriptionRequest,
     Unsubscribe,
 )
-from edge.broker.mqtt.figures import PREFIX
 from edge.broker.mqtt.interception import (
     NO_INTERCEPTION,
     PASS_THROUGH,
@@ -63,22 +62,6 @@ SUBSCRIBER_BEHIND = "a subscriber has to catch up"
 
 REPLIES = "replies"
 """Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
-
-QOS2_TOKEN = 1 << 16
-"""Tokens are packet ids; those of QoS 2 messages carry this bit as well."""
-
-REASONS = {
-    Refusal.NOT_AUTHORIZED: ReasonCode.NOT_AUTHORIZED,
-    Refusal.NO_CONSUMER: ReasonCode.NO_MATCHING_SUBSCRIBERS,
-    Refusal.NO_CONSUMER_CONNECTED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
-    Refusal.FULL: ReasonCode.QUOTA_EXCEEDED,
-    Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
-    Refusal.TOO_LARGE: ReasonCode.PACKET_TOO_LARGE,
-    Refusal.REJECTED: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.NO_ANSWER: ReasonCode.UNSPECIFIED_ERROR,
-    Refusal.FORMAT_INVALID: ReasonCode.PAYLOAD_FORMAT_INVALID,
-}
 
 
 class ConnectionHandler(Origin):
@@ -174,7 +157,7 @@ class ConnectionHandler(Origin):
             session.state.answered(packet_ids)
             self._sessions.on_disk.save_incoming(session)
         try:
-            self._router.publish(self, run, [packet_id | QOS2_TOKEN for packet_id in packet_ids])
+            self._router.publish(self, run, qos2_tokens(packet_ids))
         except Exception:
             session.state.forget_incoming(packet_ids)  # nobody has them: they may come again
             self._sessions.on_disk.save_incoming(session)
@@ -205,12 +188,11 @@ class ConnectionHandler(Origin):
     # --- origin -----------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        qos = 1
-        if tokens[0] >= QOS2_TOKEN:
-            qos, tokens = 2, [token - QOS2_TOKEN for token in tokens]
-            self._attached.state.answered(tokens)
-        self._interceptor.accepted(tokens)
-        self.connection.acknowledge(qos, tokens)
+        qos, packet_ids = qos_of(tokens), packet_ids_of(tokens)
+        if qos == 2:
+            self._attached.state.answered(packet_ids)
+        self._interceptor.accepted(packet_ids)
+        self.connection.acknowledge(qos, packet_ids)
         self._flush_answers()
 
     def _flush_answers(self) -> None:
@@ -220,12 +202,12 @@ class ConnectionHandler(Origin):
             self._attached.attachment.flush_soon()
 
     def not_stored(self, tokens: Sequence[int]) -> None:
-        if tokens[0] >= QOS2_TOKEN:  # their packet identifiers must not reach the disk, or not stay there
-            self._attached.state.unstored.update(token - QOS2_TOKEN for token in tokens)
+        if qos_of(tokens) == 2:  # their packet identifiers must not reach the disk, or not stay there
+            self._attached.state.unstored.update(packet_ids_of(tokens))
             self._sessions.on_disk.save_incoming(self._attached)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        if self._interceptor.refused([t % QOS2_TOKEN for t in tokens], _qos(tokens), why):
+        if self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
             return
         hearer = self._hearer(tokens)
         older = hearer is not None and hearer.connection.version < 5
@@ -233,10 +215,10 @@ class ConnectionHandler(Origin):
             self.accepted(tokens)  # it was handed to all there are
             return
         reason = REASONS[why]
-        if tokens[0] < QOS2_TOKEN:
+        if qos_of(tokens) == 1:
             self.connection.acknowledge(1, tokens, reason, why.value)
         else:  # frees the packet identifiers, which were kept with the messages that could not be
-            packet_ids = [token - QOS2_TOKEN for token in tokens]
+            packet_ids = packet_ids_of(tokens)
             self._attached.state.answered(packet_ids)
             self.connection.acknowledge(2, packet_ids, reason, why.value)
             self._sessions.on_disk.save_incoming(self._attached)
@@ -252,7 +234,7 @@ class ConnectionHandler(Origin):
         have sent them again (section 4.3.3)."""
         if not self._left:
             return self
-        return self._attached.attachment if tokens[0] >= QOS2_TOKEN else None
+        return self._attached.attachment if qos_of(tokens) == 2 else None
 
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""
@@ -407,7 +389,7 @@ class ConnectionHandler(Origin):
             self._router.figures.refused += len(event.run.bodies)
         elif event.run.qos == 2:
             self._attached.state.unstored.update(packet_ids)
-            packet_ids = [packet_id | QOS2_TOKEN for packet_id in packet_ids]
+            packet_ids = qos2_tokens(packet_ids)
         self._router.refuse(self, packet_ids, why)
 
     def _revoked(self, why: Ended) -> None:
@@ -456,7 +438,7 @@ class ConnectionHandler(Origin):
         self.connection.subscribed(event.packet_id, codes, "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX]))
         for subscriber, subscription in feeds:
             if subscription is not None:
-                session.deliver_retained(subscriber, subscription, self._retained(subscriber.request.filter))
+                session.deliver_retained(subscriber, subscription, self._sessions.retained(subscriber.request.filter))
         session.pump()
         self._interceptor.pump()
 
@@ -479,13 +461,6 @@ class ConnectionHandler(Origin):
         if self._interceptor.unsubscribe(pattern):
             return True
         return self._sessions.unsubscribe(self._attached, pattern)
-
-    def _retained(self, pattern: str) -> Iterator[Run | None]:
-        """Retained messages; those of the broker about itself are made when they are asked for."""
-        if pattern.startswith(PREFIX):
-            return iter(self._sessions.figures.matching(pattern))
-        kept = self._router.retained.walk(pattern)
-        return chain(self._sessions.figures.matching(pattern), kept) if is_wide(pattern) else kept
 
     def _leave(self, event: Disconnected) -> None:
         session = self._session
@@ -516,7 +491,3 @@ class ConnectionHandler(Origin):
             session.will_due = (now + delay, will)
         else:
             wills.publish(session.client_id, will)
-
-
-def _qos(tokens: Sequence[int]) -> int:
-    return 1 if tokens[0] < QOS2_TOKEN else 2

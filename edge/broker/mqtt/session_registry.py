@@ -8,7 +8,8 @@ packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 import msgspec
 
@@ -16,9 +17,10 @@ from bridge.message import Run
 from edge.broker.limits import SESSIONS_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.isolation import report
+from edge.broker.model.topics import is_wide
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.expiry import Lifetime
-from edge.broker.mqtt.figures import BrokerFigures, ClientFigures
+from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
 from edge.broker.mqtt.session_store import Record, SessionStore
 from edge.broker.mqtt.wills import Wills
@@ -135,6 +137,13 @@ class SessionRegistry:
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
+
+    def retained(self, pattern: str) -> Iterator[Run | None]:
+        """Retained messages (None: a name without one); those of the broker about itself are made when asked for."""
+        if pattern.startswith(PREFIX):
+            return iter(self.figures.matching(pattern))
+        kept = self._router.retained.walk(pattern)
+        return chain(self.figures.matching(pattern), kept) if is_wide(pattern) else kept
 
     def expire_after(self, session: Session, expiry_s: int) -> None:
         """The client has said anew how long its session outlives the connection (section 3.14.2.2.2)."""
