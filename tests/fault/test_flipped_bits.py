@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from edge.broker.store.sqlite import FILE_NAME
+from edge.broker.store.wal_frames import FRAME, HEADER, Log
 from tests.fault.store import flips
 from tests.fault.store.flips import LOGS
 
+LOG_NAME = f"{FILE_NAME}-wal"
 SAMPLES = 400
 """Bits of a file that are flipped where not all of them are."""
 
@@ -30,11 +32,12 @@ def _counters(path: Path) -> list[tuple[object, ...]]:
 
 
 class Walk:
-    """Flips bits of one store, one at a time."""
+    """Flips bits of one file of one store, one at a time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = FILE_NAME, *, crashed: bool = False) -> None:
+        self.name = name
         self.sound, self.data = folder / "sound", folder / "data"
-        self.sent = flips.make(self.sound)
+        self.sent = flips.make(self.sound, crashed=crashed)
         flips.flip(self.sound, self.data, FILE_NAME, 0, width=0)
         self.counters = _counters(self.data / FILE_NAME)
         self.seen = flips.look(self.data)
@@ -48,7 +51,7 @@ class Walk:
         """How often what happened."""
         outcomes: dict[str, int] = {}
         for bit in bits:
-            flips.flip(self.sound, self.data, FILE_NAME, bit)
+            flips.flip(self.sound, self.data, self.name, bit)
             believed = _counters(self.data / FILE_NAME)
             seen = flips.look(self.data)
             faults = flips.faults(self.sent, self.seen, seen)
@@ -76,6 +79,19 @@ def test_some_bits(walk: Walk) -> None:
     print(outcomes)
     assert outcomes.keys() >= {"ok", "ledger", "refused"}
     assert outcomes.get("believed", 0) < SAMPLES // 50
+
+
+def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
+    """Of all commits but the last: a wrong bit there looks as a commit does that was cut off before it was durable."""
+    walk = Walk(tmp_path, LOG_NAME, crashed=True)
+    log = Log.of(walk.sound / LOG_NAME)
+    assert log is not None
+    durable = max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    outcomes = walk.run(dice.sample(range(durable * 8), SAMPLES))
+    assert outcomes.get("refused", 0) > SAMPLES * 0.98, outcomes
 
 
 @pytest.mark.slow

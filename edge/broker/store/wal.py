@@ -10,31 +10,32 @@ and synced. After a clean end there is none.
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
 from typing import Final
 
-_HEADER: Final = struct.Struct(">IIIIII")
-"""Magic, version, page size, checkpoint number, salts (https://sqlite.org/fileformat2.html section 4.1)."""
-_HEADER_BYTES: Final = 32
-PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
-_FRAME: Final = struct.Struct(">IIII")
-"""Page, size after commit, salts."""
-_FRAME_BYTES: Final = 24
+from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.faults import ADVICE
+from edge.broker.store.wal_frames import FRAME, HEADER, PAGE_SIZES, lost_commits
+
 _CHUNK_FRAMES: Final = 256
 """Read and written at once: 1 MiB of pages of 4 KiB."""
 
 
 def make_durable(database: Path) -> int:
-    """Write and sync again the log of `database` that a recovery would read; its bytes. Raises OSError when the medium
-    fails."""
+    """Write and sync again the log of `database` that a recovery would read; its bytes.
+
+    Raises StoreDamaged when a recovery would leave out commits that were durable, OSError when the medium fails.
+    """
     path, size = Path(f"{database}-wal"), 0
     if not path.exists():
         return size
+    lost = lost_commits(database)
+    if lost:
+        raise StoreDamaged(f"the write-ahead log is damaged, at least {lost} commits in it cannot be read: {ADVICE}")
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        header = os.pread(descriptor, _HEADER_BYTES, 0)
-        if len(header) == _HEADER_BYTES and _HEADER.unpack_from(header)[2] in PAGE_SIZES:
+        header = os.pread(descriptor, HEADER.size, 0)
+        if len(header) == HEADER.size and HEADER.unpack(header)[2] in PAGE_SIZES:
             _write(descriptor, header, 0)
             size = _rewrite(descriptor, header)  # with any other header SQLite ignores the log
         os.fsync(descriptor)
@@ -45,13 +46,13 @@ def make_durable(database: Path) -> int:
 
 def _rewrite(descriptor: int, header: bytes) -> int:
     """The frames up to the first of an older turn of the log; where they end."""
-    _, _, page_bytes, _, *salts = _HEADER.unpack_from(header)
-    frame_bytes = _FRAME_BYTES + page_bytes
-    offset = _HEADER_BYTES
+    _, _, page_bytes, _, *salts = HEADER.unpack(header)[:6]
+    frame_bytes = FRAME.size + page_bytes
+    offset = HEADER.size
     while frames := os.pread(descriptor, _CHUNK_FRAMES * frame_bytes, offset):
         count = 0
         while (count + 1) * frame_bytes <= len(frames):
-            _, _, *found = _FRAME.unpack_from(frames, count * frame_bytes)
+            _, _, *found = FRAME.unpack_from(frames, count * frame_bytes)[:4]
             if found != salts:
                 break
             count += 1

@@ -26,10 +26,11 @@ from edge.appliance.store.recovery.pages import (
     Shape,
     values,
 )
+from edge.appliance.store.recovery.resealing import reseal
 from edge.broker.store import schema, segment
 from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
 from edge.broker.store.segment import INSERT, Row, SegmentDamaged
-from edge.broker.store.wal import PAGE_SIZES
+from edge.broker.store.wal_frames import PAGE_SIZES
 
 SEGMENT: Final = "segment"
 SCRATCH: Final = ("searched", "page1")
@@ -72,18 +73,22 @@ def take(path: Path, copy: Path, told: Told) -> Snapshot:
     """
     shutil.copyfile(path, copy)
     os.chmod(copy, 0o600)
-    log = path.with_name(path.name + "-wal")
+    log, corrected = path.with_name(path.name + "-wal"), 0
     if log.exists():
-        shutil.copyfile(log, copy.with_name(copy.name + "-wal"))
-    logged, size = _logged_page_bytes(copy), _page_bytes(copy)
+        logged = copy.with_name(copy.name + "-wal")
+        shutil.copyfile(log, logged)
+        corrected = reseal(logged)
+    logged_size, size = _logged_page_bytes(copy), _page_bytes(copy)
     if size is None:
-        size = logged or _likely_size(copy)
+        size = logged_size or _likely_size(copy)
         _write_head(copy, _empty_page(copy, size))
-    size = logged or size
+    size = logged_size or size
     _believe_no_counts(copy, size)
     _apply_log(copy)
     _believe_no_counts(copy, size)
-    return _mend(copy, size, told)
+    readable = _make_readable(copy, size, told)
+    notes = [f"{corrected} frames of the write-ahead log were damaged"] if corrected else []
+    return readable._replace(notes=[*notes, *readable.notes])
 
 
 def _beside(copy: Path, suffix: str) -> Path:
@@ -195,7 +200,7 @@ def _believe_no_counts(copy: Path, size: int) -> None:
             file.write(head)
 
 
-def _mend(copy: Path, size: int, told: Told) -> Snapshot:
+def _make_readable(copy: Path, size: int, told: Told) -> Snapshot:
     own = _own_roots(copy)
     if not own:  # what the head says may be wrong, too
         size = _likely_size(copy, size)
