@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from edge.appliance.store.recovery.repair import repair
+from edge.appliance.store.recovery.verification import verify
+from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
-from edge.broker.store.wal_frames import FRAME, HEADER, Log
+from edge.broker.store.wal_frames import FRAME, HEADER, Log, lost_commits
 from tests.fault.store import flips
 from tests.fault.store.flips import LOGS
 
@@ -21,7 +24,7 @@ SAMPLES = 400
 
 def _counters(path: Path) -> list[tuple[object, ...]]:
     """What nothing else in the file says: how far consumer groups have come, and addresses silent for long."""
-    connection = sqlite3.connect(path)
+    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)  # closing another would delete the log
     try:
         rows = connection.execute("SELECT name, log, position, acknowledged FROM cursor ORDER BY cursor").fetchall()
         return rows + connection.execute("SELECT name, next FROM address ORDER BY name").fetchall()
@@ -46,6 +49,28 @@ class Walk:
 
     def faults(self) -> list[str]:
         return flips.faults(self.sent, self.seen, self.seen)
+
+    def repair(self, bits: Iterable[int]) -> dict[str, int]:
+        """What becomes of stores that are repaired where `verify` says that something is wrong."""
+        outcomes: dict[str, int] = {}
+        for bit in bits:
+            flips.flip(self.sound, self.data, self.name, bit)
+            believed = _counters(self.data / FILE_NAME)
+            try:
+                sound = not verify(self.data / FILE_NAME).damaged and lost_commits(self.data / FILE_NAME) == 0
+            except StoreError:
+                sound = False
+            outcome = "sound"
+            if not sound:
+                done = repair(self.data, write=True)
+                seen = flips.look(self.data)
+                where = f"bit {bit} (page {bit // 8 // flips.PAGE_BYTES + 1}): {done.notes}"
+                assert (seen.refused, seen.stopped) == ("", set()), where
+                faults = flips.faults(self.sent, self.seen, seen)
+                outcome = "believed" if faults and believed and believed != self.counters else "repaired"
+                assert outcome == "believed" or faults == [], where
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        return outcomes
 
     def run(self, bits: Iterable[int]) -> dict[str, int]:
         """How often what happened."""
@@ -81,16 +106,36 @@ def test_some_bits(walk: Walk) -> None:
     assert outcomes.get("believed", 0) < SAMPLES // 50
 
 
+def test_a_repair_loses_no_more_than_the_ledger_says(walk: Walk) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    outcomes = walk.repair(random.Random(seed).sample(range(flips.bits(walk.sound)), SAMPLES // 2))
+    assert outcomes.get("repaired", 0) > SAMPLES // 10, outcomes
+    assert outcomes.get("believed", 0) < SAMPLES // 50
+
+
+def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) -> None:
+    walk = Walk(tmp_path, LOG_NAME, crashed=True)
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    outcomes = walk.repair(random.Random(seed).sample(range(_durable_bits(walk)), SAMPLES // 10))
+    assert outcomes.get("repaired", 0) > SAMPLES // 20, outcomes
+
+
+def _durable_bits(walk: Walk) -> int:
+    """Those of the log but for its last commit."""
+    log = Log.of(walk.sound / LOG_NAME)
+    assert log is not None
+    return (max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size) * 8
+
+
 def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
     """Of all commits but the last: a wrong bit there looks as a commit does that was cut off before it was durable."""
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
-    log = Log.of(walk.sound / LOG_NAME)
-    assert log is not None
-    durable = max(log.synced_commits(0)) * (FRAME.size + log.page_bytes) + HEADER.size
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    outcomes = walk.run(dice.sample(range(durable * 8), SAMPLES))
+    outcomes = walk.run(dice.sample(range(_durable_bits(walk)), SAMPLES))
     assert outcomes.get("refused", 0) > SAMPLES * 0.98, outcomes
 
 

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from edge.broker.store.contract import StoreDamaged
+from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.wal_frames import FRAME, HEADER, PAGE_SIZES, lost_commits
 

@@ -72,12 +72,8 @@ class LogShort:
 
     def _unnamed(self, holder: Claim) -> int:
         """How many positions a group may have lost that no rotten segment names."""
-        count = sum(last + 1 - first for first, last in self.gaps if holder.progress.outside(first, last))
-        for damage in self.damages:
-            inside = any(first <= damage.first and damage.last <= last for first, last in self.gaps)
-            if inside and holder.progress.outside(damage.first, damage.last):
-                count -= damage.last + 1 - damage.first
-        return max(0, count)
+        named = sum(_open(holder, damage.first, damage.last) for damage in self.damages)
+        return sum(_open(holder, first, last) for first, last in self.gaps) - named
 
     def _holes(
         self, kept: Mapping[str, Ranges], begins: Mapping[str, int], counters: Mapping[str, int]
@@ -89,8 +85,8 @@ class LogShort:
             pairs = list(seen)
             starts = [first for first, _ in pairs[1:]] + [counters.get(address, 0)]
             for (_, ended), after in zip(pairs, starts, strict=True):
-                if ended + 1 < after:
-                    yield address, ended + 1, after - 1
+                if ended + 1 < after:  # a counter that says more than is missing at all is wrong itself
+                    yield address, ended + 1, min(after - 1, ended + most)
             before = sum(last + 1 - first for first, last in self.gaps if first < begins[address])
             if seen.first and before:
                 heads.append((address, max(0, seen.first - before), seen.first - 1))
@@ -100,6 +96,11 @@ class LogShort:
             mine = address == pattern if kind == "queue" else kind == "topic" and matches(pattern, address)
             if mine and end and address not in kept:
                 yield address, max(0, end - most), end - 1
+
+
+def _open(holder: Claim, first: int, last: int) -> int:
+    """How many of these positions a group has not acknowledged."""
+    return sum(high + 1 - low for low, high in holder.progress.outside(first, last))
 
 
 def _joined(losses: Sequence[Loss]) -> Iterator[Loss]:

@@ -26,13 +26,13 @@ from edge.appliance.store.recovery.losses import LogShort
 from edge.appliance.store.recovery.salvage import Salvage
 from edge.appliance.store.recovery.snapshot import Snapshot
 from edge.broker.model.ranges import Ranges
-from edge.broker.model.topics import overlaps
+from edge.broker.model.topics import matches, overlaps
 from edge.broker.store import epochs, schema, segment
 from edge.broker.store.damage import DAMAGED
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.faults import meaning
 from edge.broker.store.gaps import GAPS, gaps_in
-from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX, POSITIONS_LOST_MAX, Limits
+from edge.broker.store.limits import CHUNK_BYTES, POSITION_BITS, POSITION_MAX, POSITIONS_LOST_MAX, Limits
 from edge.broker.store.lock import DirectoryLock
 from edge.broker.store.losses import Claim
 from edge.broker.store.progress import Progress
@@ -57,6 +57,12 @@ SMALL: Final[Mapping[str, Mapping[str, type]]] = {
     "wear": {"hour": int, "seconds": float, "payload_bytes": int, "process_bytes": int, "device_bytes": int},
 }
 """Small tables that are kept row by row."""
+TOPIC: Final = "topic"
+"""What the name of a topic's log begins with."""
+UNSOUND_BYTES_MAX: Final = 64 << 20
+"""Rows that fail their checks and are kept in memory for what they still say; of others only the place counts."""
+_OF_LOG: Final = "WHERE key >= ? AND key <= ? ORDER BY key"
+_EXTENTS: Final = f"SELECT key, messages FROM segment {_OF_LOG}"  # noqa: S608 - ours
 RECOVERED: Final = "recovered"
 """Cursor of a log whose own cursors are lost: it keeps the messages until they are exported or purged."""
 
@@ -98,8 +104,8 @@ def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda
         try:
             size = (data / FILE_NAME).stat().st_size
             taken = snapshot.take(data / FILE_NAME, copy, lambda done: told(done, size))
-            with contextlib.closing(Salvage(copy, taken.searched)) as salvage:
-                mended = _Repair(salvage, fresh, lambda done: told(done, size)).run(taken)
+            with contextlib.closing(Salvage(copy)) as salvage:
+                mended = _Repair(salvage, copy, fresh, lambda done: told(done, size)).run(taken)
             if write:
                 _sync(fresh)
                 fresh.replace(data / REPAIRED_NAME)
@@ -160,11 +166,14 @@ class _Log:
 class _Repair:
     """One repair: from what was salvaged into a fresh file."""
 
-    def __init__(self, salvage: Salvage, target: Path, told: Callable[[int], None]) -> None:
+    def __init__(self, salvage: Salvage, copy: Path, target: Path, told: Callable[[int], None]) -> None:
         self._salvage = salvage
+        self._copy = copy
         self._target = target
         self._told = told
         self._mended = Mended()
+        self._unsound: list[Row] = []
+        """Rows that the tree leads to and that fail their checks."""
         self._seen: dict[str, Ranges] = {}
         """Sequences kept, by address."""
         self._begins: dict[str, int] = {}
@@ -186,15 +195,16 @@ class _Repair:
             schema.prepare(out)
             out.execute("BEGIN")
             for note in taken.notes:
-                self._note(note, unknown=taken.searched is not None)
+                self._note(note, unknown=taken.treeless)
+            self._segments(out, taken)
             meta = dict(self._salvage.rows("meta", {"key": str, "value": str})[0])
             self._known = set(gaps_in(meta.get(GAPS)))
-            logs = self._logs()
+            logs = self._logs(out)
             self._small(out)
             self._settled = _settled(out)
             cursors = self._read_cursors(logs)
             for log in logs.values():
-                self._segments(out, log)
+                self._log(out, log)
                 self._mended.lost_messages += log.short.missing()
             counters = self._counters(out)
             self._cursors(out, logs, cursors)
@@ -211,18 +221,38 @@ class _Repair:
         self._mended.notes.append(text)
         self._mended.new_epoch = self._mended.new_epoch or unknown
 
-    def _logs(self) -> dict[int, _Log]:
-        rows, complete = self._salvage.rows("log", {"log": int, "name": str, "first": int, "next": int})
+    def _logs(self, out: sqlite3.Connection) -> dict[int, _Log]:
+        rows, complete = self._log_rows()
         logs = {number: _Log(number, name, first, end) for number, name, first, end in rows}
         if not complete:
             self._note("the table of logs is damaged", unknown=True)
-        for number in self._salvage.log_numbers():
+        self._rename(out, logs)
+        filled = {number for (number,) in out.execute(f"SELECT DISTINCT key >> {POSITION_BITS} FROM segment")}  # noqa: S608
+        for number in range(1, max([*logs, *filled], default=0) + 1):  # logs are numbered without a gap
             if number not in logs:
                 name = f"{RECOVERED} {number}"
                 logs[number] = _Log(number, name, None, 0)
                 text = f"the name of log {number} is lost: it is called {name!r}, export it from there"
                 self._note(text, unknown=True)
-        return logs
+        return dict(sorted(logs.items()))
+
+    def _log_rows(self) -> tuple[list[tuple[int, str, int, int]], bool]:
+        return self._salvage.rows("log", {"log": int, "name": str, "first": int, "next": int})
+
+    def _rename(self, out: sqlite3.Connection, logs: dict[int, _Log]) -> None:
+        """Where a table and its index call a log differently, it has the name that its messages fit."""
+        for number, name in self._salvage.indexed("log", ("log", "name")):
+            log = logs.get(number)
+            if not isinstance(name, str) or (log is not None and log.name == name):
+                continue
+            other = next((found for found in logs.values() if found.name == name), None)
+            if log is None and other is not None:
+                del logs[other.number]
+                logs[number] = _Log(number, name, other.first, other.counted)
+                self._note(f"log {name!r} had another number in its table: it is {number}")
+            elif log is not None and other is None and _fits(out, number, name) and not _fits(out, number, log.name):
+                self._note(f"log {log.name!r} is called {name!r} now, as its messages are of it")
+                log.name = name
 
     def _read_cursors(self, logs: dict[int, _Log]) -> list[tuple[int, str, int, int, bytes]]:
         """The cursors of known logs. Where their table is damaged, those that must have been there begin anew."""
@@ -231,12 +261,16 @@ class _Repair:
         for _, name, log, *_ in rows:
             if log not in logs:
                 self._note(f"cursor {name!r} is left out: its log {log} is lost")
+        there, number = {(row[2], row[1]) for row in kept}, max((row[0] for row in kept), default=0)
+        indexed = self._indexed_groups(logs, kept)
         if not complete:
             self._note("the table of cursors is damaged: who lost its place there is given again what is kept")
-            number = max((row[0] for row in kept), default=0)
-            for log, name in self._groups(logs, {(row[2], row[1]) for row in kept}):
+            indexed += [(log, name, 0, b"") for log, name in self._groups(logs, there)]
+        for log, name, position, above in indexed:
+            if (log, name) not in there:
+                there.add((log, name))
                 number += 1
-                kept.append((number, name, log, logs[log].first or 0, b""))
+                kept.append((number, name, log, max(position, logs[log].first or 0), above))
         for log in logs.values():
             mine = [Claim(row[1], _progress(row), None) for row in kept if row[2] == log.number]
             if not mine and (not complete or log.name.startswith(RECOVERED)):
@@ -244,6 +278,22 @@ class _Repair:
                 mine = [Claim(RECOVERED, Progress(log.first or 0), None)]
             log.short = LogShort(log.name, mine)
         return kept
+
+    def _indexed_groups(
+        self, logs: dict[int, _Log], rows: Sequence[tuple[int, str, int, int, bytes]]
+    ) -> list[tuple[int, str, int, bytes]]:
+        """(log, name, position, acknowledged) of consumer groups that only the index of their table knows, or knows by
+        another name: which of the two is right nobody can tell, so both are kept."""
+        by_number = {row[0]: row for row in rows}
+        there = {(row[2], row[1]) for row in rows}
+        found = []
+        for number, name, log in self._salvage.indexed("cursor", ("cursor", "name", "log")):
+            if isinstance(name, str) and log in logs and (log, name) not in there:
+                row = by_number.get(number)
+                same = row is not None and (row[1] == name or row[2] == log)
+                found.append((log, name, row[3], row[4]) if row is not None and same else (log, name, 0, b""))
+                self._note(f"cursor {name!r} of log {log} is not in its table as it is in the index: it is kept")
+        return found
 
     def _groups(self, logs: dict[int, _Log], there: set[tuple[int, str]]) -> list[tuple[int, str]]:
         """(log, consumer group) that the small state says there is, and that is not in `there`."""
@@ -261,30 +311,69 @@ class _Repair:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
-    def _segments(self, out: sqlite3.Connection, log: _Log) -> None:
+    def _segments(self, out: sqlite3.Connection, taken: Snapshot) -> None:
+        """Every segment that passes its CRC: those the tree leads to, and where some are missing those of all pages."""
+        self._keep(out, self._sound(self._salvage.segments()))
+        bounds = {number: (first, end) for number, _, first, end in self._log_rows()[0]}
+        if taken.treeless or not self._salvage.whole or any(_lacks(out, log, *ends) for log, ends in bounds.items()):
+            self._keep(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._told)
+                             if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
+        if not taken.treeless and not self._salvage.whole:
+            self._note("the tree of the messages is damaged: the newest may be missing", unknown=True)
+
+    def _sound(self, rows: Iterator[Row]) -> Iterator[Row]:
+        size = 0
+        for row in rows:
+            try:
+                segment.verify(row)
+            except segment.SegmentDamaged:
+                if isinstance(row.key, int) and isinstance(row.data, bytes):
+                    size += len(row.data)
+                    self._unsound.append(row if size <= UNSOUND_BYTES_MAX else row._replace(data=b""))
+            else:
+                yield row
+
+    def _is_live(
+        self, out: sqlite3.Connection, row: Row, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
+    ) -> bool:
+        """False for what was deleted, or refused, and is in a free page. Two that overlap are judged later."""
+        log, start = log_of(row.key)
+        first, end = bounds.get(log, (0, POSITION_MAX))
+        return start >= first and (anywhere or start + row.messages <= max(end, _end_of(out, log)))
+
+    def _keep(self, out: sqlite3.Connection, rows: Iterator[Row]) -> None:
         pending: list[Row] = []
-        size, expected = 0, log.first
-        for row, runs in self._sound(log):
-            start = log_of(row.key)[1]
-            if log.first is None or (not pending and log.bytes == 0 and start < log.first):
-                log.first = expected = start  # rows go in the commit that moves `first`: what is there was not deleted
-            if expected is not None and start < expected:
-                continue  # overlaps what is kept
-            if expected is not None and start > expected:
-                self._gap(log, expected, start - 1)
-            self._take(log, runs)
-            expected = start + row.messages
-            log.bytes += row.body_bytes
+        size = 0
+        for row in rows:
             pending.append(row)
             size += len(row.data)
-            self._mended.segments += 1
-            self._mended.messages += sum(len(stored.run.bodies) for stored in runs)
-            self._mended.bytes += row.body_bytes
             if size >= CHUNK_BYTES:
                 _insert(out, "segment", Row._fields, pending)
                 pending, size = [], 0
-                self._told(self._mended.bytes)
         _insert(out, "segment", Row._fields, pending)
+
+    def _log(self, out: sqlite3.Connection, log: _Log) -> None:
+        """What is there of a log and what is missing."""
+        expected = log.first
+        overlapping: list[int] = []
+        for row in map(Row._make, out.execute(f"{segment.SELECT} {_OF_LOG}", _bounds(log.number))):
+            start = log_of(row.key)[1]
+            if log.first is None or (not log.bytes and start < log.first):
+                log.first = expected = start  # rows go in the commit that moves `first`: what is there was not deleted
+            if expected is not None and start < expected:
+                overlapping.append(row.key)
+                continue
+            if expected is not None and start > expected:
+                self._gap(log, expected, start - 1)
+            runs = segment.decode(row, start)
+            self._take(log, runs)
+            expected = start + row.messages
+            log.bytes += row.body_bytes
+            self._mended.segments += 1
+            self._mended.messages += sum(len(stored.run.bodies) for stored in runs)
+            self._mended.bytes += row.body_bytes
+            self._told(self._mended.bytes)
+        out.executemany("DELETE FROM segment WHERE key = ?", ((key,) for key in overlapping))
         self._end(log, expected or 0)
         row_of_log = (log.number, log.name, log.first or 0, log.end, log.bytes)
         _insert(out, "log", ("log", "name", "first", "next", "bytes"), [row_of_log])
@@ -297,32 +386,31 @@ class _Repair:
         if counted - (max(end, settled) if in_memory else end) > POSITIONS_LOST_MAX:
             self._note(f"log {log.name!r} cannot have ended at {counted}: it ends at {end} now", unknown=True)
             counted = end
-        beyond = max(counted, self._salvage.reached(log.number))
+        beyond = max(counted, end)
+        for row in sorted(self._unsound):
+            number, start = log_of(row.key)
+            if number == log.number and start == beyond:  # the newest: what it says of its end is not to be believed
+                beyond = start + 1
         reached = settled if in_memory else beyond
-        if end < reached:
-            self._gap(log, end, reached - 1)
+        damages = [self._salvage.remains(row, log.counted) for row in self._unsound if log_of(row.key)[0] == log.number]
+        believed = [damage for damage in damages if damage is not None and damage.runs]
+        beyond = max([beyond, *(damage.last + 1 for damage in believed if damage.first < beyond)])
+        if end < max(reached, beyond if not in_memory else 0):
+            self._gap(log, end, max(reached, beyond if not in_memory else 0) - 1)
         log.end = max(end, beyond)
-        if self._salvage.lost_tail(log.number):
-            self._note(f"the end of log {log.name!r} cannot be read", unknown=True)
+        for damage in believed:
+            if any(first <= damage.first and damage.last <= last for first, last in log.short.gaps):
+                log.short.damages.append(damage)
+                self._take(log, damage.runs)
 
     def _take(self, log: _Log, runs: Sequence[Stored]) -> None:
         for position, sequence, run in runs:
-            self._begins.setdefault(run.address, position)
+            self._begins[run.address] = min(position, self._begins.get(run.address, position))
             seen = self._seen.get(run.address)
             if seen is None:
                 seen = self._seen[run.address] = Ranges()
             seen.add(sequence, sequence + len(run.bodies) - 1)
             self._homes[run.address] = log.number
-
-    def _sound(self, log: _Log) -> Iterator[tuple[Row, Sequence[Stored]]]:
-        for row in self._salvage.segments(key_of(log.number, 0), key_of(log.number, POSITION_MAX)):
-            try:
-                yield row, segment.decode(row, log_of(row.key)[1])
-            except segment.SegmentDamaged:
-                damage = self._salvage.remains(row, log.counted)
-                if damage is not None and damage.runs and damage.first >= (log.first or 0):
-                    log.short.damages.append(damage)
-                    self._take(log, damage.runs)
 
     def _gap(self, log: _Log, first: int, last: int) -> None:
         self._mended.gaps.append((log.number, first, last))
@@ -406,6 +494,36 @@ class _Repair:
             entries = [(number, *loss) for number, loss in enumerate(found, last + 1)]
             _insert(out, "ledger", LedgerEntry._fields, entries)
             last += len(found)
+
+
+def _bounds(log: int) -> tuple[int, int]:
+    return key_of(log, 0), key_of(log, POSITION_MAX)
+
+
+def _end_of(out: sqlite3.Connection, log: int) -> int:
+    """Where the newest segment of a log ends that is kept; 0 when there is none."""
+    row = out.execute(f"{_EXTENTS} DESC LIMIT 1", _bounds(log)).fetchone()
+    return 0 if row is None else log_of(row[0])[1] + int(row[1])
+
+
+def _lacks(out: sqlite3.Connection, log: int, first: int, end: int) -> bool:
+    """True when a log that should have positions ``first <= p < end`` has a gap."""
+    expected = first
+    for key, messages in out.execute(_EXTENTS, _bounds(log)):
+        if log_of(key)[1] > expected:
+            return True
+        expected = max(expected, log_of(key)[1] + messages)
+    return expected < end
+
+
+def _fits(out: sqlite3.Connection, log: int, name: str) -> bool:
+    """True when the first message of a log may be in one of that name."""
+    kind, _, pattern = name.partition(" ")
+    row = out.execute(f"{segment.SELECT} {_OF_LOG} LIMIT 1", _bounds(log)).fetchone()
+    if row is None or kind not in (QUEUE, TOPIC):
+        return kind in (QUEUE, TOPIC)
+    addresses = [head.address for head in segment.heads(Row._make(row))]
+    return all(address == pattern if kind == QUEUE else matches(pattern, address) for address in addresses)
 
 
 def _progress(row: tuple[int, str, int, int, bytes]) -> Progress:

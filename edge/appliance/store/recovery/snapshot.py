@@ -2,7 +2,7 @@
 
 The first page says how large the pages are and where each table begins. Most of that is known without it: the tables
 begin where those of a new store do, unless the store was migrated, and every page says what it holds. Where the tree of
-the messages has no beginning any more, all pages are gone through, and what passes its CRC is taken.
+the messages does not lead to all of them, `search` goes through all pages, and takes what passes its CRC.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from edge.appliance.store.recovery.inspection import log_of
 from edge.appliance.store.recovery.pages import (
     HEAD_BYTES,
     INDEX_LEAF,
@@ -29,13 +28,15 @@ from edge.appliance.store.recovery.pages import (
 from edge.appliance.store.recovery.resealing import reseal
 from edge.broker.store import schema, segment
 from edge.broker.store.limits import CHUNK_BYTES, PAGE_BYTES_WAITING, Limits
-from edge.broker.store.segment import INSERT, Row, SegmentDamaged
+from edge.broker.store.segment import Row, SegmentDamaged
 from edge.broker.store.wal_frames import PAGE_SIZES
 
 SEGMENT: Final = "segment"
-SCRATCH: Final = ("searched", "page1")
+SCRATCH: Final = ("page1",)
 """Suffixes of files beside the copy."""
 _MAGIC: Final = b"SQLite format 3\0"
+_FIXED: Final = b"\x02\x02\x00\x40\x20\x20"
+"""Behind the page size: the versions of a database with a write-ahead log, no bytes reserved, three constants."""
 _LOG_HEADER: Final = struct.Struct(">8I")
 _LOG_MAGICS: Final = (0x377F0682, 0x377F0683)
 _SIZES: Final = tuple(dict.fromkeys((Limits().page_bytes, PAGE_BYTES_WAITING)))
@@ -44,8 +45,6 @@ _FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "add
 """Those that a store of any schema has."""
 _ENTRY: Final = Shape(TABLE_LEAF, ("TEXT", "TEXT", "TEXT", "INTEGER", "TEXT"))
 """A row of ``sqlite_schema``."""
-_KEEP: Final = f"INSERT OR IGNORE{INSERT.removeprefix('INSERT')}"
-"""A page that is free may have the row once more."""
 
 Told = Callable[[int], None]
 """Called with the bytes of the file gone through."""
@@ -55,8 +54,9 @@ class Snapshot(NamedTuple):
     """What became of the copy."""
 
     notes: list[str]
-    searched: Path | None = None
-    """A database whose table ``segment`` has what was found by going through all pages; the copy has none then."""
+    page_bytes: int
+    treeless: bool = False
+    """Nothing leads to the messages: only `search` finds them."""
 
 
 class _Table(NamedTuple):
@@ -79,10 +79,10 @@ def take(path: Path, copy: Path, told: Told) -> Snapshot:
         shutil.copyfile(log, logged)
         corrected = reseal(logged)
     logged_size, size = _logged_page_bytes(copy), _page_bytes(copy)
-    if size is None:
+    if size is None and not _has_schema(copy, logged_size):
         size = logged_size or _likely_size(copy)
         _write_head(copy, _empty_page(copy, size))
-    size = logged_size or size
+    size = logged_size or size or _page_bytes(copy) or _likely_size(copy)
     _believe_no_counts(copy, size)
     _apply_log(copy)
     _believe_no_counts(copy, size)
@@ -105,6 +105,26 @@ def _page_bytes(copy: Path) -> int | None:
         if size in PAGE_SIZES and head[18] in (1, 2) and head[19] in (1, 2) and head[20] == 0:
             return size
     return None
+
+
+def _has_schema(copy: Path, size: int | None) -> bool:
+    """Write what the head of every store says; True when what comes behind it can be read then."""
+    with copy.open("r+b") as file:
+        before = file.read(HEAD_BYTES)
+        if len(before) < HEAD_BYTES:
+            return False
+        said = int.from_bytes(before[16:18])
+        for guess in dict.fromkeys((size or said, said, *PAGE_SIZES)):
+            if guess in PAGE_SIZES:
+                head = bytearray(before)
+                head[:24] = _MAGIC + (guess % 65_535).to_bytes(2) + _FIXED
+                _write_head(copy, head)
+                _believe_no_counts(copy, guess)
+                if _own_roots(copy).keys() >= _FIRST_TABLES:
+                    return True
+        file.seek(0)
+        file.write(before)
+    return False
 
 
 def _logged_page_bytes(copy: Path) -> int | None:
@@ -171,7 +191,7 @@ def _tables(copy: Path, size: int) -> dict[str, _Table]:
     return found
 
 
-def _write_head(copy: Path, page: bytes) -> None:
+def _write_head(copy: Path, page: bytes | bytearray) -> None:
     with copy.open("r+b") as file:
         file.write(page)
 
@@ -207,14 +227,14 @@ def _make_readable(copy: Path, size: int, told: Told) -> Snapshot:
     tables = _tables(copy, size)
     with contextlib.closing(Pages(copy, size)) as pages:
         if own.keys() >= _FIRST_TABLES and pages.leads_to(own[SEGMENT], tables[SEGMENT].shape):
-            return Snapshot([])
+            return Snapshot([], size)
         roots = _roots(pages, tables, own, told)
     _write_schema(copy, size, tables, roots)
     notes = [] if own else ["the first page is rotten: made anew"]
     if SEGMENT in roots:
-        return Snapshot(notes)
-    searched = _search(copy, size, tables[SEGMENT].shape, told)
-    return Snapshot([*notes, "the tree of the messages is lost: they are looked for in every page"], searched)
+        return Snapshot(notes, size)
+    notes.append("the tree of the messages is lost: they are looked for in every page")
+    return Snapshot(notes, size, treeless=True)
 
 
 def _own_roots(copy: Path) -> dict[str, int]:
@@ -298,37 +318,19 @@ def _schema_pages(copy: Path, size: int, tables: Mapping[str, _Table], roots: Ma
         return _beside(copy, "page1").read_bytes()
 
 
-def _search(copy: Path, size: int, shape: Shape, told: Told) -> Path:
-    """Every segment of the file that passes its CRC, in a database beside the copy; not what was deleted."""
-    path = _beside(copy, "searched")
-    path.unlink(missing_ok=True)
-    firsts = _firsts(copy)
-    with (
-        contextlib.closing(Pages(copy, size)) as pages,
-        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as out,
-    ):
-        for pragma in ("journal_mode = OFF", "synchronous = OFF"):  # a scratch file
-            out.execute(f"PRAGMA {pragma}").fetchall()
-        out.execute(f"CREATE TABLE {SEGMENT} (key INTEGER PRIMARY KEY, {', '.join(Row._fields[1:])})")
-        out.execute("BEGIN")
+def search(copy: Path, size: int, told: Told) -> Iterator[Row]:
+    """Every segment in the pages of a copy that passes its CRC, whether a tree leads to it or not, some maybe twice.
+
+    Pages that are free may hold what was deleted. Raises OSError, sqlite3.Error.
+    """
+    shape = _tables(copy, size)[SEGMENT].shape
+    with contextlib.closing(Pages(copy, size)) as pages:
         for page in _leaves(pages, told):
             for cell in filter(shape.fits, pages.cells(page)):
-                log, first = log_of(cell.rowid)
-                if first < firsts.get(log, 0) or (content := pages.content(cell)) is None:
+                content = pages.content(cell)
+                if content is None:
                     continue
                 row = Row._make([cell.rowid, *values(content)[1:]])
                 with contextlib.suppress(SegmentDamaged):
                     segment.verify(row)
-                    out.execute(_KEEP, row)
-        out.execute("COMMIT")
-    return path
-
-
-def _firsts(copy: Path) -> dict[int, int]:
-    """The first position kept of each log that can be read: what pages hold from below it was deleted."""
-    with contextlib.closing(sqlite3.connect(copy, isolation_level=None)) as connection:
-        try:
-            rows = connection.execute("SELECT log, first FROM log").fetchall()
-        except sqlite3.Error:
-            return {}
-    return {log: first for log, first in rows if isinstance(first, int)}
+                    yield row
