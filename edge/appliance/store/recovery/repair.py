@@ -250,7 +250,10 @@ class _Repair:
                 del logs[other.number]
                 logs[number] = _Log(number, name, other.first, other.counted)
                 self._note(f"log {name!r} had another number in its table: it is {number}")
-            elif log is not None and other is None and _fits(out, number, name) and not _fits(out, number, log.name):
+            elif log is None:
+                logs[number] = _Log(number, name, None, 0)
+                self._note(f"log {name!r} is known from its index only: it ends with its newest segment", unknown=True)
+            elif other is None and _fits(out, number, name) and not _fits(out, number, log.name):
                 self._note(f"log {log.name!r} is called {name!r} now, as its messages are of it")
                 log.name = name
 

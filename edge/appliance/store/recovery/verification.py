@@ -322,7 +322,10 @@ class _Verification:
 
     def _first(self, log: int) -> int:
         """The first position kept, now: a running gateway deletes from the front."""
-        return int(str(self._inspection.query("SELECT first FROM log WHERE log = ?", (log,))[0][0]))
+        rows = self._inspection.query("SELECT first FROM log WHERE log = ?", (log,))
+        if not rows:
+            raise StoreDamaged(f"table log leads to log {log} no more")
+        return int(str(rows[0][0]))
 
     def _counted_bytes(self, log: LogFacts) -> int | None:
         """`log.bytes` of the moment the walk began, None when it was counted again since."""
