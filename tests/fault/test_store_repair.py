@@ -194,15 +194,25 @@ class TestTrees:
         change(made.path, "INSERT INTO state VALUES ('subscription', 'mqtt/s1', ?)", value)
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
+        tear(made.path, "sqlite_autoindex_cursor_1")
         done = mend(made)
         assert "begins" in " ".join(done.notes) or "given again" in " ".join(done.notes)
         assert Lost(made.path.parent).rows == [("mqtt/s1", "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {("mqtt/s1", 0), ("queue", 50)}
 
+    def test_groups_are_known_from_the_index(self, made: Made) -> None:
+        rot(made.path, 2, 110)
+        tear(made.path, "cursor")
+        mend(made)
+        assert Lost(made.path.parent).rows == [(FORWARDER, "plant/3/temp", 11, 21, 11)]
+        with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
+            assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {(FORWARDER, 0), ("queue", 50)}
+
     def test_nobody_knows_who_waited(self, made: Made) -> None:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
+        tear(made.path, "sqlite_autoindex_cursor_1")
         mend(made)
         assert Lost(made.path.parent).rows == [(RECOVERED, "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
