@@ -81,6 +81,11 @@ class _Gathering:
 class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
+    __slots__ = (
+        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "address",
+        "name",
+    )  # fmt: skip
+
     def __init__(
         self,
         engine: Engine,

@@ -188,8 +188,8 @@ class SessionLinks:
         own = link.source.dynamic or any(each.dynamic == wanted.address for each in self._attached.values())
         configured = allowed = None
         if not (own or wanted.service):
-            allowed = partial(_may_receive, wanted.address, wanted.options.browse)
             if peer.grant is not None:
+                allowed = partial(_may_receive, wanted.address, wanted.options.browse)
                 peer.require(allowed(peer.grant), "receive from", wanted.address)
             configured = wanted.address, router.address_type(wanted.address)
         outgoing = OutgoingLink(
@@ -202,7 +202,7 @@ class SessionLinks:
             clock_ns=self._clock_ns,
             selector=wanted.selector,
             shared=self._competes(wanted),
-            on_stolen=partial(self._forget, link),
+            on_stolen=self._forget,
         )
         options = wanted.options
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions

@@ -39,6 +39,11 @@ _OUTCOMES = {
 class OutgoingLink(Consumer):
     """Consumer behind one link."""
 
+    __slots__ = (
+        "_clock_ns", "_driver", "_durable", "_engine", "_link", "_on_stolen", "_outstanding", "_resting", "_retained",
+        "_router", "_selector", "_subscription", "_tag", "name", "selection",
+    )  # fmt: skip
+
     def __init__(
         self,
         engine: Engine,
@@ -51,7 +56,7 @@ class OutgoingLink(Consumer):
         clock_ns: Callable[[], int],
         selector: Selector | None = None,
         shared: bool = False,
-        on_stolen: Callable[[], object] = lambda: None,
+        on_stolen: Callable[[Link], object] = lambda _: None,
     ) -> None:
         """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
         for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
@@ -94,7 +99,7 @@ class OutgoingLink(Consumer):
 
     def stolen(self) -> bool:
         """The same device attached again to what this link has (link stealing, section 2.6.1)."""
-        self._on_stolen()
+        self._on_stolen(self._link)
         stolen = Condition("amqp:link:stolen", "attached again elsewhere")
         self._engine.detach(self._link, closed=False, condition=stolen)
         self._driver.flush_soon()

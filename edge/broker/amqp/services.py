@@ -230,7 +230,8 @@ def entries(router: Router) -> list[dict[str, Any]]:
         kind = router.address_type(address)
         found[address] = _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
     for name, durable in router.durable_subscriptions.items():
-        backlog, unsettled = (sum(getattr(p, figure) for p in durable.parts) for figure in ("backlog", "outstanding"))
+        backlog = sum(part.backlog for part in durable.parts)
+        unsettled = sum(part.outstanding for part in durable.parts)
         found[name] = _entry(name, AddressType.SUBSCRIPTION, backlog, unsettled, len(durable.consumers))
     return [found[name] for name in sorted(found)]
 
