@@ -16,6 +16,7 @@ from typing import Protocol
 
 from edge.broker.limits import LIVE_HOLD_S_MAX, TICK_S
 from edge.broker.model.interfaces import Origin
+from edge.broker.model.isolation import origin_called
 
 HOLD_TICKS_MAX = round(LIVE_HOLD_S_MAX / TICK_S)
 
@@ -100,4 +101,4 @@ class Pressure:
         if not self._behind and self._held:
             held, self._held = self._held, {}
             for origin in held:
-                origin.go_on()
+                origin_called(origin, origin.go_on)

@@ -37,11 +37,15 @@ def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) ->
 def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:
     """Give an origin answers: accepted, or refused for `why`. False when it raised: its connection ends, and the caller
     gives it no more answers."""
+    if why is None:
+        return origin_called(origin, origin.accepted, tokens)
+    return origin_called(origin, origin.refused, tokens, why)
+
+
+def origin_called(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:
+    """Call a method of an origin. False when it raised: its connection ends."""
     try:
-        if why is None:
-            origin.accepted(tokens)
-        else:
-            origin.refused(tokens, why)
+        call(*arguments, **named)
     except Exception as error:
         _end(origin, f"sender {origin.name!r}", error)
         return False

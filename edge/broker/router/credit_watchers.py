@@ -1,30 +1,45 @@
-"""Senders to addresses that store nothing: they hear when the credit of its consumers may have changed."""
+"""Senders that hear when the credit of an address they send to may have changed."""
 
 from __future__ import annotations
 
 from edge.broker.model.interfaces import Origin
-from edge.broker.model.topics import matches
+from edge.broker.model.isolation import origin_called
+from edge.broker.model.topics import is_filter, matches
 
 
 class CreditWatchers:
-    """Origins by the direct address they send to."""
+    """Origins by the addresses they send to, and the other way round."""
 
     def __init__(self) -> None:
         self._origins: dict[str, dict[Origin, None]] = {}
+        self._addresses: dict[Origin, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        """Addresses somebody watches."""
+        return len(self._origins)
 
     def watch(self, address: str, origin: Origin) -> None:
         """Idempotent."""
         self._origins.setdefault(address, {})[origin] = None
+        self._addresses.setdefault(origin, {})[address] = None
 
     def forget(self, origin: Origin) -> None:
         """The origin asks for no credit any more."""
-        for address, origins in list(self._origins.items()):
-            if origins.pop(origin, origin) is None and not origins:
+        for address in self._addresses.pop(origin, ()):
+            origins = self._origins[address]
+            del origins[origin]
+            if not origins:
                 del self._origins[address]
 
     def changed(self, pattern: str) -> None:
-        """Tell the senders to every address the pattern matches."""
-        for address, origins in list(self._origins.items()):
-            if address == pattern or matches(pattern, address):
-                for origin in list(origins):
-                    origin.credit_changed(address)
+        """Tell the senders to an address, or to every one a filter matches."""
+        if not is_filter(pattern):
+            self._tell(pattern)
+            return
+        for address in list(self._origins):
+            if matches(pattern, address):
+                self._tell(address)
+
+    def _tell(self, address: str) -> None:
+        for origin in list(self._origins.get(address, ())):
+            origin_called(origin, origin.credit_changed, address)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from bridge.message import RETAIN, Run
+from edge.broker.delivery.pressure import Pace
 from edge.broker.model.interfaces import Outcome, Refusal
 from edge.broker.store.errors import StoreError, StoreFull
 from tests.unit.broker.test_promises import Consumer, Origin, Site
@@ -102,6 +103,55 @@ class TestIsolation:
         subscription, first = broken_at
         subscription.settle(consumer, first, first + 1, Outcome.ACCEPTED)
         assert after.told == [(2, None)]
+
+
+class Careless(Sender):
+    """Raises when it is told of credit, or to go on."""
+
+    def credit_changed(self, address: str) -> None:
+        self.told.append((0, None))
+        if self.fails:
+            raise ValueError(address)
+
+    def go_on(self) -> None:
+        self.credit_changed("")
+
+
+class TestCredit:
+    def test_a_sender_that_raises_keeps_no_other_from_its_credit(self) -> None:
+        site = Site()
+        senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
+        for sender in senders:
+            assert site.router.sender_credit(sender, "anycast/a") == 0
+            site.router.sender_credit(sender, "anycast/b")
+        site.consumer("anycast/a")
+        assert [len(sender.told) > 0 for sender in senders] == [True] * 3
+        assert senders[1].aborted >= 1
+        for sender in senders:
+            site.router.forget_origin(sender)
+        site.consumer("anycast/#", "other")
+        assert len(site.router._watchers) == 0
+
+    def test_a_sender_that_raises_when_it_may_go_on_holds_up_no_other(self) -> None:
+        site = Site()
+        slow = Pressed()
+        pressure = site.router.pool.pressure
+        senders = [Careless(site, name, fails=name == "broken") for name in ("before", "broken", "after")]
+        pressure.press(slow)
+        for sender in senders:
+            pressure.hold(sender)
+        pressure.relieve(slow)
+        assert [len(sender.told) for sender in senders] == [1, 1, 1]
+        assert senders[1].aborted == 1
+
+
+class Pressed:
+    """A subscription somebody is held back for."""
+
+    pace = Pace.KEEPING_UP
+
+    def pump(self) -> None:
+        """Nothing waits."""
 
 
 class TestTickets:
