@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -9,11 +10,14 @@ import msgspec
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import Logs
 from edge.broker.store.contract import Store
+
+logger = logging.getLogger(__name__)
 
 FORWARDER_PREFIX = "forwarder/"
 """Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
@@ -103,6 +107,7 @@ class DurableSubscriptions:
             for part in subscription.parts:
                 part.policy = self._policy(subscription.declaration, part.log)
             self._open_parts(subscription)
+        self._report_former_topics()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -134,6 +139,23 @@ class DurableSubscriptions:
             subscription.parts.append(part)
             if consumers:
                 part.pump()
+
+    def _report_former_topics(self) -> None:
+        """What topics left to subscriptions whose addresses are none now stays theirs."""
+        left = {
+            name: sum(part.backlog + part.outstanding for part in subscription.parts)
+            for name, subscription in self.by_name.items()
+            if self._addresses.type_of(subscription.declaration.pattern) is not AddressType.TOPIC
+        }
+        left = {name: count for name, count in left.items() if count}
+        if left:
+            logger.warning(
+                "messages left by topics that are of another type now: up to %d for %d durable subscriptions, %r is "
+                "one; they stay for MQTT sessions and forwarders that hold these, or until these are topics again",
+                sum(left.values()),
+                len(left),
+                next(iter(left)),
+            )
 
     def _policy(self, declaration: Declaration, log: int) -> AddressPolicy:
         """The policy of the subscription itself, where it is configured, or of the addresses in a log."""

@@ -11,7 +11,7 @@ import pytest
 from bridge.message import Run
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Outcome, Refusal, Subscription
+from edge.broker.model.interfaces import Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
 from tests.unit.broker.test_promises import Origin, Site
 
@@ -157,6 +157,21 @@ def test_messages_nobody_forwards_are_said_to_stay(caplog: pytest.LogCaptureFixt
     assert "1 in 1 queues" in caplog.text
     site.router.reconfigure(table(AddressType.QUEUE))
     assert [body for body, _ in site.consumer("plant/press/1").got] == ["0"]
+
+
+def test_messages_of_topics_that_are_none_any_more_are_said_to_stay(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.router.reconfigure(table(None))
+    options = SubscribeOptions(durable_name="amqp/c/s", all_qos=True)
+    consumer = site.consumer("plant/press/1", options=options)
+    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    Device(site).send("plant/press/1")
+    site.settle_down()
+    with caplog.at_level(logging.WARNING):
+        site.router.reconfigure(table(AddressType.QUEUE))
+    assert "up to 1 for 1 durable subscriptions, 'amqp/c/s' is one" in caplog.text
+    site.router.reconfigure(table(None))
+    assert [body for body, _ in site.consumer("plant/press/1", options=options).got] == ["0"]
 
 
 def test_names_of_the_broker_are_kept_where_the_default_is_no_topic() -> None:
