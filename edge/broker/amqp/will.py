@@ -9,7 +9,7 @@ AMQP 1.0 has no such thing, so a client says it in the properties of its open (s
 | `x-opt-mqtt-qos` | 0, 1 or 2 | as in the annotation of a message; 1 without it |
 | `x-opt-retain-message` | boolean | as in the annotation of a message |
 
-A close of the client withdraws it, unless the close carries an error.
+A close of the client withdraws it, unless the close carries an error or answers one of ours.
 """
 
 from __future__ import annotations
