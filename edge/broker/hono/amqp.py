@@ -33,7 +33,7 @@ from edge.broker.model.interfaces import Outcome, Refusal, Subscription
 log = logging.getLogger(__name__)
 
 _SETTLED_MODE: Final = 1
-"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2): such a link is sent commands at most once."""
+"""snd-settle-mode `settled` (AMQP 1.0 section 2.8.2): nobody would hear what became of a command."""
 _UNAUTHORIZED: Final = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _BAD_REQUEST: Final = "hono:bad-request"
 _CONDITIONS: Final = {
@@ -172,8 +172,7 @@ class CommandLink(OutgoingLink):
                 log.warning("%s: a command cannot be delivered: %s", run.address, error)
                 subscription.settle(self, position, position, Outcome.REJECTED)
                 continue
-            settled = self._link.snd_settle_mode == _SETTLED_MODE
-            self._send(subscription, position, [message[:end] + body], settled=settled)
+            self._send(subscription, position, [message[:end] + body], settled=False)
         self._driver.flush_soon()
 
     def flow(self) -> None:
@@ -224,6 +223,8 @@ class DeviceLinks(LinkInterceptor):
         """The consumer behind a link on which a device gets its commands; None for any other link."""
         if not self._has_commands(link.source.address):
             return None
+        if link.snd_settle_mode == _SETTLED_MODE:
+            raise unacceptable(bad_request("commands are not sent settled"))
         service, principal = self._service, self._principal
         levels = [*(link.source.address or "").split("/"), "", ""]
         gateway = principal if principal is not None and principal.is_gateway else None

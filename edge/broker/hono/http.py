@@ -144,10 +144,7 @@ class HonoApi(DeviceApi):
     ) -> tuple[Run, int]:
         """The message, and the QoS it is taken with. Raises DeviceError."""
         content_type = content_type_of(_field(request, "content-type"))
-        if not body and content_type is None:
-            raise bad_request("a request without a body needs a content-type")
-        if body and content_type == messages.EMPTY_NOTIFICATION:
-            raise bad_request("an empty notification has no body")
+        messages.check_payload(content_type, body)
         qos, ttl_s = 1, None
         if endpoint is Endpoint.TELEMETRY:
             level = _field(request, "qos-level") or "0"

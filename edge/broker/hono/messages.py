@@ -43,6 +43,7 @@ _MS: Final = 1000
 _UINT32_MAX: Final = 0xFFFF_FFFF
 _FIELDS: Final = 13
 _MESSAGE_ID, _TO, _CORRELATION, _CONTENT_TYPE, _CREATION_TIME = 0, 2, 5, 6, 9
+_BODY: Final = (s.DATA, s.SEQUENCE, s.VALUE)
 _KINDS: Final[dict[int, Any]] = {6: Symbol, 7: Symbol, 8: Timestamp, 9: Timestamp, 11: Uint}
 """Types of the fields of the properties section, where a decoded value has lost it (section 3.2.4)."""
 
@@ -82,6 +83,14 @@ def decoded(raw: bytes) -> Properties:
 def content_type_in(raw: bytes) -> str | None:
     """The content type in `Run.properties` of an MQTT run, where there is one. Raises `MqttError`."""
     return decode_run(raw).content_type
+
+
+def check_payload(content_type: str | None, body: bytes) -> None:
+    """Raises DeviceError for a payload where none may be, and for none where one must be."""
+    if body and content_type == EMPTY_NOTIFICATION:
+        raise bad_request("an empty notification has no payload")
+    if not body and not content_type:
+        raise bad_request("a message without a payload needs a content-type")
 
 
 def header(*, durable: bool, ttl_s: int | None = None) -> bytes:
@@ -142,24 +151,24 @@ def response(
 def completed(message: bytes, address: str, source: Source, now_ns: int) -> bytes:
     """A device's AMQP message as applications expect it: what it left out added, what is not its to say replaced.
 
-    Annotations and body stay as they are encoded. Raises `bridge.amqp_values.DecodeError`, and DeviceError for a
-    message with neither content type nor payload.
+    Annotations stay as they are encoded, and so does a body of one data section; any other body becomes one, as the
+    Telemetry API has it. Raises `bridge.amqp_values.DecodeError`, and DeviceError as `check_payload`.
     """
     found = outline(message)
     fields = [*found.properties, *[None] * _FIELDS][:_FIELDS]
-    if not isinstance(fields[_CONTENT_TYPE], str) or not fields[_CONTENT_TYPE]:
-        if not found.body:
-            raise bad_request("a message without a payload needs a content-type")
-        fields[_CONTENT_TYPE] = Symbol(OPAQUE)
+    content_type = fields[_CONTENT_TYPE] if isinstance(fields[_CONTENT_TYPE], str) else None
+    check_payload(content_type, found.body)
+    fields[_CONTENT_TYPE] = Symbol(content_type or OPAQUE)
     fields[_TO] = address
     fields[_CREATION_TIME] = fields[_CREATION_TIME] or Timestamp(now_ns // _NS_IN_MS)
     application = {key: value for key, value in found.application.items() if key not in _OURS}
     application.update(upload_properties(source))
-    return rebuilt(message, fields, application)
+    return rebuilt(message, fields, application, body=found.body)
 
 
-def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any]) -> bytes:
-    """`message` with other properties and application properties; every other section as it is encoded."""
+def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any], *, body: bytes | None = None) -> bytes:
+    """`message` with other properties and application properties; every other section as it is encoded. Where `body` is
+    given and the message has no single data section, it becomes one."""
     fields = [
         _KINDS[place](value) if place in _KINDS and value is not None else value
         for place, value in enumerate(properties)
@@ -168,11 +177,14 @@ def rebuilt(message: bytes, properties: list[Any], application: dict[Any, Any]) 
         fields[place] = message_id(fields[place])
     while fields and fields[-1] is None:
         fields.pop()
-    before, after = [], []
-    for section in s.sections(message):
+    sections = list(s.sections(message))
+    bodies = [section.code for section in sections if section.code in _BODY]
+    keeps_body = body is None or bodies == [s.DATA]
+    before, after = [], [] if keeps_body or body is None else [data_section(body)]
+    for section in sections:
         if section.code < s.PROPERTIES:
             before.append(message[section.start : section.end])
-        elif section.code > s.APPLICATION_PROPERTIES:
+        elif section.code > s.APPLICATION_PROPERTIES and (keeps_body or section.code not in _BODY):
             after.append(message[section.start : section.end])
     middle = [_section(s.PROPERTIES, fields), _section(s.APPLICATION_PROPERTIES, application)]
     return b"".join([*before, *(middle if application else middle[:1]), *after])

@@ -59,6 +59,8 @@ _CODES: Final = {
 }
 """The reason codes MQTT 5 clients hear for an error's status."""
 _DISABLED: Final = 404
+_CHECKED: Final = (None, "", messages.EMPTY_NOTIFICATION)
+"""Content types that say something of the payload."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -69,8 +71,8 @@ class Plan(msgspec.Struct, frozen=True):
     device: str = ""
     properties: bytes = b""
     """Of the run to publish."""
-    typed: bool = True
-    """The content type was said: a payload may be empty."""
+    content_type: str | None = messages.OPAQUE
+    """What was said of the payload (`messages.check_payload`); None: nothing."""
     error: DeviceError | None = None
     """None of them is taken."""
 
@@ -105,10 +107,10 @@ class DeviceConnection(Interceptor):
         if plan is None:
             return False
         error = plan.error
-        if error is None and not plan.typed and not all(run.bodies):
-            error = bad_request("a message without a payload needs a content-type")
         if error is None:
             try:
+                for body in run.bodies if plan.content_type in _CHECKED else ():
+                    messages.check_payload(plan.content_type, body)
                 self._publish(plan, event)
             except DeviceError as failed:
                 error = failed
@@ -191,7 +193,7 @@ class DeviceConnection(Interceptor):
         source = messages.Source(plan.device, messages.MQTT_ADAPTER, run.address)
         ttl_s = bag.ttl_s if upload.endpoint is Endpoint.EVENT else None
         properties = messages.mqtt_properties(run.properties, source, bag.content_type, ttl_s)
-        return msgspec.structs.replace(plan, properties=properties, typed=bool(bag.content_type or own))
+        return msgspec.structs.replace(plan, properties=properties, content_type=bag.content_type or own)
 
     def _publish(self, plan: Plan, event: Published) -> None:
         run = event.run

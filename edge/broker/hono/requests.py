@@ -14,7 +14,7 @@ import hmac
 from typing import Any, Final, NamedTuple
 
 from bridge.amqp_values import DecodeError, decode, encode
-from edge.broker.hono.errors import DeviceError, bad_request
+from edge.broker.hono.errors import bad_request
 from edge.broker.hono.messages import message_id
 
 KEY_BYTES: Final = 32
@@ -48,7 +48,7 @@ class Requests:
             raw = base64.b64decode(identifier + "=" * (-len(identifier) % 4), altchars=b"-_", validate=True)
             tag, content = raw[:_TAG_BYTES], raw[_TAG_BYTES:]
             if not hmac.compare_digest(tag, self._tag(device, content)):
-                raise DeviceError(403, f"the request identifier is not one of a command to {device}")
+                raise bad_request(f"the request identifier is not one of a command to {device}")
             (reply, correlation), _ = decode(content)
         except (binascii.Error, ValueError, TypeError, DecodeError):
             raise bad_request(f"{identifier[:40]!r} is no request identifier") from None

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from proton import Delivery, Message
+from proton.reactor import AtMostOnce
 from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached, SendException
 
 from tests.support.hono import TENANT, WAIT_S, Application, Device, flush, site
@@ -150,7 +151,7 @@ class TestAmqpDevice:
             assert message.creation_time > 0
             device.sender.send(Message(body="alarm", address=f"e/{TENANT}/4711", properties={"device_id": "forged"}))
         events = application.receiver(f"event/{TENANT}")
-        while (event := events.receive(WAIT_S)).body != "alarm":
+        while bytes((event := events.receive(WAIT_S)).body) != b"alarm":
             events.accept()
         events.accept()
         assert event.properties["device_id"] == "4711"
@@ -201,6 +202,10 @@ class TestAmqpDevice:
             commands.accept()
             with pytest.raises(LinkDetached):
                 device.connection.create_receiver("command//4711")
+
+    def test_commands_are_not_sent_settled(self, gateway: Waypost) -> None:
+        with AmqpDevice(gateway, "sensor1") as device, pytest.raises(LinkDetached):
+            device.connection.create_receiver("command", options=AtMostOnce())
 
     def test_released_command_waits_again(self, gateway: Waypost, application: Application) -> None:
         with AmqpDevice(gateway, "sensor1") as device:

@@ -88,7 +88,7 @@ class TestPublish:
             ("POST", "/event", b"x", {"hono-ttl": "-1"}, "sensor1", 400),
             ("POST", "/event", b"x", {}, "broken", 404),
             ("POST", "/event", b"x", {}, None, 401),
-            ("POST", "/command/res/forged?hono-cmd-status=200", b"x", {}, "sensor1", 403),
+            ("POST", "/command/res/forged?hono-cmd-status=200", b"x", {}, "sensor1", 400),
             ("POST", "/command/res/forged", b"x", {}, "sensor1", 400),
         ],
     )

@@ -67,6 +67,12 @@ class TestTelemetry:
             device.publish("event/?hono-ttl=soon", b"x", 1)
             assert device.received.get(timeout=WAIT_S).topic == "error///event/3/400"
             device.publish("t", b"still there", 1)
+            empty = "application%2Fvnd.eclipse-hono-empty-notification"
+            device.publish(f"event/?content-type={empty}", b"not empty", 1)
+            assert device.received.get(timeout=WAIT_S).topic.endswith("/400")
+            device.publish(f"event/?content-type={empty}", b"", 1)
+            device.publish("t", b"", 1)
+            assert device.received.get(timeout=WAIT_S).topic.endswith("/400")
 
     def test_ignored_error_is_acknowledged(self, gateway: Waypost) -> None:
         with Device(gateway, "sensor1") as device:
