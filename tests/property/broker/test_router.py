@@ -165,7 +165,7 @@ class RouterMachine(RuleBasedStateMachine):
         told = self.router.feeds.committed
 
         def tell(appended: Sequence[tuple[int, Stored]]) -> None:
-            if self.missing:
+            if self.missing and appended:
                 self.missing = False
             else:
                 told(appended)
