@@ -20,7 +20,7 @@ from bridge.engine import Condition, Detail, Engine, Link, State
 log = logging.getLogger(__name__)
 
 OLDER_COPY: Final = "waypost:older-copy"
-"""Condition a hub rejects a lineage with: it knows of later openings of the store. The description is the id of the
+"""Condition a hub rejects a lineage with: it knows of a later life of the store. The description is the id of the
 last one both know, or empty."""
 
 LEDGER_MAX: Final = 1024

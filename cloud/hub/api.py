@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
@@ -107,7 +108,7 @@ class Api:
                 "now": self._now_us() // 1_000,
                 "started_at": self._started_at_us // 1_000,
                 "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
-                "totals": {name: getattr(fleet.totals, name) for name in fleet.totals.__slots__},
+                "totals": asdict(fleet.totals),
                 "rate": fleet.rate.history(self._clock()),
                 "landing": {
                     "failing": committer.failing,

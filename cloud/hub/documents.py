@@ -95,7 +95,7 @@ def microseconds(time: Time, otherwise: int) -> int:
 def status_row(session: Session, document: Mapping[str, Any], now_us: int) -> dict[str, Any]:
     """A row of `gateway_status`. Raises `DocumentError`."""
     status = _convert(document, Status)
-    row = {name: getattr(status, name) for name in Status.__struct_fields__}
+    row = msgspec.structs.asdict(status)
     row["reported_at"] = microseconds(status.reported_at, now_us)
     if status.backlog_oldest_at is not None:
         row["backlog_oldest_at"] = microseconds(status.backlog_oldest_at, now_us)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,8 +37,9 @@ class _Live(Collector):
         self._committer = committer
 
     def collect(self) -> Iterator[Metric]:
+        totals = asdict(self._fleet.totals)
         for name, (metric, text) in COUNTERS.items():
-            yield CounterMetricFamily(metric, text, value=getattr(self._fleet.totals, name))
+            yield CounterMetricFamily(metric, text, value=totals[name])
         gauges = {
             "waypost_hub_gateways_connected": ("Gateways connected", self._fleet.connected),
             "waypost_hub_gateways_known": ("Gateways known", len(self._fleet.gateways)),

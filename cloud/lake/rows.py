@@ -6,7 +6,7 @@ or a run is repeated by NumPy, and only messages that carry properties or are AM
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -101,8 +101,8 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
         "ingested_at": _timestamps(np.full(total, ingested_at_us, dtype=np.int64)),
         "clock_quality": pa.array(["unknown", "good"]).take(pa.array((runs.flags & CLOCK_GOOD) // CLOCK_GOOD)),
         "lane": _repeat([part.received.batch.lane.name.lower() for part in slices], counts),
-        "content_type": _texts(described, "content_type", total),
-        "properties": _texts(described, "properties", total),
+        "content_type": _texts(described, lambda one: one.content_type, total),
+        "properties": _texts(described, lambda one: one.properties, total),
         "body": pa.array(bodies, pa.binary()),
         "ingest_date": _dates(total, ingested_at_us),
     }
@@ -197,10 +197,10 @@ def _repeat(values: Sequence[str], counts: Ints) -> pa.Array:
     return pa.array(values, pa.string()).take(pa.array(index))
 
 
-def _texts(described: list[Described] | None, name: str, total: int) -> pa.Array:
+def _texts(described: list[Described] | None, text: Callable[[Described], str | None], total: int) -> pa.Array:
     if described is None:
         return pa.nulls(total, pa.string())
-    return pa.array([getattr(one, name) for one in described], pa.string())
+    return pa.array(list(map(text, described)), pa.string())
 
 
 def _timestamps(microseconds: Ints) -> pa.Array:
