@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -20,11 +19,23 @@ from typing import Any, NamedTuple
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.schema import CreateColumn
 
 from cloud.hub.groups import Key, Lineage, Presence
 from cloud.hub.limits import LOGS_KEPT
 from cloud.hub.marks import GatewayMarks, MarkDamaged, pack, unpack
+from cloud.hub.packing import pack_checked, unpack_ends, unpack_openings, unpack_ranges
+from cloud.hub.schema import (
+    SCHEMA_VERSION,
+    commits,
+    gateways,
+    ledgered,
+    lineages,
+    marks,
+    metadata,
+    migrate,
+    schema_version,
+    tenants,
+)
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError, StreamDamaged
 from cloud.lake.limits import COMMITS_KEPT, HOLES_MAX
@@ -32,80 +43,10 @@ from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 3
-"""Raised with every change of the tables below."""
-
 PARAMETERS_MAX = 900
 """Bound parameters in one statement: SQLite before 3.32 takes 999."""
 
 PREPARED, CONFIRMED = "prepared", "confirmed"
-
-metadata = sa.MetaData()
-
-schema_version = sa.Table(
-    "schema_version",
-    metadata,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("registry_id", sa.String(32), nullable=False),
-)
-tenants = sa.Table(
-    "tenants",
-    metadata,
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("created_at", sa.BigInteger, nullable=False),
-)
-gateways = sa.Table(
-    "gateways",
-    metadata,
-    sa.Column("tenant", sa.String(255), sa.ForeignKey("tenants.name"), primary_key=True),
-    sa.Column("name", sa.String(255), primary_key=True),
-    sa.Column("first_seen", sa.BigInteger, nullable=False),
-    sa.Column("last_seen", sa.BigInteger, nullable=False),
-    sa.Column("connected", sa.Boolean, nullable=False),
-    sa.Column("remote", sa.String(255), nullable=False),
-    sa.Column("generation", sa.BigInteger, nullable=False),
-    sa.Column("landed", sa.BigInteger, nullable=False),
-)
-marks = sa.Table(
-    "marks",
-    metadata,
-    sa.Column("tenant", sa.String(255), primary_key=True),
-    sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", sa.String(64), primary_key=True),
-    sa.Column("address", sa.Text, primary_key=True),
-    sa.Column("mark", sa.BigInteger, nullable=False),
-    sa.Column("spans", sa.LargeBinary, nullable=False),
-    sa.Column("checksum", sa.BigInteger, nullable=True),
-)
-ledgered = sa.Table(
-    "ledgered",
-    metadata,
-    sa.Column("tenant", sa.String(255), primary_key=True),
-    sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", sa.String(64), primary_key=True),
-    sa.Column("address", sa.Text, primary_key=True),
-    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
-)
-lineages = sa.Table(
-    "lineages",
-    metadata,
-    sa.Column("tenant", sa.String(255), primary_key=True),
-    sa.Column("gateway", sa.String(255), primary_key=True),
-    sa.Column("epoch", sa.String(64), primary_key=True),
-    sa.Column("openings", sa.LargeBinary, nullable=False),
-    sa.Column("ends", sa.LargeBinary, nullable=True),
-)
-commits = sa.Table(
-    "commits",
-    metadata,
-    sa.Column("table_name", sa.String(64), primary_key=True),
-    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("rows", sa.BigInteger, nullable=False),
-    sa.Column("version", sa.BigInteger, nullable=True),
-    sa.Column("moves", sa.LargeBinary, key="ranges", nullable=False),
-)
 
 
 class GatewayRecord(NamedTuple):
@@ -132,17 +73,6 @@ def _set_pragmas(connection: Any, _record: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
-
-
-def _migrate(tx: sa.Connection) -> None:
-    """Add the tables and columns an older version did not have; every version has only added some that may be null."""
-    before = {table.name: table for table in metadata.sorted_tables if sa.inspect(tx).has_table(table.name)}
-    metadata.create_all(tx)
-    for table in before.values():
-        there = {column["name"] for column in sa.inspect(tx).get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in there:
-                tx.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(tx.engine)}"))
 
 
 class Registry:
@@ -178,7 +108,7 @@ class Registry:
                 )
             if row is not None:
                 if row.version < SCHEMA_VERSION:
-                    _migrate(tx)
+                    migrate(tx)
                     tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
                 return str(row.registry_id)
         metadata.create_all(tx)
@@ -306,10 +236,10 @@ class Registry:
         mine = _row_of(store)
         with self._transaction() as tx:
             row = tx.execute(sa.select(lineages.c.openings, lineages.c.ends).where(mine)).first()
-            known = [] if row is None else _openings(row.openings, store.gateway)
+            known = [] if row is None else unpack_openings(row.openings, store.gateway)
             if known and known[-1] not in told.openings:
                 return next((opening for opening in reversed(told.openings) if opening in known), "")
-            if row is not None and known and _went_further(known[-1], _unpack_ends(row.ends, store.gateway), told):
+            if row is not None and known and _went_further(known[-1], unpack_ends(row.ends, store.gateway), told):
                 return known[-1]
             packed = msgspec.msgpack.encode(told.openings)
             if row is None:
@@ -323,14 +253,14 @@ class Registry:
         known = self._reached.get(store)
         if known is None:
             row = tx.execute(sa.select(lineages.c.ends).where(_row_of(store))).first()
-            known = {} if row is None else _unpack_ends(row.ends, store.gateway)
+            known = {} if row is None else unpack_ends(row.ends, store.gateway)
         further = {log: end for log, end in ends.items() if end > known.get(log, 0)}
         if not further:
             return known
         whole = {**{log: end for log, end in known.items() if log not in further}, **further}
         for log in list(islice(whole, max(0, len(whole) - LOGS_KEPT))):
             del whole[log]  # the one that was moved longest ago
-        tx.execute(lineages.update().where(_row_of(store)).values(ends=_pack_checked(list(whole.items()))))
+        tx.execute(lineages.update().where(_row_of(store)).values(ends=pack_checked(list(whole.items()))))
         return whole
 
     # --- commits ------------------------------------------------------------------------------------------------
@@ -343,7 +273,7 @@ class Registry:
         query = sa.select(commits.c.table_name, commits.c.id, commits.c.ranges).where(commits.c.state == PREPARED)
         with self._transaction() as tx:
             rows = tx.execute(query.order_by(commits.c.table_name, commits.c.id)).all()
-        return [Prepared(row[0], row[1], _unpack_ranges(row[2], row[0], row[1])) for row in rows]
+        return [Prepared(row[0], row[1], unpack_ranges(row[2], row[0], row[1])) for row in rows]
 
     def confirmed_version(self, table: str) -> int:
         """The highest table version known to be on disk; -1 when there is none."""
@@ -388,7 +318,7 @@ class Registry:
             whole = {store: self._reach(tx, store, ends) for store, ends in (reached or {}).items() if ends}
             tx.execute(
                 commits.insert().values(
-                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=_pack_checked(ranges)
+                    table_name=table, id=commit, state=PREPARED, rows=rows, ranges=pack_checked(ranges)
                 )
             )
         self._last_commit[table] = commit
@@ -472,45 +402,6 @@ def _went_further(last: str, reached: Mapping[int, int], told: Lineage) -> bool:
     first = len(told.openings) - len(told.ends)
     following = next((ends for ends in told.ends[max(0, after - first) :] if ends is not None), None)
     return following is not None and any(end > following.get(log, 0) for log, end in reached.items())
-
-
-def _pack_checked(value: Any) -> bytes:
-    """With a checksum."""
-    content = msgspec.msgpack.encode(value)
-    return msgspec.msgpack.encode((zlib.crc32(content), content))
-
-
-def _unpack_ends(packed: bytes | None, gateway: str) -> dict[int, int]:
-    """How far the logs of a store reach; nothing when that is damaged: nobody is taken for a copy by mistake."""
-    with contextlib.suppress(msgspec.DecodeError):
-        if packed is None:
-            return {}
-        checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
-        if zlib.crc32(content) == checksum:
-            return dict(msgspec.msgpack.decode(content, type=list[tuple[int, int]]))
-    log.error("registry: how far the store of gateway %s went is damaged, and counted anew", gateway)
-    return {}
-
-
-def _unpack_ranges(packed: bytes, table: str, commit: int) -> list[SequenceRange]:
-    """The ranges of a prepared commit. Raises `RegistryError` when they are damaged."""
-    try:
-        checksum, content = msgspec.msgpack.decode(packed, type=tuple[int, bytes])
-        if zlib.crc32(content) == checksum:
-            return msgspec.msgpack.decode(content, type=list[SequenceRange])
-    except msgspec.DecodeError:
-        with contextlib.suppress(msgspec.DecodeError):  # of before there was a checksum
-            return msgspec.msgpack.decode(packed, type=list[SequenceRange])
-    raise RegistryError(f"commit {commit} of table {table} is damaged: restore the registry and the lake from a copy")
-
-
-def _openings(packed: bytes, gateway: str) -> list[str]:
-    """The openings of a row; none when it is damaged, which is as if this hub had not heard of the store before."""
-    try:
-        return msgspec.msgpack.decode(packed, type=list[str])
-    except msgspec.DecodeError as error:
-        log.error("registry: what is known of the store of gateway %s is damaged: %s", gateway, error)  # noqa: TRY400
-        return []
 
 
 def sqlite_url(path: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from cloud.hub.groups import Lineage, Presence
-from cloud.hub.registry import SCHEMA_VERSION, Registry, RegistryTooNew, sqlite_url
+from cloud.hub.registry import Registry, RegistryTooNew, sqlite_url
+from cloud.hub.schema import SCHEMA_VERSION
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.sequences import SequenceRange, Stream
