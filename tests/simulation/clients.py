@@ -67,16 +67,20 @@ class RouterOrigin(Origin):
         self._gateway.broker.router.publish(self, run, tokens)
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        self._history.record("acked", self.name, tuple(self._waiting.pop(token) for token in tokens))
+        self._history.record("acked", self.name, self._answered(tokens))
         self._maybe_raise()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        self._history.record("refused", self.name, tuple(self._waiting.pop(token) for token in tokens), why.name)
+        self._history.record("refused", self.name, self._answered(tokens), why.name)
         self._maybe_raise()
 
     def abort(self) -> None:
         """The router has ended this session: another one comes in its place."""
         self._waiting.clear()
+
+    def _answered(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """The messages; none that a session sent which has ended since."""
+        return tuple(self._waiting.pop(token) for token in tokens if token in self._waiting)
 
     def _maybe_raise(self) -> None:
         if self.faulty:

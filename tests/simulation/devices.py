@@ -45,14 +45,13 @@ class Device:
         self._history = history
         self._random = random
         self._version = version
-        self._qos = qos
+        self.qos = qos
         self._publishes = publishes
         self.subscribes = subscribes
         self._transport: Any = None
         self._open = False
         self._data = b""
         self._sent = 0
-        self._last_id = 0
         self._waiting: dict[int, tuple[str, str, bool]] = {}
         """By packet identifier, oldest first: (message, address, it has been sent with a PUBREC back)."""
         self._received: set[int] = set()
@@ -135,7 +134,7 @@ class Device:
         self._open = True
         self._history.record("connected", self.name)
         if self.subscribes is not None:
-            self._write(packets.Subscribe(1, (SubscriptionRequest(self.subscribes, self._qos),)))
+            self._write(packets.Subscribe(1, (SubscriptionRequest(self.subscribes, self.qos),)))
         if not packet.session_present:
             self._received.clear()
             if any(recorded for _, _, recorded in self._waiting.values()):
@@ -159,17 +158,15 @@ class Device:
             return
         for _ in range(self._random.choice((1, 1, 1, 3))):
             address = self._random.choice(self._publishes)
-            self._last_id = self._last_id % 200 + 1
-            if self._last_id in self._waiting:
-                return
+            packet_id = next(free for free in range(1, 2 * WINDOW) if free not in self._waiting)
             message = f"{self.name}.{self._sent}"
             self._sent += 1
-            self._waiting[self._last_id] = (message, address, False)
-            self._send(self._last_id, message, address, dup=False)
+            self._waiting[packet_id] = (message, address, False)
+            self._send(packet_id, message, address, dup=False)
 
     def _send(self, packet_id: int, message: str, address: str, *, dup: bool) -> None:
-        self._history.record("send", self.name, address, (message,), self._qos)
-        self._write(packets.Publish(address, message.encode(), self._qos, dup=dup, packet_id=packet_id))
+        self._history.record("send", self.name, address, (message,), self.qos)
+        self._write(packets.Publish(address, message.encode(), self.qos, dup=dup, packet_id=packet_id))
 
     def _answered(self, packet_id: int, refused: bool) -> None:
         found = self._waiting.pop(packet_id, None)

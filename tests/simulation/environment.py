@@ -14,15 +14,17 @@ from unittest import mock
 
 import bridge.transport.deadlines
 import edge.broker.listeners.tcp
-import edge.broker.router.router
+import edge.broker.router.sender_credit
 from bridge.backoff import BackoffPolicy
+from edge.broker.delivery import feeds
+from edge.broker.model import isolation
 from edge.broker.router import uplinks
 from tests.simulation.scheduler import Scheduler
 
 BACKOFF = BackoffPolicy(first_s=0.1, limit_s=1.0, stable_s=5.0)
 """Of uplinks: shorter than the product's, so that a run comes to rest sooner."""
 
-ITERATED = (bridge.transport.deadlines, edge.broker.listeners.tcp, edge.broker.router.router)
+ITERATED = (bridge.transport.deadlines, edge.broker.listeners.tcp, edge.broker.router.sender_credit)
 """Modules that walk over sets of objects: in the order of their addresses in memory, which no seed decides."""
 
 EPOCH_NS = 1_800_000_000_000_000_000
@@ -47,6 +49,9 @@ class OrderedSet(dict[Any, None]):
 @contextmanager
 def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
     """While this lasts, the modules that ask for time and randomness get them from the simulation."""
+
+    def report(_name: str, _outcome: str, error: Exception) -> None:
+        scheduler.raised(scheduler.process, error)
 
     def monotonic_s() -> float:
         return scheduler.now_s
@@ -79,5 +84,7 @@ def simulated(scheduler: Scheduler, source: Random) -> Iterator[None]:
     ):
         for module in ITERATED:
             ordered.enter_context(mock.patch.object(module, "set", OrderedSet, create=True))
+        for module in (isolation, feeds):
+            ordered.enter_context(mock.patch.object(module, "report", report))
         ordered.enter_context(mock.patch.object(uplinks, "BACKOFF", BACKOFF))
         yield

@@ -14,6 +14,7 @@ from edge.broker.configuration import (
     Forwarder,
 )
 from edge.broker.limits import Limits
+from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.server import Broker
@@ -30,8 +31,11 @@ HUB = Endpoint("hub", 5672)
 
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
 QUEUES = ("work/1", "work/2")
-OUT = "forwarder/hub/plant"
-"""The durable subscription of the forwarder that is always there."""
+BURST = "burst/1"
+"""A topic that keeps little, and gives up its oldest messages for new ones."""
+SMALL = AddressPolicy(quota_bytes=60, when_full=WhenFull.DROP_OLDEST)
+ALWAYS = {"plant": "plant/#", "burst": "burst/#"}
+"""Forwarders that are always there: name -> filter."""
 
 FORWARDERS = {"a": "plant/a/#", "b": "plant/b/1"}
 """Those that come and go: name -> filter."""
@@ -43,14 +47,15 @@ def configuration(
     """What every gateway has, with more rules and forwarders (name, filter)."""
     base = (("plant/#", AddressType.TOPIC), ("work/#", AddressType.QUEUE))
     types = dict((*base, *rules))
+    small = AddressConfiguration(AddressRule("burst/#", AddressType.TOPIC), SMALL)
     return BrokerConfiguration(
         gateway=NAME,
-        addresses=tuple(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()),
+        addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         mqtt=MQTT,
         connectors=(Connector(name="hub", endpoints=(HUB,), idle_timeout_s=4.0),),
         forwarders=tuple(
             Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
-            for name, pattern in (("plant", "plant/#"), *forwarders)
+            for name, pattern in (*ALWAYS.items(), *forwarders)
         ),
         limits=Limits(free_floor_bytes=0),
     )

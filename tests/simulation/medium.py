@@ -203,6 +203,7 @@ class CardMedium(MemoryMedium):
             contents.epochs.append(self.epochs.current)
         contents.openings.append((uuid.uuid4().hex, dict(contents.ends)))
         self.openings = [name for name, _ in contents.openings]
+        self.opening_ends = [ends for _, ends in contents.openings]
         contents.name(self.epochs)
 
     def ends_after(self, shared: str) -> Mapping[int, int]:

@@ -50,11 +50,7 @@ WEIGHTS = {
 }
 """How often each kind is drawn."""
 
-KNOWN = frozenset(
-    {
-        "put_back_unnoticed",  # a copy of a running store, put back before it was opened again
-    }
-)
+KNOWN: frozenset[str] = frozenset()
 """Kinds that find what is not mended yet: drawn only by name."""
 
 SHORTEST_S, LONGEST_S = 0.05, 1.0

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
-from cloud.hub.groups import Key, Presence
-from cloud.hub.registry import GatewayRecord
-from cloud.lake.commits import Prepared
+from cloud.hub.groups import Key, Lineage, Presence
+from cloud.hub.registry import GatewayRecord, _went_further
+from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
@@ -23,7 +23,9 @@ class Database:
         self.generations: dict[Key, int] = {}
         self.landed: dict[Stream, SequenceSet] = {}
         self.ledgered: set[SequenceRange] = set()
-        self.lineages: dict[tuple[str, str, str], list[str]] = {}
+        self.lineages: dict[GatewayStore, list[str]] = {}
+        self.reached: dict[GatewayStore, dict[int, int]] = {}
+        """How far the logs of a store reach at least."""
         self.commits: dict[tuple[str, int], tuple[bool, Sequence[SequenceRange], int]] = {}
         """By (table, commit): (confirmed, ranges, version)."""
         self.last: dict[str, int] = {}
@@ -90,13 +92,15 @@ class SimulatedRegistry:
         self._database.end(self._database.transaction())
         return {s: found for s, found in self._database.landed.items() if (s.tenant, s.gateway) == (tenant, name)}
 
-    def lineage(self, tenant: str, name: str, epoch: str, openings: Sequence[str]) -> str | None:
+    def lineage(self, store: GatewayStore, told: Lineage) -> str | None:
         database = self._database
         fails = database.transaction()
-        known = database.lineages.get((tenant, name, epoch), [])
-        if known and known[-1] not in openings:
-            return next((opening for opening in reversed(openings) if opening in known), "")
-        database.lineages[tenant, name, epoch] = list(openings)
+        known = database.lineages.get(store, [])
+        if known and known[-1] not in told.openings:
+            return next((opening for opening in reversed(told.openings) if opening in known), "")
+        if known and _went_further(known[-1], database.reached.get(store, {}), told):
+            return known[-1]
+        database.lineages[store] = list(told.openings)
         database.end(fails)
         return None
 
@@ -121,9 +125,18 @@ class SimulatedRegistry:
         self._database.end(self._database.transaction())
         return {each for each in ranges if each in self._database.ledgered}
 
-    def prepare(self, table: str, ranges: Sequence[SequenceRange], rows: int) -> int:
+    def prepare(
+        self,
+        table: str,
+        ranges: Sequence[SequenceRange],
+        rows: int,
+        reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
+    ) -> int:
         database = self._database
         fails = database.transaction()
+        for store, ends in (reached or {}).items():
+            known = database.reached.setdefault(store, {})
+            known.update((log, max(end, known.get(log, 0))) for log, end in ends.items())
         commit = self._last.get(table, 0) + 1
         if (table, commit) in database.commits:
             raise RegistryError(f"commit {commit} of {table} is there already")

@@ -15,7 +15,7 @@ from tests.simulation.clients import Fault as ClientFault
 from tests.simulation.clients import LiveConsumer, RouterConsumer, RouterOrigin
 from tests.simulation.devices import Device
 from tests.simulation.environment import simulated
-from tests.simulation.gateway import FORWARDERS, OUT, QUEUES, TOPICS, Gateway
+from tests.simulation.gateway import ALWAYS, BURST, FORWARDERS, QUEUES, TOPICS, Gateway
 from tests.simulation.history import History
 from tests.simulation.hub import Hub
 from tests.simulation.lake import SimulatedLake, simulated_rows
@@ -64,11 +64,14 @@ class World:
             RouterOrigin(name, self.gateway, self.history, self._random(name), (*TOPICS, *QUEUES))
             for name in ("o1", "o2")
         ]
+        self.origins.append(RouterOrigin("o3", self.gateway, self.history, self._random("o3"), [BURST]))
         self.consumers = [
             self._consumer("q1", "work/#", None),
             self._consumer("q2", "work/#", None),
             self._consumer("d1", "plant/#", "durable"),
+            self._consumer("d2", "burst/#", "slow"),
         ]
+        self.consumers[-1].settle_s = 0.2
         self.live = LiveConsumer(self.gateway, self.history)
         self.devices = [
             self._device("m1", version=4, qos=1, publishes=TOPICS),
@@ -110,14 +113,15 @@ class World:
             quiet = 0 if self._unrest() else quiet + 1
 
     def _name_subscriptions(self) -> None:
-        names: dict[str, str | None] = {"queue": None, OUT: "plant/#", "durable": "plant/#"}
-        names.update((f"forwarder/hub/{name}", pattern) for name, pattern in FORWARDERS.items())
+        names: dict[str, str | None] = {"queue": None, "durable": "plant/#", "slow": "burst/#"}
+        names.update((f"forwarder/hub/{name}", pattern) for name, pattern in {**ALWAYS, **FORWARDERS}.items())
         for device in self.devices:
             if device.subscribes is not None:
                 names[device.subscription] = device.subscribes
-        self._served = {name for name in names if not name.startswith("forwarder/") or name == OUT}
+        self._served = {name for name in names if name.removeprefix("forwarder/hub/") not in FORWARDERS}
         for name, pattern in names.items():
-            self.history.record("subscription", name, pattern)
+            exactly_once = any(device.subscription == name and device.qos == 2 for device in self.devices)
+            self.history.record("subscription", name, pattern, exactly_once)
 
     def _go_on(self, seconds: float) -> None:
         self.scheduler.run(self.scheduler.now_s + seconds, self.options.steps_max)

@@ -184,7 +184,7 @@ class LogFeeds:
         """Something below the end of the log was not handed on: its subscriptions read it."""
         feed.watermark = self._store.bounds(feed.log)[1]
         self._moved[feed] = None
-        for follower in feed.followers.keys() - self._raised.keys():
+        for follower in [each for each in feed.followers if each not in self._raised]:
             try:
                 follower.fall_behind()
                 touched[follower] = None

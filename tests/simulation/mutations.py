@@ -1,0 +1,338 @@
+"""Deliberate breakages of the promise, each of which the simulation has to find: the checker's own test.
+
+A mutation replaces a function of the product while a run lasts. `python -m tests.simulation.mutations` says how many
+seeds each took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+from unittest import mock
+
+from bridge.message import Stored
+from bridge.uplink import Uplink
+from cloud.hub.committer import Committer
+from cloud.hub.groups import Entry, Verdict
+from cloud.hub.lander import Lander
+from cloud.hub.service import HubService
+from cloud.lake.landing import Landing
+from cloud.lake.sequences import SequenceSet, Span
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.model.interfaces import Origin
+from edge.broker.mqtt import session_store
+from edge.broker.mqtt.session_store import SessionStore
+from edge.broker.router.answers import Answers
+from edge.broker.router.router import Router
+from edge.broker.store.counters import Counters
+from edge.broker.store.ledger import Entries, OpenLedger
+from edge.broker.store.log_reads import LogReads
+from edge.broker.store.medium import FAILED
+from edge.broker.store.records import Committed, Loss
+from edge.broker.store.ticket import Ticket
+from tests.simulation.run import run
+from tests.simulation.world import Options
+
+SEEDS_MAX = 100
+"""Seeds within which each has to be found."""
+
+EVERYTHING = Options().kinds
+
+
+class Mutation(NamedTuple):
+    """One breakage: (owner, attribute, what takes its place), and the faults that bring it to light."""
+
+    name: str
+    patches: Sequence[tuple[Any, str, Any]]
+    kinds: Sequence[str] = EVERYTHING
+    faults: int = 4
+
+
+# --- the gateway ----------------------------------------------------------------------------------------------------
+
+
+def _answer_at_once(self: Answers, _ticket: Ticket, origin: Origin, tokens: Sequence[int]) -> None:
+    self.accept(origin, tokens)
+
+
+_decide = Ticket.decide
+
+
+def _always_kept(self: Ticket, _error: Exception | None) -> None:
+    _decide(self, None)
+
+
+_committed = Router.committed
+
+
+def _by_route(self: Router, commit: Committed) -> None:
+    """As it was: the rule an address has by now says who is woken, and whoever is not woken passes to the end."""
+    woken = [(_log_now(self, stored.run.address), stored, log) for log, stored in commit.appended]
+    with mock.patch.object(self.feeds, "committed", partial(_wake, self.feeds, woken)):
+        _committed(self, commit)
+
+
+def _log_now(router: Router, address: str) -> int:
+    rule = router._addresses.table.rule(address)
+    return router._store.log(f"queue {address}" if rule.type.is_queue else f"topic {rule.pattern}")
+
+
+def _first_only(self: LogFeeds, appended: Sequence[tuple[int, Stored]]) -> None:
+    """What is behind the first run of a commit is not handed on, and passed all the same."""
+    _wake(self, [(log if i == 0 else -1, stored, log) for i, (log, stored) in enumerate(appended)])
+
+
+def _wake(feeds: LogFeeds, appended: Sequence[tuple[int, Stored, int]], _committed: Any = None) -> None:
+    """(log whose subscriptions are woken, run, log it is in)."""
+    touched = {}
+    for woken, stored, log in appended:
+        for number in {woken, log}:
+            feed = feeds._feeds.get(number)
+            if feed is not None and number == log:
+                feed.watermark = stored.position + len(stored.run)
+                feeds._moved[feed] = None
+        feed = feeds._feeds.get(woken)
+        for follower in feed.matching(stored.run.address) if feed is not None else ():
+            if woken == log and (follower.accepts is None or follower.accepts(stored.run)):
+                follower.arrived(stored)
+                touched[follower] = None
+    for follower in touched:
+        follower.pump()
+
+
+def _read_failed_is_the_end(
+    self: LogReads, log: int, position: int, bytes_max: int, done: Any, end: int, runs: Sequence[Stored]
+) -> None:
+    _was_read(self, log, position, bytes_max, done, end, [] if runs is FAILED else runs)
+
+
+_was_read = LogReads._was_read
+_number = Counters.number
+
+
+def _number_from_nothing(self: Counters, group: Any, load: Any) -> None:
+    if not hasattr(self, "forgotten"):
+        self.sequences.clear()
+        self.forgotten = True  # type: ignore[attr-defined]
+    _number(self, group, lambda _addresses: {})
+
+
+def _no_entries(self: OpenLedger, losses: Sequence[Loss]) -> Entries:
+    return Entries()
+
+
+def _complete_at_once(self: SessionStore, session: Any, packet_ids: Sequence[int]) -> None:
+    session_store._complete(session, packet_ids)
+
+
+def _nothing_incoming(self: SessionStore, session: Any) -> None:
+    """QoS 2 identifiers under way are not kept, and nothing waits until they are."""
+    return
+
+
+# --- the link -------------------------------------------------------------------------------------------------------
+
+
+def _forget_unsettled(self: Uplink) -> None:
+    self._engine = self._link = None
+    for parcel in self._unsettled.values():
+        self._held_bytes -= sum(piece.size for piece in parcel.pieces)
+    self._unsettled.clear()
+
+
+_send = Uplink._send
+
+
+def _settle_when_sent(self: Uplink, engine: Any, link: Any, pieces: Sequence[Any], message: bytes) -> None:
+    _send(self, engine, link, pieces, message)
+    for piece in pieces:
+        position, _, run = piece.stored
+        piece.subscription.settle(self, position, position + len(run) - 1, self._outcomes.accepted)
+
+
+# --- the hub --------------------------------------------------------------------------------------------------------
+
+
+def _accept_what_failed(entries: Sequence[Entry], why: str, report: Any) -> None:
+    report.fault = why
+    for entry in entries:
+        entry.land()
+
+
+def _give_back(entries: Sequence[Entry], why: str, report: Any) -> None:
+    report.fault = why
+    for entry in entries:
+        entry.verdict, entry.words = Verdict.RELEASED, "poison"
+
+
+_answer = HubService._answer
+
+
+def _reject(self: HubService, intake: Any, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
+    if words == "poison":
+        for token in tokens:
+            intake.reject(token, "amqp:internal-error", words)
+    else:
+        _answer(self, intake, tokens, verdict, words)
+
+
+_put = Committer.put
+
+
+def _answer_before_landing(self: Committer, session: Any, content: Any, answer: Any) -> None:
+    answer(Verdict.LANDED, "")
+    _put(self, session, content, lambda _verdict, _words: None)
+
+
+def _forget_prepared(self: Landing) -> None:
+    for prepared in self._commits.unresolved():
+        self._commits.forget(prepared)
+    self._settled = True
+
+
+def _confirm_prepared(self: Landing) -> None:
+    for prepared in self._commits.unresolved():
+        self._commits.confirm(prepared, 0)
+    self._settled = True
+
+
+def _above_the_mark(self: SequenceSet, first: int, last: int) -> list[Span]:
+    first = max(first, self.mark + 1)
+    return [(first, last)] if first <= last else []
+
+
+_compare = Lander._compare
+
+
+def _nothing_is_older(self: Lander, group: Any, report: Any) -> None:
+    _compare(self, group, report)
+    for entry in group.entries:
+        if entry.verdict is Verdict.OLDER:
+            entry.land()
+
+
+MUTATIONS = (
+    Mutation("answers before the commit", [(Answers, "accept_with", _answer_at_once)]),
+    Mutation(
+        "answers accepted when the commit failed",
+        [(Ticket, "decide", _always_kept)],
+        ("full_medium", "failing_medium", "read_only_medium"),
+    ),
+    Mutation(
+        "wakes by the route of the address, and passes cursors to the end of the log",
+        [(Router, "committed", _by_route)],
+        ("new_rule", "type_change"),
+    ),
+    Mutation(
+        "drops the rest of a commit, and passes cursors to the end of the log", [(LogFeeds, "committed", _first_only)]
+    ),
+    Mutation(
+        "takes a read that failed for the end of the log",
+        [(LogReads, "_was_read", _read_failed_is_the_end)],
+        ("failing_reads", "restart", "kill"),
+    ),
+    Mutation("a restart gives sequences again", [(Counters, "number", _number_from_nothing)], ("restart", "kill")),
+    Mutation("gives up without the ledger", [(OpenLedger, "entries", _no_entries)]),
+    Mutation(
+        "frees a QoS 2 identifier before that is on disk",
+        [(SessionStore, "release", _complete_at_once)],
+        ("power_cut", "kill", "slow_medium"),
+        8,
+    ),
+    Mutation(
+        "does not keep QoS 2 identifiers",
+        [(SessionStore, "save_incoming", _nothing_incoming)],
+        ("power_cut", "kill", "slow_medium"),
+        8,
+    ),
+    Mutation(
+        "forgets to send again what was not settled",
+        [(Uplink, "detached", _forget_unsettled)],
+        ("hub_kill", "cut_connections", "partition"),
+    ),
+    Mutation(
+        "moves the cursor before the hub's word", [(Uplink, "_send", _settle_when_sent)], ("hub_kill", "slow_lake")
+    ),
+    Mutation(
+        "the hub accepts what it could not land",
+        [(Lander, "_hold", staticmethod(_accept_what_failed))],
+        ("lake_fails", "hub_fault", "registry_fails"),
+    ),
+    Mutation(
+        "the hub rejects what it could not land",
+        [(Lander, "_hold", staticmethod(_give_back)), (HubService, "_answer", _reject)],
+        ("lake_fails", "hub_fault", "registry_fails"),
+    ),
+    Mutation(
+        "the hub answers before it has landed",
+        [(Committer, "put", _answer_before_landing)],
+        ("hub_kill", "hub_kill_in_landing", "slow_lake"),
+    ),
+    Mutation(
+        "the hub forgets prepared commits without looking them up",
+        [(Landing, "resolve", _forget_prepared)],
+        ("hub_kill_in_landing", "lake_fails"),
+    ),
+    Mutation(
+        "the hub confirms prepared commits without looking them up",
+        [(Landing, "resolve", _confirm_prepared)],
+        ("hub_kill_in_landing", "lake_fails"),
+    ),
+    Mutation(
+        "the hub trims by its highest sequence",
+        [(SequenceSet, "missing", _above_the_mark)],
+        ("registry_fails", "cut_connections", "new_forwarder", "slow_lake"),
+        8,
+    ),
+    Mutation(
+        "the hub does not notice an older copy of a store",
+        [(Lander, "_compare", _nothing_is_older)],
+        ("back_up", "restart", "put_back"),
+        8,
+    ),
+)
+
+
+@contextmanager
+def applied(mutation: Mutation) -> Iterator[None]:
+    """While this lasts, the product is broken."""
+    with ExitStack() as patches:
+        for owner, attribute, replacement in mutation.patches:
+            patches.enter_context(mock.patch.object(owner, attribute, replacement))
+        yield
+
+
+def seeds_needed(mutation: Mutation, seeds_max: int = SEEDS_MAX) -> tuple[int, str] | None:
+    """How many seeds it took to find, and what was seen first; None when it was not found."""
+    options = Options(kinds=tuple(mutation.kinds), faults=mutation.faults)
+    with applied(mutation):
+        for seed in range(seeds_max):
+            try:
+                _, violations = run(seed, options)
+            except RuntimeError as error:
+                return seed + 1, str(error)
+            if violations:
+                return seed + 1, violations[0].text
+    return None
+
+
+def clean(mutation: Mutation, seeds: int) -> list[str]:
+    """What the same seeds say of the product as it is: nothing."""
+    options = Options(kinds=tuple(mutation.kinds), faults=mutation.faults)
+    return [str(violation) for seed in range(seeds) for violation in run(seed, options)[1]]
+
+
+def main() -> None:
+    """A table for README.md."""
+    for mutation in MUTATIONS:
+        began = time.process_time()
+        found = seeds_needed(mutation)
+        seeds, text = found if found is not None else ("not found", "")
+        print(f"| {mutation.name} | {seeds} | {text} | {time.process_time() - began:.1f} s |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
