@@ -115,6 +115,7 @@ class ConnectionHandler(Origin):
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
+        router = self._router
         for event in events:
             kind = type(event)
             if kind is Published:
@@ -123,7 +124,10 @@ class ConnectionHandler(Origin):
                 grant = self._grant
                 if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
                     continue
-                self.publish(event.run, event.packet_ids)
+                if event.run.qos < 2:
+                    router.publish(self, event.run, event.packet_ids)
+                else:
+                    self._publish_once(event.run, event.packet_ids)
             elif kind is Acknowledged:
                 self._attached.acknowledged(event.messages)
             else:
@@ -188,11 +192,12 @@ class ConnectionHandler(Origin):
     # --- origin -----------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        qos, packet_ids = qos_of(tokens), packet_ids_of(tokens)
+        qos = qos_of(tokens)
         if qos == 2:
-            self._attached.state.answered(packet_ids)
-        self._interceptor.accepted(packet_ids)
-        self.connection.acknowledge(qos, packet_ids)
+            tokens = packet_ids_of(tokens)
+            self._attached.state.answered(tokens)
+        self._interceptor.accepted(tokens)
+        self.connection.acknowledge(qos, tokens)
         self._flush_answers()
 
     def _flush_answers(self) -> None:

@@ -164,7 +164,10 @@ class Inbound:
     def puback(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBACK for these; before MQTT 5 a refusal is not sent."""
         self._answered(len(packet_ids))
-        self._acknowledge(PUBACK, packet_ids, reason, text)
+        if reason:
+            self._acknowledge(PUBACK, packet_ids, reason, text)
+        else:
+            self._out.append(encode_acknowledgements(PUBACK, packet_ids))
 
     def pubrec(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBREC for those of these whose PUBLISH came over this connection."""
