@@ -19,7 +19,7 @@ from edge.broker.store import schema, segment
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite import FILE_NAME, open_store
 from tests.contract.store.rig import sqlite_rig
-from tests.fault.test_store_repair import Lost, mend, messages
+from tests.fault.test_store_repair import Lost, messages, repaired
 from tests.support.stores import AT, QUEUE, Made, change, key, make
 
 PAGES = (1024, 4096)
@@ -108,7 +108,7 @@ def test_nothing_is_lost(tmp_path: Path, size: int, way: Way) -> None:
     way(made.path, size, before)
     if way is not half_of_before:  # that one may be read, only not what came after it
         assert verify(made.path).damaged
-    done = mend(made)
+    done = repaired(made)
     assert (done.messages, done.lost_messages, done.epoch, done.new_epoch) == (made.messages, 0, epoch, False)
     assert messages(data) == expected
     assert Lost(data).rows == []
@@ -130,7 +130,7 @@ def test_a_log_that_has_the_page_is_enough(tmp_path: Path, size: int, way: Way) 
     way(made.path, size, made.path.read_bytes())
     shutil.copytree(data, tmp_path / "again")
     assert messages(data) == expected  # opened as ever
-    done = mend(Made(tmp_path / "again" / FILE_NAME, "", 0))
+    done = repaired(Made(tmp_path / "again" / FILE_NAME, "", 0))
     assert (done.messages, done.new_epoch) == (len(expected), False)
     assert messages(tmp_path / "again") == expected
 
@@ -149,7 +149,7 @@ def test_a_log_without_the_page_is_kept(tmp_path: Path, size: int, way: Way) -> 
     assert pages
     assert 1 not in pages
     way(made.path, size, made.path.read_bytes())
-    done = mend(made)
+    done = repaired(made)
     assert (done.messages, done.lost_messages, done.new_epoch) == (made.messages, 0, False)
     with contextlib.closing(sqlite3.connect(made.path)) as connection:
         assert connection.execute("SELECT value FROM state WHERE kind = 'session'").fetchall() == [(b"\x77",)]
@@ -176,7 +176,7 @@ def test_a_store_of_an_older_schema(tmp_path: Path, size: int) -> None:
     expected = messages(data)
     change(data / FILE_NAME, "INSERT INTO ledger VALUES (1, 'queue', 'x', 0, 1, 2, 2, 'expired', 5)")
     zeroed(data / FILE_NAME, size, b"")
-    done = mend(Made(data / FILE_NAME, "", 0))
+    done = repaired(Made(data / FILE_NAME, "", 0))
     assert (done.messages, done.lost_messages) == (1 + len(LARGE), 0)
     assert messages(data) == expected
     with contextlib.closing(sqlite3.connect(data / FILE_NAME)) as connection:
@@ -195,7 +195,7 @@ def test_tables_that_begin_elsewhere(tmp_path: Path, size: int) -> None:
     with contextlib.closing(sqlite3.connect(made.path, isolation_level=None)) as connection:
         connection.execute("VACUUM")
     zeroed(made.path, size, b"")
-    done = mend(made)
+    done = repaired(made)
     assert done.messages == made.messages
     assert messages(made.path.parent) == expected
 
@@ -214,7 +214,7 @@ def test_what_was_acknowledged_does_not_come_back(tmp_path: Path, size: int) -> 
         (root,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'segment'").fetchone()
     write(made.path, b"\xff" * size, (root - 1) * size)
     zeroed(made.path, size, b"")
-    done = mend(made)
+    done = repaired(made)
     assert done.new_epoch
     assert messages(made.path.parent) == expected
     assert done.lost_messages == 0

@@ -14,7 +14,7 @@ import pytest
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.recovery import repair as repairing
-from edge.appliance.store.recovery.repair import RECOVERED, Mended, repair
+from edge.appliance.store.recovery.repair import RECOVERED, RepairReport, repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
 from edge.broker.store.errors import StoreDamaged
@@ -63,7 +63,7 @@ def leftovers(data: Path) -> set[str]:
     return {path.name for path in data.iterdir() if ".damaged-" not in path.name} - own
 
 
-def mend(made: Made) -> Mended:
+def repaired(made: Made) -> RepairReport:
     data = made.path.parent
     done = repair(data, write=True)
     assert [finding for finding in verify(made.path).findings if finding.damage] == []
@@ -76,7 +76,7 @@ class TestKnown:
     def test_a_rotten_segment(self, made: Made) -> None:
         before = messages(made.path.parent)
         rot(made.path, 1, 100)
-        done = mend(made)
+        done = repaired(made)
         assert (done.new_epoch, done.epoch, done.lost_messages) == (False, made.epoch, 10)
         after = messages(made.path.parent)
         assert set(before) - set(after) == {("jobs", n) for n in range(100, 110)}
@@ -85,9 +85,9 @@ class TestKnown:
 
     def test_a_second_repair_finds_the_first_one_s_gap_accounted_for(self, made: Made) -> None:
         rot(made.path, 1, 100)
-        mend(made)
+        repaired(made)
         rot(made.path, 2, 110)
-        done = mend(made)
+        done = repaired(made)
         assert done.lost_messages == 11
         assert Lost(made.path.parent).rows == [
             ("queue", "jobs", 100, 109, 10), (FORWARDER, "plant/3/temp", 11, 21, 11)
@@ -96,28 +96,28 @@ class TestKnown:
     def test_what_every_group_had_acknowledged_is_no_loss(self, made: Made) -> None:
         rot(made.path, 1, 50)
         change(made.path, "UPDATE cursor SET position = 60 WHERE name = 'queue'")
-        assert mend(made).lost_messages == 0
+        assert repaired(made).lost_messages == 0
         assert Lost(made.path.parent).rows == []
 
     def test_the_oldest_messages(self, made: Made) -> None:
         rot(made.path, 1, 50)
-        assert mend(made).lost_messages == 5  # 50 to 54 are acknowledged
+        assert repaired(made).lost_messages == 5  # 50 to 54 are acknowledged
         assert Lost(made.path.parent).rows == [("queue", "jobs", 55, 59, 5)]
 
     def test_everything_of_a_queue(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET crc = crc + 1 WHERE key >> 44 = 1")
-        done = mend(made)
+        done = repaired(made)
         assert (done.lost_messages, done.new_epoch) == (145, False)
         assert Lost(made.path.parent).rows == [("queue", "jobs", 55, 199, 145)]
 
     def test_a_log_s_beginning_that_lies_loses_nothing(self, made: Made) -> None:
         change(made.path, "UPDATE log SET first = 150 WHERE log = 1")
-        assert mend(made).lost_messages == 0
+        assert repaired(made).lost_messages == 0
         assert len(messages(made.path.parent)) == made.messages
 
     def test_a_log_s_end_that_cannot_be(self, made: Made) -> None:
         change(made.path, f"UPDATE log SET next = {1 << 50} WHERE log = 1")
-        done = mend(made)
+        done = repaired(made)
         assert (done.lost_messages, done.new_epoch) == (0, True)
         assert len(messages(made.path.parent)) == made.messages
 
@@ -126,7 +126,7 @@ class TestKnown:
         rot(made.path, 1, 200)
         with pytest.raises(StoreDamaged, match="waypost store repair"):
             open_store(made.path.parent, post=lambda _: None)
-        done = mend(made)
+        done = repaired(made)
         assert done.new_epoch
         assert done.epoch != made.epoch
         names = messages(made.path.parent)
@@ -138,7 +138,7 @@ class TestKnown:
     def test_the_newest_segment_without_its_names(self, tmp_path: Path) -> None:
         made = make(tmp_path / "data", crashed=True)
         change(made.path, "UPDATE segment SET data = zeroblob(length(data)) WHERE key = ?", key(1, 200))
-        done = mend(made)
+        done = repaired(made)
         assert done.new_epoch
         assert Lost(made.path.parent).rows == [("queue", "$log/queue jobs", 200, 200, 1)]  # at least
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
@@ -158,7 +158,7 @@ class TestKnown:
     )
     def test_tables(self, made: Made, statement: str, new_epoch: bool, note: str) -> None:
         change(made.path, statement)
-        done = mend(made)
+        done = repaired(made)
         assert done.new_epoch is new_epoch
         assert note in " ".join(done.notes)
         assert done.messages == made.messages
@@ -169,7 +169,7 @@ class TestKnown:
 
     def test_a_log_without_its_cursors_keeps_its_messages(self, made: Made) -> None:
         change(made.path, "DELETE FROM log WHERE log = 2")
-        mend(made)
+        repaired(made)
         store = open_store(made.path.parent, post=lambda _: None)
         assert {log.name for log in store.info().logs} == {"queue jobs", f"{RECOVERED} 2"}
         assert {cursor.name for cursor in store.info().cursors} == {"queue", FORWARDER}
@@ -195,7 +195,7 @@ class TestTrees:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
         tear(made.path, "sqlite_autoindex_cursor_1")
-        done = mend(made)
+        done = repaired(made)
         assert "begins" in " ".join(done.notes) or "given again" in " ".join(done.notes)
         assert Lost(made.path.parent).rows == [("mqtt/s1", "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
@@ -204,7 +204,7 @@ class TestTrees:
     def test_groups_are_known_from_the_index(self, made: Made) -> None:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
-        mend(made)
+        repaired(made)
         assert Lost(made.path.parent).rows == [(FORWARDER, "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {(cursor.name, cursor.position) for cursor in store.cursors()} == {(FORWARDER, 0), ("queue", 50)}
@@ -213,28 +213,28 @@ class TestTrees:
         rot(made.path, 2, 110)
         tear(made.path, "cursor")
         tear(made.path, "sqlite_autoindex_cursor_1")
-        mend(made)
+        repaired(made)
         assert Lost(made.path.parent).rows == [(RECOVERED, "plant/3/temp", 11, 21, 11)]
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert {cursor.name for cursor in store.cursors()} == {RECOVERED, "queue"}
 
     def test_counters_are_known_from_the_messages(self, made: Made) -> None:
         tear(made.path, "address")
-        assert mend(made).new_epoch
+        assert repaired(made).new_epoch
         with contextlib.closing(open_store(made.path.parent, post=lambda _: None)) as store:
             assert dict(store.sequences())["jobs"] == 200
 
     def test_every_message_s_tree_has_no_beginning(self, made: Made) -> None:
         before = messages(made.path.parent)
         tear(made.path, "segment")
-        done = mend(made)
+        done = repaired(made)
         assert (done.messages, done.lost_messages, done.new_epoch) == (made.messages, 0, True)
         assert messages(made.path.parent) == before
 
     def test_every_message_is_gone(self, made: Made) -> None:
         change(made.path, "UPDATE segment SET crc = crc + 1")
         tear(made.path, "segment")
-        done = mend(made)
+        done = repaired(made)
         assert (done.messages, done.lost_messages) == (0, 145 + 209)
         lost = Lost(made.path.parent)
         assert ("jobs", 199) in lost
@@ -245,7 +245,7 @@ class TestTrees:
         assert [finding.where for finding in verify(made.path).findings if finding.damage] == ["file"]
         with pytest.raises(StoreDamaged, match="waypost store repair"):
             open_store(made.path.parent, post=lambda _: None)
-        done = mend(made)
+        done = repaired(made)
         assert "an epoch is missing" in " ".join(done.notes)
         assert done.epoch == made.epoch
 
@@ -302,7 +302,7 @@ class TestSafety:
                 open_store(made.path.parent, post=lambda _: None)
         for left in (*made.path.parent.glob("*.salvage*"), *made.path.parent.glob("*.repairing*")):
             left.unlink()
-        mend(made)
+        repaired(made)
         assert len(messages(made.path.parent)) == made.messages - 10
 
 
@@ -314,7 +314,7 @@ def test_rot_anywhere(tmp_path: Path) -> None:
     make(tmp_path / "sound", 60)
     shutil.copytree(tmp_path / "sound", tmp_path / "read")
     expected = messages(tmp_path / "read")
-    repaired = 0
+    repairs = 0
     for number in range(ROUNDS):
         data = tmp_path / str(number)
         shutil.copytree(tmp_path / "sound", data)
@@ -328,13 +328,13 @@ def test_rot_anywhere(tmp_path: Path) -> None:
         made.path.write_bytes(content)
         if not verify(made.path).damaged:
             continue
-        done = mend(made)
+        done = repaired(made)
         after = messages(data)
         assert all(expected[name] == body for name, body in after.items()), f"seed {seed}, round {number}"
         if not done.new_epoch:
             accounted = Lost(data)
             missing = {name for name in expected if name not in after and name not in accounted}
             assert not missing, f"seed {seed}, round {number}"
-        repaired += 1
+        repairs += 1
         shutil.rmtree(data)
-    assert repaired > ROUNDS // 4
+    assert repairs > ROUNDS // 4

@@ -1,4 +1,4 @@
-"""`waypost store`: look into a gateway's store, prove it sound, take messages out and bring them in, mend it."""
+"""`waypost store`: inspect, verify, export, import, purge and repair the store of a gateway."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ROWS_MAX = 20
 
 @click.group()
 def store() -> None:
-    """Look into a gateway's store, prove it sound, take messages out, bring them in, mend it.
+    """Inspect, verify, export, import, purge and repair the store of a gateway.
 
     `info`, `verify` and `export` may run beside the gateway; the others want it stopped.
     """
@@ -53,7 +53,7 @@ def store() -> None:
 )
 @json_option
 def info(data: Path, config: Path | None, as_json: bool) -> None:
-    """What is in the store, how fast it fills, and how long there is room."""
+    """Show what is stored, how fast the store fills, and how long its space lasts."""
     from edge.appliance.store.figures import figures_of
     from edge.appliance.store.room import Bounds
 
@@ -176,8 +176,8 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
     from edge.appliance.store.recovery.verification import verify as verify_store
 
     began = time.monotonic()
-    with explained(), progress("verifying", quiet=as_json) as told:
-        report = verify_store(store_path(data), Depth.QUICK if quick else Depth.FULL, told)
+    with explained(), progress("verifying", quiet=as_json) as on_progress:
+        report = verify_store(store_path(data), Depth.QUICK if quick else Depth.FULL, on_progress)
     if as_json:
         document = {**msgspec.to_builtins(report), "damaged": report.damaged}
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
@@ -245,8 +245,8 @@ def export(
         raise click.UsageError(str(error)) from None
     if out is None and (form == "parquet" or as_json):
         raise click.UsageError("a Parquet file and --json need --out FILE: stdout holds one of them")
-    with explained(), progress("exporting", quiet=as_json or out is None) as told:
-        done = export_store(store_path(data), chosen, form, out, lambda written: told(written, 0))
+    with explained(), progress("exporting", quiet=as_json or out is None) as on_progress:
+        done = export_store(store_path(data), chosen, form, out, lambda written: on_progress(written, 0))
     if as_json:
         click.echo(msgspec.json.encode({**done._asdict(), "file": str(out), "format": form}))
     elif out is not None:

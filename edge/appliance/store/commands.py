@@ -47,8 +47,8 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
         raise CommandError(str(refused), hint="give --dev, or --config FILE", code=Exit.USAGE) from None
     except ConfigurationRejected as rejected:
         raise CommandError("\n".join(map(str, rejected.errors)), code=Exit.USAGE) from None
-    with explained(), progress("importing", quiet=as_json) as told:
-        done = import_messages(data, source, configuration, told, again=again)
+    with explained(), progress("importing", quiet=as_json) as on_progress:
+        done = import_messages(data, source, configuration, on_progress, again=again)
     if as_json:
         click.echo(msgspec.json.encode(done))
         return
@@ -102,8 +102,8 @@ def purge(
             click.echo(f"  {count:,} for {name}")
     if wanted.messages and not yes:
         confirm("Give them up?")
-    with explained(), progress("purging", quiet=as_json) as told:
-        done = purge_store(data, chosen, lambda gone: told(gone, wanted.bytes)) if wanted.messages else wanted
+    with explained(), progress("purging", quiet=as_json) as on_progress:
+        done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes)) if wanted.messages else wanted
     if as_json:
         click.echo(msgspec.json.encode(done))
     else:
@@ -132,8 +132,8 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
             elif found.store < found.program:
                 click.echo(f"schema {found.store}, this program has {found.program}: --yes migrates it, keeping a copy")
             return
-        with progress("copying", quiet=as_json) as told:
-            done = migrate_store(data, told)
+        with progress("copying", quiet=as_json) as on_progress:
+            done = migrate_store(data, on_progress)
     if as_json:
         copy = None if done.copy is None else str(done.copy)
         click.echo(msgspec.json.encode({"before": done.before, "after": done.after, "copy": copy}))
@@ -159,13 +159,13 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
     path = store_path(data)
     with explained():
         if not (data / REPAIRED_NAME).exists():
-            with progress("verifying", quiet=as_json) as told:
-                sound = not verify(path, told=told).damaged
+            with progress("verifying", quiet=as_json) as on_progress:
+                sound = not verify(path, on_progress=on_progress).damaged
             if sound:
                 click.echo('{"damaged": false}' if as_json else f"{path} is sound: nothing to repair")
                 return
-        with progress("repairing", quiet=as_json) as told:
-            done = repair_store(data, write=yes, told=told)
+        with progress("repairing", quiet=as_json) as on_progress:
+            done = repair_store(data, write=yes, on_progress=on_progress)
     if as_json:
         click.echo(msgspec.json.encode(done))
     else:

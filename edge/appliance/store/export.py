@@ -25,10 +25,12 @@ class Exported(NamedTuple):
     damaged_messages: int
 
 
-def export(store: Path, selection: Selection, form: str, target: Path | None, told: Callable[[int], None]) -> Exported:
+def export(
+    store: Path, selection: Selection, form: str, target: Path | None, on_progress: Callable[[int], None]
+) -> Exported:
     """Write what is selected to `target` (None: stdout), which appears only when it is complete.
 
-    `told` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
+    `on_progress` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
     """
     passed, messages, size = Passed(), 0, 0
     with Inspection.open(store) as inspection, _target(target) as out:
@@ -40,7 +42,7 @@ def export(store: Path, selection: Selection, form: str, target: Path | None, to
             writer.write(log.name, stored)
             messages += len(stored.run.bodies)
             size += sum(map(len, stored.run.bodies))
-            told(size)
+            on_progress(size)
         writer.finish()
     return Exported(messages, size, passed.segments, passed.messages)
 

@@ -40,7 +40,7 @@ def versions(data: Path) -> Versions:
         return Versions(inspection.number("user_version"), len(schema.MIGRATIONS))
 
 
-def migrate(data: Path, told: Callable[[int, int], None]) -> Migrated:
+def migrate(data: Path, on_progress: Callable[[int, int], None]) -> Migrated:
     """Migrate forward. Raises StoreTooNew for a newer store, StoreBusy when the gateway runs, StoreError."""
     before, after = versions(data)
     if before > after:
@@ -53,7 +53,7 @@ def migrate(data: Path, told: Callable[[int, int], None]) -> Migrated:
         copy = data / f"{FILE_NAME}.schema-{before}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         try:
             with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-                copy_of(connection, copy, told)
+                copy_of(connection, copy, on_progress)
                 schema.configure(connection, Limits())
                 schema.prepare(connection)
         except sqlite3.Error as error:
@@ -63,7 +63,7 @@ def migrate(data: Path, told: Callable[[int, int], None]) -> Migrated:
         lock.release()
 
 
-def copy_of(connection: sqlite3.Connection, target: Path, told: Callable[[int, int], None]) -> None:
+def copy_of(connection: sqlite3.Connection, target: Path, on_progress: Callable[[int, int], None]) -> None:
     """Copy a database with what its log holds into a file of its own, synced. Raises sqlite3.Error or OSError."""
     part = target.with_name(target.name + ".part")
     os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
@@ -71,7 +71,9 @@ def copy_of(connection: sqlite3.Connection, target: Path, told: Callable[[int, i
         page = int(connection.execute("PRAGMA page_size").fetchone()[0])
         with contextlib.closing(sqlite3.connect(part)) as copy:
             copy.execute("PRAGMA synchronous = FULL")
-            connection.backup(copy, pages=256, progress=lambda _, left, all_: told((all_ - left) * page, all_ * page))
+            connection.backup(
+                copy, pages=256, progress=lambda _, left, all_: on_progress((all_ - left) * page, all_ * page)
+            )
         with part.open("rb") as file:
             os.fsync(file.fileno())
         part.replace(target)

@@ -57,7 +57,7 @@ def plan(store: Path, selection: Selection) -> Purged:
     return purged
 
 
-def purge(data: Path, selection: Selection, told: Callable[[int], None]) -> Purged:
+def purge(data: Path, selection: Selection, on_progress: Callable[[int], None]) -> Purged:
     """Give up what is selected and not acknowledged. The gateway must be stopped. Raises StoreError.
 
     Interrupted, it has done a part, ledger and all, and may be done again.
@@ -73,7 +73,7 @@ def purge(data: Path, selection: Selection, told: Callable[[int], None]) -> Purg
             if gathered >= PARTS_PER_COMMIT:
                 opened.commit()
                 gathered = 0
-                told(purged.bytes)
+                on_progress(purged.bytes)
         opened.settle()
     return purged
 

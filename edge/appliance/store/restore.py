@@ -79,7 +79,7 @@ def import_messages(
     data: Path,
     source: Path,
     configuration: BrokerConfiguration,
-    told: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
     *,
     again: bool = False,
 ) -> Imported:
@@ -103,7 +103,7 @@ def import_messages(
                 number = _publish(group, router, clock, origin, opened, done)
                 opened.store.put(KIND, digest, number.to_bytes(8, "big"))
                 _commit(opened, router, origin)
-                told(read(), size)
+                on_progress(read(), size)
     return done
 
 

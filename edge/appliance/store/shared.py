@@ -39,7 +39,10 @@ class FormatMissing(StoreError):
 
 _HINTS: dict[type[StoreError], tuple[str, Exit]] = {
     StoreBusy: ("stop the gateway first: this changes the store", Exit.FAILED),
-    StoreDamaged: ("waypost store verify says what is damaged, waypost store repair mends it", Exit.INTEGRITY),
+    StoreDamaged: (
+        "waypost store verify says what is damaged, waypost store repair keeps what is sound",
+        Exit.INTEGRITY,
+    ),
     StoreTooNew: ("run this command with the newer program", Exit.FAILED),
     FormatMissing: ("choose ndjson or csv, or install it: pip install pyarrow", Exit.USAGE),
     StoreFull: ("free space on the medium, or work on a copy elsewhere", Exit.FAILED),

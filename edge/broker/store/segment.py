@@ -169,9 +169,9 @@ def remains(row: Row, position: int) -> list[Stored]:
 
     A compressed one says nothing: a flipped bit there changes whatever comes after it.
     """
-    if is_packed(row):
-        raise SegmentDamaged("compressed")
     try:
+        if is_packed(row):
+            raise SegmentDamaged("compressed")
         runs = _unpacked(row, position)
     except TypeError as error:  # a rotten page can give a column another type
         raise SegmentDamaged(str(error)) from error

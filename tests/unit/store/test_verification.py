@@ -48,7 +48,7 @@ class TestSound:
 
     def test_progress_is_told(self, made: Made) -> None:
         told: list[tuple[int, int]] = []
-        verify(made.path, told=lambda done, all_: told.append((done, all_)))
+        verify(made.path, on_progress=lambda done, all_: told.append((done, all_)))
         assert told[-1][0] == told[-1][1] > 0
         assert told == sorted(told)
 

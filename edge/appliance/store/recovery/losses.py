@@ -21,7 +21,7 @@ Entered = Callable[[str, str, int, int], bool]
 
 
 @dataclass(slots=True)
-class LogShort:
+class MissingMessages:
     """What is missing of one log."""
 
     name: str
@@ -31,7 +31,7 @@ class LogShort:
     damages: list[Damage] = field(default_factory=list)
     """Rotten segments that still say whose messages they held."""
 
-    def missing(self) -> int:
+    def count(self) -> int:
         """Positions that some group had not acknowledged; all where there is no group."""
         return sum(self._open(first, last) for first, last in self.gaps)
 

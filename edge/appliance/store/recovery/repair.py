@@ -22,7 +22,7 @@ import msgspec
 from bridge.message import Stored
 from edge.appliance.store.recovery import snapshot
 from edge.appliance.store.recovery.inspection import key_of, log_of
-from edge.appliance.store.recovery.losses import LogShort
+from edge.appliance.store.recovery.losses import MissingMessages
 from edge.appliance.store.recovery.salvage import Salvage
 from edge.appliance.store.recovery.snapshot import Snapshot
 from edge.broker.model.ranges import Ranges
@@ -67,7 +67,7 @@ RECOVERED: Final = "recovered"
 """Cursor of a log whose own cursors are lost: it keeps the messages until they are exported or purged."""
 
 
-class Mended(msgspec.Struct):
+class RepairReport(msgspec.Struct):
     """What a repair does, or would do."""
 
     segments: int = 0
@@ -86,10 +86,14 @@ class Mended(msgspec.Struct):
     """Where the damaged file is kept; empty as long as nothing was done."""
 
 
-def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda _done, _all: None) -> Mended:
-    """Mend the store in a data directory; without `write` only say how. Raises StoreBusy, StoreInaccessible, StoreFull.
+def repair(
+    data: Path, *, write: bool, on_progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> RepairReport:
+    """Make the store in a data directory sound; without `write` only say how.
 
-    `told` is called with (bytes gone through, bytes of the file).
+    Raises StoreBusy, StoreInaccessible, StoreFull.
+
+    `on_progress` is called with (bytes gone through, bytes of the file).
 
     Needs room for two copies of the store, for three where the messages have to be looked for in every page.
     Interrupted at any time, it leaves the damaged store in place, or the new one, or a state that only a repair opens,
@@ -99,21 +103,21 @@ def repair(data: Path, *, write: bool, told: Callable[[int, int], None] = lambda
     try:
         if (data / REPAIRED_NAME).exists():
             kept = _put_in_place(data)
-            return Mended(notes=["an earlier repair was interrupted and is complete now"], damaged_copy=kept)
+            return RepairReport(notes=["an earlier repair was interrupted and is complete now"], damaged_copy=kept)
         copy, fresh = data / f"{FILE_NAME}.salvage", data / f"{FILE_NAME}.repairing"
         try:
             size = (data / FILE_NAME).stat().st_size
-            taken = snapshot.take(data / FILE_NAME, copy, lambda done: told(done, size))
+            taken = snapshot.take(data / FILE_NAME, copy, lambda done: on_progress(done, size))
             with contextlib.closing(Salvage(copy)) as salvage:
-                mended = _Repair(salvage, copy, fresh, lambda done: told(done, size)).run(taken)
+                report = _Repair(salvage, copy, fresh, lambda done: on_progress(done, size)).run(taken)
             if write:
                 _sync(fresh)
                 fresh.replace(data / REPAIRED_NAME)
-                mended.damaged_copy = _put_in_place(data)
+                report.damaged_copy = _put_in_place(data)
         except sqlite3.Error as error:
             raise meaning(error, "repairing") from error
         else:
-            return mended
+            return report
         finally:
             for path in (copy, fresh):
                 for suffix in ("", "-wal", "-shm", "-journal", *(f"-{name}" for name in snapshot.SCRATCH)):
@@ -158,20 +162,20 @@ class _Log:
     counted: int
     end: int = 0
     bytes: int = 0
-    forlorn: bool = False
+    without_cursors: bool = False
     """Its cursors are lost, and nobody knows whose they were."""
-    short: LogShort = field(default_factory=lambda: LogShort("", ()))
+    missing: MissingMessages = field(default_factory=lambda: MissingMessages("", ()))
 
 
 class _Repair:
     """One repair: from what was salvaged into a fresh file."""
 
-    def __init__(self, salvage: Salvage, copy: Path, target: Path, told: Callable[[int], None]) -> None:
+    def __init__(self, salvage: Salvage, copy: Path, target: Path, on_progress: Callable[[int], None]) -> None:
         self._salvage = salvage
         self._copy = copy
         self._target = target
-        self._told = told
-        self._mended = Mended()
+        self._on_progress = on_progress
+        self._report = RepairReport()
         self._unsound: list[Row] = []
         """Rows that the tree leads to and that fail their checks."""
         self._seen: dict[str, Ranges] = {}
@@ -186,7 +190,7 @@ class _Repair:
         self._known: set[tuple[int, int, int]] = set()
         """Gaps that an earlier repair has accounted for."""
 
-    def run(self, taken: Snapshot) -> Mended:
+    def run(self, taken: Snapshot) -> RepairReport:
         """Write the fresh file. Raises sqlite3.Error."""
         os.close(os.open(self._target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         with contextlib.closing(sqlite3.connect(self._target, isolation_level=None)) as out:
@@ -205,21 +209,21 @@ class _Repair:
             cursors = self._read_cursors(logs)
             for log in logs.values():
                 self._log(out, log)
-                self._mended.lost_messages += log.short.missing()
+                self._report.lost_messages += log.missing.count()
             counters = self._counters(out)
             self._cursors(out, logs, cursors)
             self._epoch(out, meta.get("epoch"), counters)
             self._ledger(out, logs, counters)
-            gaps = msgspec.json.encode(self._mended.gaps).decode()
+            gaps = msgspec.json.encode(self._report.gaps).decode()
             out.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (GAPS, gaps))
             out.execute("COMMIT")
             out.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        return self._mended
+        return self._report
 
     def _note(self, text: str, *, unknown: bool = False) -> None:
         """`unknown`: the sequences given last are not known any more."""
-        self._mended.notes.append(text)
-        self._mended.new_epoch = self._mended.new_epoch or unknown
+        self._report.notes.append(text)
+        self._report.new_epoch = self._report.new_epoch or unknown
 
     def _logs(self, out: sqlite3.Connection) -> dict[int, _Log]:
         rows, complete = self._log_rows()
@@ -277,9 +281,9 @@ class _Repair:
         for log in logs.values():
             mine = [Claim(row[1], _progress(row), None) for row in kept if row[2] == log.number]
             if not mine and (not complete or log.name.startswith(RECOVERED)):
-                log.forlorn = True
+                log.without_cursors = True
                 mine = [Claim(RECOVERED, Progress(log.first or 0), None)]
-            log.short = LogShort(log.name, mine)
+            log.missing = MissingMessages(log.name, mine)
         return kept
 
     def _indexed_groups(
@@ -319,7 +323,7 @@ class _Repair:
         self._keep(out, self._sound(self._salvage.segments()))
         bounds = {number: (first, end) for number, _, first, end in self._log_rows()[0]}
         if taken.treeless or not self._salvage.whole or any(_lacks(out, log, *ends) for log, ends in bounds.items()):
-            self._keep(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._told)
+            self._keep(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
                              if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
         if not taken.treeless and not self._salvage.whole:
             self._note("the tree of the messages is damaged: the newest may be missing", unknown=True)
@@ -372,10 +376,10 @@ class _Repair:
             self._take(log, runs)
             expected = start + row.messages
             log.bytes += row.body_bytes
-            self._mended.segments += 1
-            self._mended.messages += sum(len(stored.run.bodies) for stored in runs)
-            self._mended.bytes += row.body_bytes
-            self._told(self._mended.bytes)
+            self._report.segments += 1
+            self._report.messages += sum(len(stored.run.bodies) for stored in runs)
+            self._report.bytes += row.body_bytes
+            self._on_progress(self._report.bytes)
         out.executemany("DELETE FROM segment WHERE key = ?", ((key,) for key in overlapping))
         self._end(log, expected or 0)
         row_of_log = (log.number, log.name, log.first or 0, log.end, log.bytes)
@@ -402,8 +406,8 @@ class _Repair:
             self._gap(log, end, max(reached, beyond if not in_memory else 0) - 1)
         log.end = max(end, beyond)
         for damage in believed:
-            if any(first <= damage.first and damage.last <= last for first, last in log.short.gaps):
-                log.short.damages.append(damage)
+            if any(first <= damage.first and damage.last <= last for first, last in log.missing.gaps):
+                log.missing.damages.append(damage)
                 self._take(log, damage.runs)
 
     def _take(self, log: _Log, runs: Sequence[Stored]) -> None:
@@ -416,11 +420,11 @@ class _Repair:
             self._homes[run.address] = log.number
 
     def _gap(self, log: _Log, first: int, last: int) -> None:
-        self._mended.gaps.append((log.number, first, last))
+        self._report.gaps.append((log.number, first, last))
         if last >= log.counted:
             self._note(f"the newest messages of log {log.name!r}, from position {first} on, are lost", unknown=True)
         if (log.number, first, last) not in self._known:
-            log.short.gaps.append((first, last))
+            log.missing.gaps.append((first, last))
 
     # --- everything else --------------------------------------------------------------------------------------
 
@@ -458,7 +462,7 @@ class _Repair:
             kept.append((cursor, name, log, progress.position, progress.pack()))
         number = max((row[0] for row in kept), default=0)
         for found in logs.values():
-            if found.forlorn and (found.first or 0) < found.end:
+            if found.without_cursors and (found.first or 0) < found.end:
                 number += 1
                 kept.append((number, RECOVERED, found.number, found.first or 0, b""))
                 self._note(f"log {found.name!r} has lost its cursors: cursor {RECOVERED!r} keeps its messages")
@@ -476,10 +480,10 @@ class _Repair:
         kept = str(epoch) if epoch is not None else last[0] if last is not None else None
         if kept is None:
             self._note("the epoch is lost: messages have new names, and may reach a hub a second time", unknown=True)
-        self._mended.epoch = kept or uuid.uuid4().hex
-        out.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (self._mended.epoch,))
-        if self._mended.new_epoch and kept is not None:
-            self._mended.epoch = epochs.begin(out, counters, DAMAGED)
+        self._report.epoch = kept or uuid.uuid4().hex
+        out.execute("INSERT OR REPLACE INTO meta VALUES ('epoch', ?)", (self._report.epoch,))
+        if self._report.new_epoch and kept is not None:
+            self._report.epoch = epochs.begin(out, counters, DAMAGED)
 
     def _ledger(self, out: sqlite3.Connection, logs: dict[int, _Log], counters: dict[str, int]) -> None:
         """Enter what is missing for every group that waited for it."""
@@ -493,7 +497,7 @@ class _Repair:
         for log in logs.values():
             kept = {address: seen for address, seen in self._seen.items() if self._homes[address] == log.number}
             free = {address: end for address, end in counters.items() if self._homes.get(address) in (None, log.number)}
-            found = log.short.losses(kept, self._begins, free, entered, now)
+            found = log.missing.losses(kept, self._begins, free, entered, now)
             entries = [(number, *loss) for number, loss in enumerate(found, last + 1)]
             _insert(out, "ledger", LedgerEntry._fields, entries)
             last += len(found)

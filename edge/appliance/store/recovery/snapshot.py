@@ -46,7 +46,7 @@ _FIRST_TABLES: Final = frozenset(("meta", "boot", "log", SEGMENT, "cursor", "add
 _ENTRY: Final = Shape(TABLE_LEAF, ("TEXT", "TEXT", "TEXT", "INTEGER", "TEXT"))
 """A row of ``sqlite_schema``."""
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with the bytes of the file gone through."""
 
 
@@ -66,7 +66,7 @@ class _Table(NamedTuple):
     """That makes it, without what a reader does not need."""
 
 
-def take(path: Path, copy: Path, told: Told) -> Snapshot:
+def take(path: Path, copy: Path, on_progress: OnProgress) -> Snapshot:
     """Copy the store at `path`, with what its log holds, and make the copy readable.
 
     The caller removes the copy, and what `SCRATCH` names. Raises sqlite3.Error, OSError.
@@ -86,7 +86,7 @@ def take(path: Path, copy: Path, told: Told) -> Snapshot:
     _believe_no_counts(copy, size)
     _apply_log(copy)
     _believe_no_counts(copy, size)
-    readable = _make_readable(copy, size, told)
+    readable = _make_readable(copy, size, on_progress)
     notes = [f"{corrected} frames of the write-ahead log were damaged"] if corrected else []
     return readable._replace(notes=[*notes, *readable.notes])
 
@@ -220,7 +220,7 @@ def _believe_no_counts(copy: Path, size: int) -> None:
             file.write(head)
 
 
-def _make_readable(copy: Path, size: int, told: Told) -> Snapshot:
+def _make_readable(copy: Path, size: int, on_progress: OnProgress) -> Snapshot:
     own = _own_roots(copy)
     if not own:  # what the head says may be wrong, too
         size = _likely_size(copy, size)
@@ -228,7 +228,7 @@ def _make_readable(copy: Path, size: int, told: Told) -> Snapshot:
     with contextlib.closing(Pages(copy, size)) as pages:
         if own.keys() >= _FIRST_TABLES and pages.leads_to(own[SEGMENT], tables[SEGMENT].shape):
             return Snapshot([], size)
-        roots = _roots(pages, tables, own, told)
+        roots = _roots(pages, tables, own, on_progress)
     _write_schema(copy, size, tables, roots)
     notes = [] if own else ["the first page is rotten: made anew"]
     if SEGMENT in roots:
@@ -247,9 +247,11 @@ def _own_roots(copy: Path) -> dict[str, int]:
     return {str(name): root for name, root in rows if isinstance(root, int)}
 
 
-def _roots(pages: Pages, tables: Mapping[str, _Table], own: Mapping[str, int], told: Told) -> dict[str, int]:
+def _roots(
+    pages: Pages, tables: Mapping[str, _Table], own: Mapping[str, int], on_progress: OnProgress
+) -> dict[str, int]:
     """Where each table begins, of those whose beginning is known and holds such rows."""
-    listed = _listed(pages, told)
+    listed = _listed(pages, on_progress)
     found: dict[str, int] = {}
     for name, table in tables.items():
         for root in (own.get(name), listed.get(name), table.root):
@@ -259,10 +261,10 @@ def _roots(pages: Pages, tables: Mapping[str, _Table], own: Mapping[str, int], t
     return found
 
 
-def _listed(pages: Pages, told: Told) -> dict[str, int]:
+def _listed(pages: Pages, on_progress: OnProgress) -> dict[str, int]:
     """What pages of the schema other than the first say: in small pages it does not fit into one."""
     found: dict[str, int] = {}
-    for page in _leaves(pages, told):
+    for page in _leaves(pages, on_progress):
         for cell in pages.cells(page):
             if _ENTRY.fits(cell) and (content := pages.content(cell)) is not None:
                 kind, name, _, root, _ = values(content)
@@ -271,14 +273,14 @@ def _listed(pages: Pages, told: Told) -> dict[str, int]:
     return found
 
 
-def _leaves(pages: Pages, told: Told) -> Iterator[bytes]:
+def _leaves(pages: Pages, on_progress: OnProgress) -> Iterator[bytes]:
     chunk = CHUNK_BYTES // pages.page_bytes
     for number in range(2, pages.count + 1):
         page = pages.page(number)
         if page[0] == TABLE_LEAF:
             yield page
         if number % chunk == 0:
-            told(number * pages.page_bytes)
+            on_progress(number * pages.page_bytes)
 
 
 def _write_schema(copy: Path, size: int, tables: Mapping[str, _Table], roots: Mapping[str, int]) -> None:
@@ -318,14 +320,14 @@ def _schema_pages(copy: Path, size: int, tables: Mapping[str, _Table], roots: Ma
         return _beside(copy, "page1").read_bytes()
 
 
-def search(copy: Path, size: int, told: Told) -> Iterator[Row]:
+def search(copy: Path, size: int, on_progress: OnProgress) -> Iterator[Row]:
     """Every segment in the pages of a copy that passes its CRC, whether a tree leads to it or not, some maybe twice.
 
     Pages that are free may hold what was deleted. Raises OSError, sqlite3.Error.
     """
     shape = _tables(copy, size)[SEGMENT].shape
     with contextlib.closing(Pages(copy, size)) as pages:
-        for page in _leaves(pages, told):
+        for page in _leaves(pages, on_progress):
             for cell in filter(shape.fits, pages.cells(page)):
                 content = pages.content(cell)
                 if content is None:

@@ -21,7 +21,7 @@ from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
 from edge.broker.store.progress import Progress
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Called with (bytes of bodies verified, bytes there are)."""
 
 
@@ -83,7 +83,7 @@ class Report(msgspec.Struct):
             self.left_out += finding.damage
 
 
-def verify(path: Path, depth: Depth = Depth.FULL, told: Told = lambda _done, _all: None) -> Report:
+def verify(path: Path, depth: Depth = Depth.FULL, on_progress: OnProgress = lambda _done, _all: None) -> Report:
     """Verify the store in the file at `path`. Raises StoreInaccessible when it cannot be opened at all."""
     report = Report(str(path), depth.value)
     try:
@@ -96,7 +96,7 @@ def verify(path: Path, depth: Depth = Depth.FULL, told: Told = lambda _done, _al
     with inspection:
         for step in (_check_pages, _check_schema):
             _step(report, step(inspection, depth))
-        verification = _Verification(inspection, report, depth, told)
+        verification = _Verification(inspection, report, depth, on_progress)
         for part in (verification.load, verification.walk, verification.cursors, verification.sequences):
             _step(report, part())
     return report
@@ -149,11 +149,11 @@ def _expected(version: int) -> dict[str, set[str]]:
 class _Verification:
     """The walk over logs, with what has to be remembered between its steps."""
 
-    def __init__(self, inspection: Inspection, report: Report, depth: Depth, told: Told) -> None:
+    def __init__(self, inspection: Inspection, report: Report, depth: Depth, on_progress: OnProgress) -> None:
         self._inspection = inspection
         self._report = report
         self._full = depth is Depth.FULL
-        self._told = told
+        self._on_progress = on_progress
         self._logs: list[LogFacts] = []
         self._cursors: Sequence[CursorFacts] = ()
         self._next: dict[str, int] = {}
@@ -222,7 +222,7 @@ class _Verification:
                 what = f"the next sequence is {self._next.get(address, 0)}, and {end - 1} is given: it would be twice"
                 yield Finding("counter-behind", f"address {address!r}", what)
         if not self._full or self._holes or self._known_gaps:
-            return  # what is missing is told as positions already
+            return  # what is missing is reported as positions already
         letting_go = {log.log for log in self._logs if log.first > 0}
         for address, seen in self._seen.items():
             if address in self._elsewhere or address in self._unsteady:
@@ -291,7 +291,7 @@ class _Verification:
         self._report.segments += 1
         self._report.messages += messages
         self._report.bytes += row.body_bytes
-        self._told(self._report.bytes, self._all)
+        self._on_progress(self._report.bytes, self._all)
         if row.boot not in self._boots:
             yield Finding("boot-unknown", where, f"segment at {start}: its boot {row.boot} is not known", damage=False)
         for _, sequence, run in runs:
