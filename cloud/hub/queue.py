@@ -20,6 +20,7 @@ class EntryQueue:
         self.fresh_bytes = self.fresh_rows = self.held_bytes = self.held_rows = 0
         self.held_due_s = 0.0
         """When the first of the held ones is to be tried."""
+        self._left_over = False
 
     @property
     def bytes(self) -> int:
@@ -39,8 +40,6 @@ class EntryQueue:
         """Something fresh waits that gathers no company: what one landing left over, or no batch."""
         return self._left_over or any(not entry.rows for entry in self.fresh)
 
-    _left_over = False
-
     def put(self, entry: Entry) -> None:
         """Behind everything else."""
         self.fresh.append(entry)
@@ -52,7 +51,7 @@ class EntryQueue:
         self._hold(list(merge(self.held, entries, key=lambda entry: entry.at_s)))
 
     def drop_held(self, session: Session) -> None:
-        """Forget what is held of a connection; and lineages of it, which say nothing any more."""
+        """Forget what is held of a connection."""
         if self.held:
             self._hold([entry for entry in self.held if entry.session is not session])
 
