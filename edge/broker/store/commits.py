@@ -108,7 +108,8 @@ class GroupCommits:
             if self._crash.pending:
                 self._crash.join(group)
             self._counters.count(group)
-            self._spiller.reserve(group)
+            if self._buffer.logs:
+                self._spiller.reserve(group)
             self._removals.choose(group)
             if with_moves or group.reclaims or group.spills or group.filled:
                 group.moved |= self._gatherer.moved

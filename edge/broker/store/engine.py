@@ -39,6 +39,7 @@ class StoreEngine(Generic[M]):
         self._gatherer, self._logs, self._cursors = tables.gatherer, tables.logs, tables.cursors
         self._counters, self._ledger = tables.counters, tables.ledger
         self._buffer = MemoryBuffer(limits, tables)
+        self._buffered = self._buffer.logs
         self._crash = CrashLosses(limits, tables, medium)
         self._reads = LogReads(limits, self._logs, medium, post=post, clock=clock)
         self._commits = GroupCommits(
@@ -121,7 +122,7 @@ class StoreEngine(Generic[M]):
             check_text("address", run.address)
             check_text("device", run.device)
         size = sum(map(len, run.bodies))
-        if self._buffer.logs and (buffered := self._buffer.logs.get(log)) is not None:
+        if self._buffered and (buffered := self._buffered.get(log)) is not None:
             stored = self._buffer.take(buffered, run, size, self._clock())
             if stored is not None:
                 return stored

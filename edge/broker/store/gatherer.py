@@ -36,7 +36,7 @@ class Gatherer:
         group.size += size
         sizes = group.sizes
         sizes[log] = sizes.get(log, 0) + size
-        if log in self._delays:
+        if self._delays and log in self._delays:
             due_at_s = self._clock() + self._delays[log]
             if group.due_at_s is None or due_at_s < group.due_at_s:
                 group.due_at_s = due_at_s

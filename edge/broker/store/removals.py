@@ -28,9 +28,10 @@ class Removals:
 
     def choose(self, group: Group) -> None:
         """What the group removes; it counts already when it has to give way (see README.md)."""
-        now_ns = time.time_ns()
-        self._choose_evictions(group, now_ns)
-        self._choose_thinnings(group, now_ns)
+        if group.evicting or group.thinning:
+            now_ns = time.time_ns()
+            self._choose_evictions(group, now_ns)
+            self._choose_thinnings(group, now_ns)
         self._choose_reclaims(group)
 
     def _choose_evictions(self, group: Group, now_ns: int) -> None:
