@@ -154,7 +154,7 @@ class TestDurableSubscription:
             assert detached.error == "amqp:link:stolen"
             assert not detached.fields[1:2] or not detached.fields[1], "closed would end the subscription"
             old.send(DETACH, Uint(0), False)
-            new.grant(0, 10).attach("out", 1, SENDER, "topic/kept")
+            new.grant(0, 10).attach("out", 1, SENDER, "topic/kept").expect(ATTACH)  # the credit is there with it
             new.transfer(1, 0, b"for the new one")
             assert new.expect(TRANSFER).payload.endswith(b"for the new one")
             new.send(DETACH, Uint(0), True)
@@ -163,7 +163,7 @@ class TestDurableSubscription:
         """The peer may say in `unsettled` what it remembers; nothing is claimed to be remembered here."""
         with FramePeer(gateway.port("amqp"), "resumes") as peer:
             peer.begin()
-            durable(peer).grant(0, 10)
+            durable(peer).grant(0, 10).expect(ATTACH)
             peer.attach("out", 1, SENDER, "topic/kept").expect(ATTACH)
             for i in range(3):
                 peer.transfer(1, i, b"%d" % i)
