@@ -292,11 +292,18 @@ class RouterMachine(RuleBasedStateMachine):
                     self.leave(name)
                     self.come_back(name)
 
-    @rule(which=st.integers(0, 3))
-    def a_subscription_raises(self, which: int) -> None:
+    @rule(which=st.integers(0, 3), goes_on=st.booleans())
+    def a_subscription_raises(self, which: int, goes_on: bool) -> None:
         durable = self.router.durable_subscriptions["sub"].parts
         every = [*durable, *self.router.queues.values()]
         self.router.feeds.raised(every[which % len(every)], RuntimeError())
+        if goes_on:
+            self.tick()
+            self.callbacks()
+            for name in ("durable", "queue-a"):
+                self.give_credit(name, 3)
+            self.callbacks()
+            self.callbacks()
 
     @rule()
     def the_next_wake_is_missed(self) -> None:
