@@ -94,6 +94,7 @@ def purge(
         raise click.UsageError("say what: --log, --address, --device, --since, --until, --cursor, or --all")
     if as_json and not yes:
         raise click.UsageError("--json asks nothing: it needs --yes")
+    _refuse_running(data)
     with explained():
         wanted = plan(store_path(data), chosen)
     if not as_json:
@@ -206,8 +207,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
 
     if as_json and not yes:
         raise click.UsageError("--json asks nothing: it needs --yes")
-    if is_held(data):
-        raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
+    _refuse_running(data)
     with explained(), Inspection.open(store_path(data)) as inspection:
         before = inspection.epochs(inspection.meta("epoch") or "").current
     if not as_json:
@@ -222,6 +222,12 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"before": before, "after": after}))
     else:
         click.echo(f"epoch {after} from now on")
+
+
+def _refuse_running(data: Path) -> None:
+    """Before anything is asked: a yes that cannot be acted on is a question too many. Raises CommandError."""
+    if is_held(data):
+        raise CommandError(f"{data} is in use", hint="stop the gateway first: this changes the store")
 
 
 COMMANDS: Final = (import_, purge, migrate, repair, new_epoch)

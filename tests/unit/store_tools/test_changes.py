@@ -116,11 +116,21 @@ class TestPurge:
     def test_wrong_usage(self, made: Made, options: list[str]) -> None:
         assert command("purge", made.path.parent, *options) == Exit.USAGE
 
-    def test_not_while_the_gateway_runs(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize("options", [["--all"], ["--all", "--yes"]])
+    def test_while_the_gateway_runs_nothing_is_asked(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        options: list[str],
+    ) -> None:
         made = make(tmp_path / "data")
+        monkeypatch.setattr("click.confirm", lambda *_args, **_options: pytest.fail("asked in vain"))
         rig = sqlite_rig(tmp_path / "data")
-        assert command("purge", made.path.parent, "--all", "--yes") == Exit.FAILED
-        assert "stop the gateway" in capsys.readouterr().err
+        assert command("purge", made.path.parent, *options) == Exit.FAILED
+        shown = capsys.readouterr()
+        assert "stop the gateway" in shown.err
+        assert shown.out == ""
         rig.store.close()
 
 
