@@ -269,9 +269,11 @@ def _print_status(document: dict[str, Any]) -> None:
     }
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
+    out = Console()
     for problem in document.get("problems", ()):
-        table.add_row("[bold red]problem[/bold red]", escape(problem))
-    Console().print(table)
+        out.print(f"[bold red]problem[/bold red] {escape(problem['name'])}: {escape(problem['what'])}")
+        out.print(f"        since {problem['since']}; {escape(problem['next_step'])}")
+    out.print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:
         _print_room(document["store"])

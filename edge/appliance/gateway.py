@@ -7,7 +7,7 @@ import datetime
 import logging
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,14 @@ from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.lazy_server import LazyWebServer
 from edge.appliance.console.status import Commits, Status, Uplink
+from edge.appliance.problems import (
+    Found,
+    ProblemList,
+    Refusals,
+    room_problems,
+    store_problems,
+    token_problem,
+)
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
@@ -28,6 +36,7 @@ from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
+from edge.broker.retention.quotas import Room
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
@@ -93,6 +102,8 @@ class Gateway:
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
+        self._problems = ProblemList()
+        self._refusals = Refusals()
         self._info: StoreInfo | None = None
         self._info_at = float("-inf")
         self._wear: Outlook
@@ -176,6 +187,7 @@ class Gateway:
         broker, info, commits = self.broker, self._store_info(), self.store.medium.commits
         polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
+        rooms = router.quotas.rooms()
         topics = [
             {
                 "address": subscription.declaration.pattern,
@@ -216,17 +228,28 @@ class Gateway:
                 "memory_bytes": info.memory_bytes,
                 "quota": router.quotas.space_bytes,
                 "at_floor": router.quotas.closed,
-                "room": [room._asdict() for room in router.quotas.rooms()],  # type: ignore[misc]  # as RoomStatus
+                "room": [room._asdict() for room in rooms],  # type: ignore[misc]  # as RoomStatus
                 "wear": msgspec.to_builtins(self._wear),
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "uplink": self._uplink_status(),
-            "problems": self._problems(),
+            "problems": msgspec.to_builtins(self._problems.update(self._found(rooms))),
         }
 
-    def _problems(self) -> list[str]:
+    def _found(self, rooms: Sequence[Room]) -> Iterator[Found]:
+        """Every problem there is now."""
+        yield from store_problems(self.store.medium.problems)
         overdue = self._issuer.overdue if self._issuer is not None else None
-        return [*self.store.medium.problems, *([overdue] if overdue is not None else [])]
+        if overdue is not None:
+            yield token_problem(overdue)
+        quotas = self.broker.router.quotas
+        yield from room_problems(
+            rooms,
+            space_bytes=quotas.space_bytes,
+            at_floor=quotas.closed,
+            floor_bytes=quotas.floor_bytes,
+            lately=self._refusals.lately({room.address: room.refused for room in rooms if room.refused}),
+        )
 
     def _uplink_status(self) -> Uplink:
         first = next(iter(self.uplinks), None)

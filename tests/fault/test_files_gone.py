@@ -36,7 +36,7 @@ def test_nothing_is_acknowledged_any_more(tmp_path: Path) -> None:
         wait_until(lambda: healthz(gateway.port("http"))[0] == 503, timeout_s=WAIT_S, what="it is noticed")
         assert time.monotonic() - deleted_at < 10 * NOTICED_S  # on a machine with other work
         [problem] = healthz(gateway.port("http"))[1]["problems"]
-        assert "store.sqlite" in problem
+        assert "store.sqlite" in problem["what"]
         wait_until(lambda: "store.sqlite" in gateway.log.read_text(), timeout_s=WAIT_S, what="a commit is refused")
         before = len(publisher.acked)
         sent = publisher.sent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from typing import Final
 
@@ -37,6 +38,7 @@ class GatewayCollector(Collector):
         yield from _gateway(status)
         yield from _wear(status.get("store", {}).get("wear", {}))
         yield from _uplink(status)
+        yield from _problems(status)
 
 
 def registry(source: StatusSource) -> CollectorRegistry:
@@ -120,6 +122,17 @@ def _uplink(status: Status) -> Iterable[Metric]:
     yield GaugeMetricFamily("waypost_uplink_backlog_bytes", "Bytes the hub has not acknowledged.", value=size)
     yield CounterMetricFamily("waypost_uplink_sent", "Messages sent to the hub.", value=uplink.get("sent", 0))
     yield CounterMetricFamily("waypost_uplink_acked", "Messages the hub acknowledged.", value=uplink.get("acked", 0))
+
+
+def _problems(status: Status) -> Iterable[Metric]:
+    problems = status.get("problems", ())
+    yield GaugeMetricFamily("waypost_problems", "What keeps the gateway from serving.", value=len(problems))
+    about = "Unix time since when a problem is there."
+    since = GaugeMetricFamily("waypost_problem_since_timestamp_seconds", about, labels=["problem", "what"])
+    for problem in problems:
+        began = datetime.datetime.fromisoformat(problem["since"]).timestamp()
+        since.add_metric([problem["name"], problem["what"]], began)
+    yield since
 
 
 def _number(value: object) -> float:

@@ -100,8 +100,17 @@ class Uplink(TypedDict, total=False):
     last_error: str | None
 
 
+class ProblemStatus(TypedDict):
+    """`edge.appliance.problems.Problem`."""
+
+    name: str
+    what: str
+    since: str
+    next_step: str
+
+
 class Status(TypedDict, total=False):
-    """All of it. `problems`: what keeps the gateway from serving, in words; `/healthz` fails while there are any."""
+    """All of it. `problems`: what keeps the gateway from serving; `/healthz` fails while there are any."""
 
     gateway: str
     epoch: str
@@ -112,7 +121,7 @@ class Status(TypedDict, total=False):
     addresses: Sequence[AddressStatus]
     store: StoreStatus
     uplink: Uplink
-    problems: Sequence[str]
+    problems: Sequence[ProblemStatus]
 
 
 StatusSource = Callable[[], Mapping[str, object]]

@@ -1,4 +1,4 @@
-"""What a running gateway itself says is wrong: logs it cannot read, commits that fail, files that are gone."""
+"""What a running gateway itself says is wrong: commits that fail, logs it cannot read, no room, files that are gone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
+from edge.appliance.problems import Problem
 from edge.broker.configuration import Endpoint
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a listener may be bound to
@@ -17,7 +18,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a list
 class _Health(msgspec.Struct):
     """The body of ``GET /healthz``."""
 
-    problems: Sequence[str]
+    problems: Sequence[Problem]
 
 
 def health(around: Surroundings) -> Iterator[Result]:
@@ -33,12 +34,13 @@ def health(around: Surroundings) -> Iterator[Result]:
         yield warn("health", f"{endpoint} does not answer: {getattr(error, 'reason', error)}", step)
         return
     for problem in problems:
-        yield fail("health", problem, "do what it says, then look again at /healthz")
+        seen = f"{problem.name}: {problem.what} (since {problem.since})"
+        yield fail("health", seen, problem.next_step)
     if not problems:
         yield ok("health", "the gateway reports no problem")
 
 
-def _problems(url: str, timeout_s: float) -> Sequence[str]:
+def _problems(url: str, timeout_s: float) -> Sequence[Problem]:
     """Raises OSError, msgspec.MsgspecError."""
     try:
         with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 - http

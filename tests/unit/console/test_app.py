@@ -40,6 +40,9 @@ STATUS: dict[str, object] = {
 }
 
 
+FULL = {"name": "store", "what": "it is full", "since": "2026-05-28T20:26:40+00:00", "next_step": "free space"}
+
+
 class Control:
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -126,9 +129,13 @@ def test_metrics_of_a_gateway_that_says_little() -> None:
 
 def test_health_follows_the_problems() -> None:
     assert client_of().get("/healthz").status_code == 200
-    sick = client_of({**STATUS, "problems": ["store is full"]}).get("/healthz")
-    assert sick.status_code == 503
-    assert sick.json() == {"ok": False, "problems": ["store is full"]}
+    sick = client_of({**STATUS, "problems": [FULL]})
+    assert sick.get("/healthz").status_code == 503
+    assert sick.get("/healthz").json() == {"ok": False, "problems": [FULL]}
+    text = sick.get("/metrics").text
+    assert "waypost_problems 1.0" in text
+    assert 'waypost_problem_since_timestamp_seconds{problem="store",what="it is full"} 1.78e+09' in text
+    assert "waypost_problems 0.0" in client_of().get("/metrics").text
 
 
 class TestUplinkControl:

@@ -18,7 +18,7 @@ from tests.unit.doctor.around import bad, machine
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    problems: tuple[str, ...] = ()
+    problems: tuple[dict[str, str], ...] = ()
 
     def do_GET(self) -> None:
         assert self.path == "/healthz"
@@ -28,6 +28,10 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the standard library
         """Nothing."""
+
+
+def problem(what: str) -> dict[str, str]:
+    return {"name": "store", "what": what, "since": "2026-11-22T03:00:00+00:00", "next_step": "free space"}
 
 
 @pytest.fixture
@@ -51,12 +55,14 @@ def test_no_problem(tmp_path: Path, port: int) -> None:
     assert [result.level for result in results(tmp_path, port)] == [Level.OK]
 
 
-@pytest.mark.parametrize("port", [("log 'a': positions 3 to 4 are missing", "the medium failed")], indirect=True)
+@pytest.mark.parametrize(
+    "port", [(problem("positions 3 to 4 are missing"), problem("the medium failed"))], indirect=True
+)
 def test_each_problem_is_a_finding(tmp_path: Path, port: int) -> None:
     found = bad(results(tmp_path, port))
-    assert [(result.level, result.seen) for result in found] == [
-        (Level.FAIL, "log 'a': positions 3 to 4 are missing"), (Level.FAIL, "the medium failed")
-    ]  # fmt: skip
+    assert [(result.level, result.next_step) for result in found] == [(Level.FAIL, "free space")] * 2
+    assert "positions 3 to 4 are missing (since 2026-11-22T03:00" in found[0].seen
+    assert "the medium failed" in found[1].seen
 
 
 def test_one_that_does_not_answer(tmp_path: Path) -> None:
