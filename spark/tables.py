@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from spark import schemas
+from spark.provenance import Provenance, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,20 +44,17 @@ class Transaction:
         return {"txnAppId": self.application, "txnVersion": str(self.version)}
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What a table is at one moment: `id` changes when the table is made anew, `version` with every commit."""
-
-    id: str
-    version: int
-
-
 class Lake:
     """The tables under one root folder, through one session."""
 
-    def __init__(self, session: SparkSession, root: Path) -> None:
+    def __init__(self, session: SparkSession, root: Path, pinned: Mapping[str, State | None] | None = None) -> None:
         self.session = session
         self.root = root.resolve()
+        self._pinned = pinned or {}
+
+    def pin(self) -> Lake:
+        """The same lake, in which the landed tables stay what they are now however much lands; streams go on."""
+        return Lake(self.session, self.root, {name: self._latest(name) for name in schemas.LANDED})
 
     def path(self, name: str) -> str:
         """Where table `name` is, there or not."""
@@ -63,8 +62,16 @@ class Lake:
 
     def state(self, name: str) -> State | None:
         """Id and version of a table; None when there is none."""
+        return self._pinned[name] if name in self._pinned else self._latest(name)
+
+    def _latest(self, name: str) -> State | None:
         table = self._open(name)
-        return State(str(table.metadata().id), table.version()) if table is not None else None
+        if table is None:
+            return None
+        (commit,) = table.history(1) or ({},)
+        stamp = commit.get("timestamp")
+        committed_at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
+        return State(str(table.metadata().id), table.version(), committed_at)
 
     def ensure(self, name: str) -> State:
         """Make derived table `name` if it is not there."""
@@ -86,11 +93,8 @@ class Lake:
 
     def rows(self, name: str) -> int:
         """Rows of a table, from the statistics in its log."""
-        try:
-            table = deltalake.DeltaTable(self.path(name))
-        except TableNotFoundError:
-            return 0
-        return int(table.count())
+        table = self._open(name)
+        return int(table.count()) if table is not None else 0
 
     def transaction_version(self, name: str, application: str) -> int | None:
         """The last version of `application` that table `name` has taken."""
@@ -103,9 +107,13 @@ class Lake:
         Raises `SchemaMismatch` when what is there does not fit the schema.
         """
         columns = _schema(name).columns
-        if self.state(name) is None:
+        state = self.state(name)
+        if state is None:
             return self.session.createDataFrame([], columns)
-        return conform(self.session.read.format("delta").load(self.path(name)), name)
+        reader = self.session.read.format("delta")
+        if name in self._pinned:
+            reader = reader.option("versionAsOf", state.version)
+        return conform(reader.load(self.path(name)), name)
 
     def stream(self, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
         """A table's commits as a stream; the table must be there."""
@@ -122,14 +130,15 @@ class Lake:
         writer = fitted(rows, name).write.format("delta").mode("overwrite")
         writer.option("replaceWhere", predicate).save(self.path(name))
 
-    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction) -> None:
-        """Put `rows` in place of all rows, in one commit, unless `transaction` was applied already."""
-        writer = fitted(rows, name).write.format("delta").mode("overwrite")
+    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, provenance: Provenance) -> None:
+        """Put `rows` in place of all rows, in one commit that tells of what, unless `transaction` was applied."""
+        writer = fitted(rows, name).write.format("delta").mode("overwrite").option("userMetadata", provenance.text())
         writer.options(**transaction.options()).save(self.path(name))
 
     def _open(self, name: str) -> deltalake.DeltaTable | None:
+        pinned = self._pinned.get(name)
         try:
-            return deltalake.DeltaTable(self.path(name))
+            return deltalake.DeltaTable(self.path(name), version=pinned.version if pinned is not None else None)
         except TableNotFoundError:
             return None
 

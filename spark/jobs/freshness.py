@@ -10,7 +10,7 @@ _SNAPSHOT = Snapshot(
     "freshness",
     ("telemetry",),
     ("gateway_freshness",),
-    revision=1,
+    revision=2,
     frames=lambda lake: {"gateway_freshness": freshness(lake.read("telemetry")).coalesce(1)},
 )
 JOB = Job("freshness", "last data and lag of each gateway and device", _SNAPSHOT.run)

@@ -21,5 +21,5 @@ def _frames(lake: Lake) -> Mapping[str, DataFrame]:
     return {"gaps": missing.coalesce(1), "completeness": gaps.completeness(words, missing).coalesce(1)}
 
 
-_SNAPSHOT = Snapshot("gaps", ("telemetry", "ledger", "manifests"), ("gaps", "completeness"), revision=1, frames=_frames)
+_SNAPSHOT = Snapshot("gaps", ("telemetry", "ledger", "manifests"), ("gaps", "completeness"), revision=2, frames=_frames)
 JOB = Job("gaps", "missing, explained and duplicate sequences of each address", _SNAPSHOT.run)

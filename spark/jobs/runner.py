@@ -72,8 +72,10 @@ def is_small(root: Path) -> bool:
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
     """Run `jobs`, chain beside chain: most of a small pass is one thread of the driver planning.
 
-    A job that fails ends its chain, as later ones read what it writes. `report` is called from the chains' threads.
+    Every job sees the landed tables as they are now. A job that fails ends its chain, as later ones read what it
+    writes. `report` is called from the chains' threads.
     """
+    lake = lake.pin()
     chains = [[job for job in chain if job in jobs] for chain in CHAINS]
     with ThreadPoolExecutor(len(chains), thread_name_prefix="chain") as pool:
         running = [pool.submit(_run_chain, lake, chain, report) for chain in chains if chain]

@@ -1,5 +1,8 @@
 """Jobs that describe the whole lake as it is: computed anew from their inputs and put in place of the last description.
 
+They run on a lake that is pinned (`Lake.pin`) once a pass: what lands meanwhile is for the next pass, so the
+descriptions that one pass leaves agree with each other. The commit names the versions read.
+
 A description is marked with what it describes, the versions of its inputs: run again with nothing new in the lake, the
 job does nothing, and one that died between two outputs writes only the second.
 """
@@ -12,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark.jobs.outcome import Outcome
+from spark.provenance import Provenance
 from spark.tables import Lake, Transaction
 
 if TYPE_CHECKING:
@@ -42,8 +46,10 @@ class Snapshot:
         if not stale or lake.state(self.inputs[0]) is None:
             return Outcome(0, 0)
         frames = self.frames(lake)
+        states = ((name, lake.state(name)) for name in self.inputs)
+        provenance = Provenance({name: state for name, state in states if state is not None})
         for name in stale:
-            lake.overwrite(name, frames[name], mark)
+            lake.overwrite(name, frames[name], mark, provenance)
         written = sum(lake.rows_written(name, before[name].version) for name in stale)
         return Outcome(lake.rows(self.inputs[0]), written)
 

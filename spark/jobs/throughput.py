@@ -21,5 +21,5 @@ def _frames(lake: Lake) -> Mapping[str, DataFrame]:
     return {"throughput": throughput.throughput(telemetry, width_s).coalesce(1)}
 
 
-_SNAPSHOT = Snapshot("throughput", ("telemetry",), ("throughput",), revision=1, frames=_frames)
+_SNAPSHOT = Snapshot("throughput", ("telemetry",), ("throughput",), revision=2, frames=_frames)
 JOB = Job("throughput", "rows received and landed over time", _SNAPSHOT.run)

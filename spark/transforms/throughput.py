@@ -1,7 +1,8 @@
 """telemetry -> throughput: rows received at the gateway and rows landed in the lake, by time bucket.
 
 The difference of the two running sums is the backlog: what a gateway held at that moment. An outage is a stretch where
-rows are received and none lands; the drain after it is the stretch where more land than are received.
+rows are received and none lands; the drain after it is the stretch where more land than are received. Every row is
+counted once in each role, so both sums are the rows of `telemetry`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ BUCKET_SECONDS = (1, 2, 5, 10, 30, 60, 300, 900, 3600)
 """Bucket widths a clock face divides into."""
 BUCKETS_MAX = 1_200
 """Buckets over the whole span: about as many points as a plot can show."""
+_KEYS = ("tenant", "gateway", "lane")
 
 
 def bucket_seconds(span_s: float) -> int:
@@ -41,12 +43,12 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
 
     `lag_max_s` is the longest delay to the lake among the rows that landed in the bucket.
     """
-    keys = ("tenant", "gateway", "lane")
+    lag = F.when(~F.col("suspect"), seconds_between("received_at", "ingested_at"))
     # First by both buckets at once: one scan, and few rows for the step that counts them in both roles.
     pairs = (
         _trusted(telemetry)
-        .groupBy(*keys, _bucket("received_at", width_s).alias("at"), _bucket("ingested_at", width_s).alias("landed"))
-        .agg(F.count(F.lit(1)).alias("rows"), F.max(seconds_between("received_at", "ingested_at")).alias("lag"))
+        .groupBy(*_KEYS, _bucket("received_at", width_s).alias("at"), _bucket("ingested_at", width_s).alias("landed"))
+        .agg(F.count(F.lit(1)).alias("rows"), F.max(lag).alias("lag"))
     )
     nothing = F.lit(0).cast("bigint")
     roles = F.array(
@@ -54,8 +56,8 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
         _role("landed", received=nothing, ingested=F.col("rows"), lag=F.col("lag")),
     )
     summed = (
-        pairs.select(*keys, F.inline(roles))
-        .groupBy(*keys, "bucket")
+        pairs.select(*_KEYS, F.inline(roles))
+        .groupBy(*_KEYS, "bucket")
         .agg(F.sum("received").alias("received"), F.sum("ingested").alias("ingested"), F.max("lag").alias("lag_max_s"))
     )
     columns = {"bucket": F.timestamp_seconds(F.col("bucket")), "bucket_s": F.lit(width_s)}
@@ -63,10 +65,13 @@ def throughput(telemetry: DataFrame, width_s: int) -> DataFrame:
 
 
 def _trusted(telemetry: DataFrame) -> DataFrame:
-    """Rows whose reception time is a time: a gateway clock at 1970 would stretch the axis over half a century."""
-    columns = ("tenant", "gateway", "lane", "received_at", "ingested_at")
-    rows = telemetry.select(*columns, F.col("received_at").alias("event_time"))
-    return with_trusted_times(rows).where(~F.col("suspect")).select(*columns)
+    """All rows; where the gateway's clock was wrong, reception is when they landed, and how long that took is unknown.
+
+    A clock at 1970 would stretch the axis over half a century, and rows left out would be missing in the totals.
+    """
+    rows = with_trusted_times(telemetry.select(*_KEYS, "ingested_at", F.col("received_at").alias("event_time")))
+    received_at = F.when(F.col("suspect"), F.col("ingested_at")).otherwise(F.col("event_time"))
+    return rows.select(*_KEYS, received_at.alias("received_at"), "ingested_at", "suspect")
 
 
 def _bucket(column: str, width_s: int) -> Column:

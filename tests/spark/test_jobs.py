@@ -12,7 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from spark import warmup
+from spark import provenance, warmup
 from spark.jobs import runner
 from spark.jobs.following import CHECKPOINTS
 from spark.jobs.rollups import hour_ranges, predicate
@@ -147,6 +147,39 @@ def test_snapshots_follow_the_lake_and_are_written_once(lake: Lake) -> None:
     run(lake, "gaps")
     assert table(lake, "gaps", *columns) == [(10, 10, True)]
     assert table(lake, "completeness", "rows", "explained", "unexplained") == [(12, 1, 0)]
+
+
+def test_what_lands_during_a_pass_is_for_the_next_and_a_wrong_clock_counts(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three totals of one gateway were seen on one page: each job read its own version of telemetry."""
+    land(lake, *(message(n) for n in range(5)), message(5, received_at=datetime(1970, 1, 1, tzinfo=UTC)))
+    overwrite = Lake.overwrite
+    landed = iter(range(6, 20))
+
+    def lands_meanwhile(self: Lake, *arguments: Any) -> None:
+        overwrite(self, *arguments)
+        land(lake, message(next(landed)))
+
+    names = ("freshness", "gaps", "throughput")
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "overwrite", lands_meanwhile)
+        run(lake, *names)
+
+    def totals() -> set[int]:
+        buckets = table(lake, "throughput", "received", "ingested")
+        (of_gateway,) = (rows for device, rows in table(lake, "gateway_freshness", "device", "rows") if device is None)
+        (of_address,) = (rows for (rows,) in table(lake, "completeness", "rows"))
+        return {sum(row[0] for row in buckets), sum(row[1] for row in buckets), of_gateway, of_address}
+
+    def sources() -> set[int]:
+        names = ("gateway_freshness", "gaps", "completeness", "throughput")
+        commits = (deltalake.DeltaTable(lake.path(name)).history(1)[0]["userMetadata"] for name in names)
+        return {provenance.parsed(text).telemetry.version for text in commits}  # type: ignore[union-attr]
+
+    assert (totals(), sources()) == ({6}, {0})
+    run(lake, *names)
+    assert (totals(), sources()) == ({10}, {4})
 
 
 def test_a_lake_without_tables_is_nothing_to_do(lake: Lake) -> None:
