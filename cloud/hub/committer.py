@@ -298,6 +298,8 @@ class Committer:
             entry.attempts += 1
             entry.due_s = now + min(RETRY_S_FIRST * 2 ** (entry.attempts - 1), RETRY_S_MAX) if progress else now
         self._queue.put_back([entry for entry in left if not entry.session.gone])
+        released = [entry for entry in group.entries if entry.verdict is Verdict.RELEASED]
+        self._queue.drop_behind([*released, *(entry for entry in left if entry.session.gone)])
         for key, presence in group.presence.items():
             later = self._presence.setdefault(key, presence)
             if later is not presence:
@@ -309,5 +311,7 @@ class Committer:
         """Give back what is held beyond its bound, so that it does not crowd out what can be landed."""
         if self._failing is not None:
             return
-        for entry in self._queue.surplus(HELD_BYTES_MAX):
+        surplus = self._queue.surplus(HELD_BYTES_MAX)
+        self._queue.drop_behind(surplus)
+        for entry in surplus:
             entry.answer(Verdict.RELEASED, entry.words)

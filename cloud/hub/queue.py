@@ -51,9 +51,22 @@ class EntryQueue:
         self._hold(list(merge(self.held, entries, key=lambda entry: entry.at_s)))
 
     def drop_held(self, session: Session) -> None:
-        """Forget what is held of a connection."""
+        """Forget what is held of a connection, and what came over it behind that in the same streams."""
         if self.held:
+            dropped = [entry for entry in self.held if entry.session is session]
             self._hold([entry for entry in self.held if entry.session is not session])
+            self.drop_behind(dropped)
+
+    def drop_behind(self, dropped: Sequence[Entry]) -> None:
+        """Forget what came behind these over the same connections, in the same streams: it comes again behind them, and
+        would be in the lake before them otherwise."""
+        streams: dict[Session, set[Stream]] = {}
+        for entry in dropped:
+            if isinstance(entry.content, ReceivedBatch):
+                streams.setdefault(entry.session, set()).update(entry.content.streams)
+        if streams:
+            self.fresh = [entry for entry in self.fresh if not _follows(entry, streams)]
+            self.fresh_bytes, self.fresh_rows = _sums(self.fresh)
 
     def surplus(self, held_bytes_max: int) -> list[Entry]:
         """Take out the newest held entries beyond a bound, with all that is held of the same connections."""
@@ -110,6 +123,15 @@ class EntryQueue:
         self.held = entries
         self.held_bytes, self.held_rows = _sums(entries)
         self.held_due_s = min((entry.due_s for entry in entries), default=0.0)
+
+
+def _follows(entry: Entry, streams: dict[Session, set[Stream]]) -> bool:
+    """The entry has a stream of those by its connection; then all of its streams belong to them."""
+    found = streams.get(entry.session)
+    if found is None or not isinstance(entry.content, ReceivedBatch) or found.isdisjoint(entry.content.streams):
+        return False
+    found |= entry.content.streams
+    return True
 
 
 def _sums(entries: Sequence[Entry]) -> tuple[int, int]:

@@ -58,8 +58,9 @@ def isolate(batches: Sequence[ReceivedBatch], land: Callable[[Sequence[ReceivedB
 
 
 def _block(received: ReceivedBatch, index: int, blocked: dict[Stream, Exception], result: Isolation) -> bool:
-    """Hold a batch when a stream of it is blocked."""
+    """Hold a batch when a stream of it is blocked; then all of its streams are, for those behind it."""
     why = next((blocked[stream] for stream in received.streams if stream in blocked), None) if blocked else None
     if why is not None:
         result.held[index] = f"behind a batch that cannot be landed: {why}"
+        blocked.update(dict.fromkeys(received.streams, why))
     return why is not None

@@ -329,6 +329,24 @@ class TestWhatTheHubCannotDo:
 
         assert run(tmp_path, scenario).answers == []
 
+    def test_what_is_behind_something_held_goes_with_it(self, tmp_path: Path) -> None:
+        """It comes again over the next connection, behind what was held; landed now, it would be before that."""
+
+        async def scenario(bench: Bench) -> None:
+            def fail(done: str) -> None:
+                raise LakeError("no space left on device")
+
+            bench.fail = fail
+            session = bench.session()
+            bench.send(session, "held")
+            await bench.until(lambda: bench.committer.failing)
+            bench.send(session, "behind it", first=3)
+            bench.committer.disconnect(session)
+            assert bench.committer.pending_bytes == 0
+            bench.fail = lambda step: None
+
+        assert run(tmp_path, scenario).landed() == {}
+
     def test_held_bytes_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("cloud.hub.committer.HELD_BYTES_MAX", 100)
 

@@ -1,0 +1,48 @@
+"""Landing as many batches as can be: what is behind one that fails waits, through every stream it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bridge.batch import Batch, Lane, Range
+from cloud.lake.isolation import isolate
+from cloud.lake.landing import Landed
+from cloud.lake.rows import ReceivedBatch
+
+
+def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
+    """One message of each (address, sequence)."""
+    return ReceivedBatch(
+        "default",
+        "gw",
+        Batch(
+            space="default",
+            epoch="e",
+            lane=Lane.LIVE,
+            ranges=[Range(address, 0, first, 1) for address, first in ranges],
+            run_lengths=[1] * len(ranges),
+            devices=["d"] * len(ranges),
+            received_at=[1] * len(ranges),
+            flags=[1] * len(ranges),
+            properties=[b""] * len(ranges),
+            bodies=[b"x"] * len(ranges),
+            size=len(ranges),
+        ),
+    )
+
+
+def test_what_is_behind_a_batch_that_waits_waits_too() -> None:
+    """The second batch shares a stream with the first, which fails, and the third one with the second only."""
+    failing, behind, further = batch(("a", 0)), batch(("a", 1), ("b", 0)), batch(("b", 1))
+    landed: list[ReceivedBatch] = []
+
+    def land(part: Sequence[ReceivedBatch]) -> Landed:
+        if failing in part:
+            raise OSError("no space")
+        landed.extend(part)
+        return Landed(len(part))
+
+    found = isolate([failing, behind, further], land)
+    assert list(found.failed) == [0]
+    assert list(found.held) == [1, 2]
+    assert landed == []
