@@ -36,10 +36,6 @@ REASONS = frozenset({"evicted"})
 """Why something may be given up in this world: nothing expires, and nothing is to be rejected."""
 
 
-HOLDING = frozenset({"lake_fails", "registry_fails", "hub_fault"})
-"""Faults in which the hub holds a batch, and later ones land before it."""
-
-
 class Kept(NamedTuple):
     """A message in a log; `index` is the event that made it durable."""
 
@@ -92,14 +88,14 @@ class Checker:
         self._seen: dict[str, set[str]] = defaultdict(set)
         self._interruptions = 0
         self._connections: Counter[str] = Counter()
-        self._failed = self._put_back = self._held = False
+        self._failed = self._put_back = False
         self._last: dict[tuple[str, str], int] = {}
         """By (producer, log): number of its newest message."""
         self._landed: dict[Name, str] = {}
         self._rows: Counter[str] = Counter()
-        self._order: dict[tuple[str, str], int] = {}
-        """By (log, address): the newest sequence landed. A change of rules leaves an address in two logs."""
-        self._log_of: dict[str, str] = {}
+        self._order: dict[tuple[str, str, str], int] = {}
+        """By (epoch, log, address): the newest sequence landed. A change of rules leaves an address in two logs."""
+        self._log_of: dict[Name, str] = {}
         self._forwarders: set[str] = set()
         """With several, what one is behind with lands after what another has sent already."""
         self._hub_ledger: list[tuple[str, str, int, int]] = []
@@ -129,8 +125,6 @@ class Checker:
         }
         for self._index, event in enumerate(events):
             self._step = event.step
-            if event.what == "nemesis" and event.fields[0] in HOLDING:
-                self._held = True
             if event.what in INTERRUPTIONS or (event.what == "nemesis" and event.fields[0] == "raises"):
                 self._interruptions += 1
             take = on.get(event.what)
@@ -175,7 +169,7 @@ class Checker:
             if position + i in kept:
                 self._wrong(f"position {position + i} of {log} is given to {kept[position + i].message} and {message}")
             kept[position + i] = Kept(message, (epoch, address, sequence + i), self._index)
-            self._log_of[message] = log
+            self._log_of[epoch, address, sequence + i] = log
             producer, number = message.rsplit(".", 1)
             if message not in self._ever:
                 key = (producer, address)
@@ -260,7 +254,9 @@ class Checker:
         for log, position, epoch, address, sequence, messages in contents:
             for i in range(len(messages)):
                 kept = self._logs[log][position + i]
-                self._logs[log][position + i] = kept._replace(name=(epoch, address, sequence + i))
+                name = (epoch, address, sequence + i)
+                self._logs[log][position + i] = kept._replace(name=name)
+                self._log_of[name] = log
 
     # --- consumers --------------------------------------------------------------------------------------------
 
@@ -291,10 +287,11 @@ class Checker:
         self._rows[message] += 1
         if message not in self._ever:
             self._wrong(f"{message} is in the lake and was never on disk")
-        in_order = len(self._forwarders) == 1 and not self._held
-        if in_order and sequence <= self._order.get((self._log_of.get(message, ""), address), -1):
+        key = (epoch, self._log_of.get(name, ""), address)
+        in_order = sum(matches(self._filters[name] or "", address) for name in self._forwarders) == 1
+        if in_order and sequence <= self._order.get(key, -1):
             self._wrong(f"{message} is in the lake behind a later one of {address}")
-        self._order[self._log_of.get(message, ""), address] = sequence
+        self._order[key] = sequence
         _producer, sent_to, qos = self._sent[message]
         if sent_to != address:
             self._wrong(f"{message} was sent to {sent_to} and landed as {address}")

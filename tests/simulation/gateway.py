@@ -28,6 +28,8 @@ from tests.simulation.scheduler import Process, Scheduler
 NAME = "gw"
 MQTT = Endpoint(NAME, 1883)
 HUB = Endpoint("hub", 5672)
+STANDBY = Endpoint("standby", 5672)
+"""Where the hub is after every other start: it has moved to another machine."""
 
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
 QUEUES = ("work/1", "work/2")
@@ -52,7 +54,7 @@ def configuration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         mqtt=MQTT,
-        connectors=(Connector(name="hub", endpoints=(HUB,), idle_timeout_s=4.0),),
+        connectors=(Connector(name="hub", endpoints=(HUB, STANDBY), idle_timeout_s=4.0),),
         forwarders=tuple(
             Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
             for name, pattern in (*ALWAYS.items(), *forwarders)

@@ -23,7 +23,7 @@ from cloud.lake.lake import Lake
 from cloud.lake.landing import Landing
 from edge.broker.listeners.tcp import TcpListener
 from tests.simulation.environment import wall_ns
-from tests.simulation.gateway import HUB
+from tests.simulation.gateway import HUB, STANDBY
 from tests.simulation.history import History
 from tests.simulation.lake import Killed, SimulatedLake
 from tests.simulation.loop import SimulatedLoop
@@ -60,6 +60,7 @@ class Hub:
         self._network = network
         self._history = history
         self._random = random
+        self._starts = 0
 
     @property
     def up(self) -> bool:
@@ -75,7 +76,9 @@ class Hub:
             loop.call_soon(self._serve, loop)
 
     def _serve(self, loop: SimulatedLoop) -> None:
-        self._history.record("start", HUB.host)
+        endpoint = (HUB, STANDBY)[self._starts % 2]
+        self._starts += 1
+        self._history.record("start", endpoint.host)
         registry = cast(Registry, SimulatedRegistry(self.database))
         try:
             self.lake.failpoint = self._failpoint
@@ -102,7 +105,7 @@ class Hub:
             clock=loop.time,
         )
         listener = TcpListener("amqp", lambda gone, identity: _driver(service, gone))
-        loop.create_task(listener.start(HUB.host, HUB.port))
+        loop.create_task(listener.start(endpoint.host, endpoint.port))
 
     def kill(self, *, power: bool) -> None:
         """End the process where it is."""

@@ -33,6 +33,7 @@ from edge.broker.store.log_reads import LogReads
 from edge.broker.store.medium import FAILED
 from edge.broker.store.records import Committed, Loss
 from edge.broker.store.ticket import Ticket
+from tests.simulation import registry
 from tests.simulation.run import run
 from tests.simulation.world import Options
 
@@ -214,6 +215,10 @@ def _nothing_is_older(self: Lander, group: Any, report: Any) -> None:
             entry.land()
 
 
+def _never(*_: Any) -> bool:
+    return False
+
+
 MUTATIONS = (
     Mutation("answers before the commit", [(Answers, "accept_with", _answer_at_once)]),
     Mutation(
@@ -284,13 +289,19 @@ MUTATIONS = (
     Mutation(
         "the hub trims by its highest sequence",
         [(SequenceSet, "missing", _above_the_mark)],
-        ("registry_fails", "cut_connections", "new_forwarder", "slow_lake"),
-        8,
+        ("failing_reads", "power_cut", "new_forwarder"),
+        12,
     ),
     Mutation(
         "the hub does not notice an older copy of a store",
         [(Lander, "_compare", _nothing_is_older)],
         ("back_up", "restart", "put_back"),
+        8,
+    ),
+    Mutation(
+        "the hub compares openings only, and not how far the store went",
+        [(registry, "_went_further", _never)],
+        ("back_up", "put_back_unnoticed"),
         8,
     ),
 )

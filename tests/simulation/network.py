@@ -15,6 +15,9 @@ from tests.simulation.scheduler import Process, Scheduler
 
 Address = tuple[str, int]
 
+HALF_OPEN_S = 1.5
+"""The longest until an end of a broken stream is told: the peer may have come again by then, over another one."""
+
 REFUSED_S = 0.002
 """Until a connection to where nobody listens is refused."""
 
@@ -28,7 +31,7 @@ class Transport(asyncio.Transport):
         self.protocol = protocol
         self.other: Transport
         self.closing = False
-        self.lost = False
+        self.lost = self.broken = False
         self.paused = False
         self.eof_sent = False
         self._network = network
@@ -89,12 +92,12 @@ class Transport(asyncio.Transport):
     # --- the network's side -----------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        if not self.lost:
+        if not (self.lost or self.broken):
             self._arrived.append(data)
             self.drain()
 
     def receive_eof(self) -> None:
-        if not self.lost:
+        if not (self.lost or self.broken):
             self._eof_arrived = True
             self.drain()
 
@@ -209,13 +212,15 @@ class Network:
                 self.cut(near)
 
     def cut(self, near: Transport) -> None:
-        """Break a stream: each end is told at a time of its own, and what is on its way may or may not arrive."""
+        """Break a stream: nothing arrives any more, and each end is told at a time of its own."""
         self._streams.pop(near, None)
         for end in (near, near.other):
-            if end.protocol is not None:
-                self.scheduler.after(self._delay_s() * 3, end.process, end.lose, ConnectionResetError(104, "reset"))
-            else:
+            end.broken = True
+            if end.protocol is None:
                 end.lost = True
+                continue
+            delay_s = HALF_OPEN_S * self._random.random() if self._random.random() < 0.3 else self._delay_s() * 3
+            self.scheduler.after(delay_s, end.process, end.lose, ConnectionResetError(104, "reset"))
 
     def streams(self, port: int) -> list[Transport]:
         """Those to a port, by the end that connected."""

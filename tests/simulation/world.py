@@ -74,7 +74,7 @@ class World:
         self.consumers[-1].settle_s = 0.2
         self.live = LiveConsumer(self.gateway, self.history)
         self.devices = [
-            self._device("m1", version=4, qos=1, publishes=TOPICS),
+            self._device("m1", version=5, qos=1, publishes=TOPICS),
             self._device("m2", version=4, qos=2, publishes=(*TOPICS, *QUEUES)),
             self._device("s1", version=5, qos=1, subscribes="plant/a/#"),
             self._device("s2", version=4, qos=2, subscribes="plant/#"),
