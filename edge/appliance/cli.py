@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.initial.cli import init
 
 if TYPE_CHECKING:
     from edge.appliance.configuration.management import AddressAdministration
@@ -196,20 +197,7 @@ def _joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-@edge.command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory to make.")
-def init(data: Path) -> None:
-    """Make a data directory with an empty store, and print its epoch."""
-    from edge.broker.store.errors import StoreError
-    from edge.broker.store.sqlite import open_store
-
-    try:
-        store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
-    except StoreError as error:
-        raise CommandError(str(error)) from None
-    epoch = store.epoch
-    store.close()
-    click.echo(f"{data}: store ready, epoch {epoch}")
+edge.add_command(init)
 
 
 @edge.command()

@@ -62,7 +62,7 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
     if not listening:
         raise OptionsRefused(
             "nothing is configured: no listener for devices, no resources",
-            f"apply resources (waypost apply --data {options.data} -f gateway.yaml), or try it out with --dev",
+            f"set it up: waypost edge init --data {options.data}; or try it out with --dev",
         )
     if not options.dev:
         return guarded(configuration, resources)

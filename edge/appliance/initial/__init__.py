@@ -1,0 +1,1 @@
+"""A first gateway: `waypost edge init`."""

@@ -1,0 +1,42 @@
+"""`waypost edge init`: make a data directory, say what a first gateway needs, and name the next command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory to make.")
+@click.option("--name", help="Name of the gateway.  [default: name of this machine]")
+@click.option("--mqtt", metavar="HOST:PORT", help=f"Where devices connect with MQTT, or none.  [default: {MQTT}]")
+@click.option("--amqp", metavar="HOST:PORT", help=f"The same with AMQP 1.0.  [default: {AMQP}]")
+@click.option("--http", metavar="HOST:PORT", help=f"Console, status and HTTP API, or none.  [default: {HTTP}]")
+@click.option("--hub", metavar="URL", help="Hub to send to: amqp://HOST:PORT. Needs --forward.")
+@click.option("--forward", "filters", metavar="FILTER", multiple=True, help="What goes to the hub; repeatable.")
+@click.option("--systemd", is_flag=True, help="Also write a systemd unit, and say how to enable it.")
+def init(
+    data: Path,
+    name: str | None,
+    mqtt: str | None,
+    amqp: str | None,
+    http: str | None,
+    hub: str | None,
+    filters: tuple[str, ...],
+    systemd: bool,
+) -> None:
+    """Make a data directory for a first gateway: its store, its resources, and on request a systemd unit.
+
+    On a terminal it asks for what no option says; each question has an answer that will do. Clients need credentials,
+    which `waypost device add` gives them. Without a terminal and without options only the empty store is made.
+
+    \b
+    A gateway that sends what is below plant/ to a hub:
+      waypost edge init --data ./gw1 --name gw1 --hub amqp://hub.example:5672 --forward 'plant/#'
+    """
+    from edge.appliance.initial.making import Told, make
+
+    make(data, Told(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=filters), systemd=systemd)

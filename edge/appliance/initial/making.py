@@ -1,0 +1,200 @@
+"""What `edge init` does: ask for what it was not told, check all of it, then make store, resources and unit."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
+from edge.appliance.configuration import values
+from edge.appliance.configuration.effective import effective, exposure, notices
+from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.repository import Repository, RepositoryError
+from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.configuration.validate import LISTENERS, validate
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.initial import systemd as units
+from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
+from edge.appliance.initial.resources import FirstGateway, yaml_of
+from edge.broker.store.errors import StoreError
+from edge.broker.store.sqlite import open_store
+
+FILE_NAME: Final = "gateway.yaml"
+FILE_MODE: Final = 0o600
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The options; None: not given."""
+
+    name: str | None
+    mqtt: str | None
+    amqp: str | None
+    http: str | None
+    hub: str | None
+    forward: Sequence[str]
+
+    @property
+    def anything(self) -> bool:
+        return self != NOTHING
+
+
+NOTHING: Final = Told(name=None, mqtt=None, amqp=None, http=None, hub=None, forward=())
+
+
+def make(data: Path, told: Told, *, systemd: bool) -> None:
+    """Make the gateway of `data`, and say what comes next. Raises CommandError."""
+    repository = Repository(data)
+    try:
+        applied = repository.load().resources
+        if told.anything and applied:
+            raise _configured(data)
+        wanted = None
+        if told.anything:
+            wanted = _preset(told)
+        elif sys.stdin.isatty() and not applied:
+            wanted = _asked(_preset(told))
+        _make_all(data, wanted)
+        applied = repository.load().resources
+        if systemd:
+            _write_unit(data, applied)
+    except ConfigurationRejected as rejected:
+        lines = "\n".join(str(error) for error in rejected.errors)
+        raise CommandError(lines, hint="nothing was made; correct the options", code=Exit.USAGE) from None
+    except (RepositoryError, StoreError) as error:
+        raise CommandError(str(error)) from None
+    except OSError as error:
+        raise CommandError(f"{error.filename or data}: {error.strerror or error}") from None
+    _say_next(data, applied, service=systemd)
+
+
+def _preset(told: Told) -> FirstGateway:
+    """What was told, and for the rest what will do. Raises CommandError."""
+    return FirstGateway(
+        name=_machine() if told.name is None else told.name,
+        mqtt=_place("mqtt", MQTT if told.mqtt is None else told.mqtt),
+        amqp=_place("amqp", AMQP if told.amqp is None else told.amqp),
+        http=_place("http", HTTP if told.http is None else told.http),
+        hub=told.hub,
+        forward=told.forward,
+    )
+
+
+def _configured(data: Path) -> CommandError:
+    return CommandError(
+        f"{data} has resources applied already",
+        hint=f"see them: waypost get --data {data} -o yaml\nchange them: waypost apply --data {data} -f FILE",
+        code=Exit.USAGE,
+    )
+
+
+def _machine() -> str:
+    """The name of this machine, as far as it is one for a gateway."""
+    return socket.gethostname().partition(".")[0].lower() or "gateway"
+
+
+def _place(name: str, text: str) -> str | None:
+    """A listener's address; None: none. Raises CommandError."""
+    if text == NONE:
+        return None
+    try:
+        values.endpoint(text)
+    except ValueError as why:
+        step = f"for example --{name} 0.0.0.0:1883, 127.0.0.1:1883 for this machine only, or {NONE}"
+        raise CommandError(f"--{name} {text}: {why}", hint=step, code=Exit.USAGE) from None
+    return text
+
+
+def _asked(preset: FirstGateway) -> FirstGateway:
+    """What the person at the terminal says; Enter takes what is in brackets."""
+
+    def place(name: str, question: str, default: str | None) -> str | None:
+        while True:
+            answer: str = click.prompt(question, default=default or NONE)
+            try:
+                return _place(name, answer)
+            except CommandError as why:
+                click.echo(f"  {why.message}")
+
+    click.echo(f"Enter takes what is in brackets. For a listener {NONE} says that it is not wanted.")
+    name: str = click.prompt("Name of this gateway", default=preset.name)
+    mqtt = place("mqtt", "MQTT devices connect at", preset.mqtt)
+    amqp = place("amqp", "AMQP 1.0 clients connect at", preset.amqp)
+    http = place("http", "Console and status at", preset.http)
+    hub: str = click.prompt(f"Hub to send to, amqp://HOST:PORT or {NONE}", default=NONE)
+    if hub == NONE:
+        return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http)
+    forward: str = click.prompt("What goes to the hub", default="plant/#")
+    return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=(forward,))
+
+
+def _make_all(data: Path, wanted: FirstGateway | None) -> None:
+    """Store, resources and their file; everything is checked before anything is made.
+
+    Raises CommandError, ConfigurationRejected, RepositoryError, StoreError, OSError."""
+    if wanted is None:
+        click.echo(_store_made(data))
+        return
+    if bool(wanted.hub) != bool(wanted.forward):
+        raise CommandError(
+            "--hub and --forward go together",
+            hint="for example --hub amqp://hub.example:5672 --forward 'plant/#'",
+            code=Exit.USAGE,
+        )
+    file, text = data / FILE_NAME, yaml_of(wanted)
+    resources = parse(text, FILE_NAME)
+    errors = validate(resources)
+    if errors:
+        raise ConfigurationRejected(errors)
+    if file.exists():
+        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {data} -f {file}")
+    click.echo(_store_made(data))
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as out:
+        out.write(text)
+    Repository(data).apply(resources)
+    click.echo(f"{file}: {len(resources)} resources, written and applied")
+    for note in (*notices(resources), *exposure(resources)):
+        click.secho(f"note: {note}", fg="yellow", err=True)
+
+
+def _store_made(data: Path) -> str:
+    """Make the store, or open the one that is there. Raises StoreError."""
+    store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
+    epoch = store.epoch
+    store.close()
+    return f"{data}: store ready, epoch {epoch}"
+
+
+def _write_unit(data: Path, applied: Sequence[Resource]) -> None:
+    configuration = effective(applied)
+    listening = (getattr(configuration, listener) for listener in LISTENERS)
+    absolute = data.resolve()
+    file = absolute / units.UNIT_NAME
+    files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
+    ports = [endpoint.port for endpoint in listening if endpoint is not None]
+    file.write_text(units.unit(configuration.gateway or data.name, absolute, files=files, ports=ports))
+    click.echo(f"{file}: written; enable it:")
+    for step in units.steps(absolute, file):
+        click.echo(f"  {step}")
+    closed = units.closed_folder()
+    if closed is not None:
+        step = "move this program to /opt/waypost, for example, before you enable it"
+        click.secho(f"note: user {units.USER} may not read {closed}: {step}", fg="yellow", err=True)
+
+
+def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:
+    if not applied:
+        click.echo(
+            f"next: waypost apply --data {data} -f gateway.yaml, or edge init with --name, --mqtt … or on a terminal"
+        )
+        return
+    as_user = "sudo -u waypost " if service else ""
+    click.echo(f"next: {as_user}waypost device add NAME --data {data} --profile sensor   # a password for each device")
+    if not service:
+        click.echo(f"      waypost edge run --data {data}")

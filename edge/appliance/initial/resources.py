@@ -1,0 +1,60 @@
+"""The resources of a first gateway: what `edge init` was told or answered, as YAML that a person goes on with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from edge.appliance.configuration.parse import to_yaml
+from edge.appliance.configuration.resources import OWN_VERSION
+from edge.appliance.configuration.validate import HUB_CONNECTOR
+from edge.broker.configuration import Authentication
+from edge.broker.model.addresses import AddressType
+
+SPACE: Final = "default"
+
+_HEAD: Final = """\
+# Made by `waypost edge init`. Change it, then: waypost apply --data DIR -f FILE
+# Clients need credentials: waypost device add NAME --data DIR --profile sensor
+"""
+
+
+class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
+    """What a first gateway needs; a listener that is None is not there."""
+
+    name: str
+    mqtt: str | None
+    amqp: str | None
+    http: str | None
+    hub: str | None = None
+    forward: Sequence[str] = ()
+    """Filters of what goes to the hub."""
+
+
+def yaml_of(wanted: FirstGateway) -> str:
+    """The resources, as YAML to be read, applied and kept."""
+    return _HEAD + "---\n".join(to_yaml(document) for document in _documents(wanted))
+
+
+def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:
+    places = {"mqtt": wanted.mqtt, "amqp": wanted.amqp, "http": wanted.http}
+    gateway: dict[str, Any] = {"listeners": {name: place for name, place in places.items() if place is not None}}
+    if wanted.hub is not None:
+        gateway["hub"] = {"url": wanted.hub}
+    yield _document("Gateway", wanted.name, gateway)
+    yield _document("AddressSpace", SPACE, {"authenticationService": {"name": Authentication.STANDARD.value}})
+    names: set[str] = set()
+    for number, pattern in enumerate(dict.fromkeys(wanted.forward)):
+        name = re.sub("[^a-z0-9]+", "-", pattern.lower()).strip("-") or "all"
+        name = f"{name}-{number}" if name in names else name
+        names.add(name)
+        forwarder = {"name": "to-hub", "remoteAddress": HUB_CONNECTOR}
+        spec = {"address": pattern, "type": AddressType.TOPIC.value, "forwarders": [forwarder]}
+        yield _document("Address", f"{SPACE}.{name}", spec)
+
+
+def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": OWN_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}

@@ -1,0 +1,104 @@
+"""A systemd unit for a gateway: a user of its own, started again whatever ends it, and nothing to write but its data.
+
+There is no watchdog in it: the gateway does not report to systemd (sd_notify). `/healthz` is what to watch.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+UNIT_NAME: Final = "waypost.service"
+USER: Final = "waypost"
+PRIVILEGED_PORTS_END: Final = 1024
+
+_HOMES: Final = ("/home", "/root", "/run/user")
+
+_UNIT: Final = """\
+[Unit]
+Description=Waypost gateway {gateway}
+Wants=network-online.target
+After=network-online.target time-sync.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+User={user}
+Group={user}
+ExecStart={command}
+Restart=always
+RestartSec=2
+TimeoutStopSec=60
+LimitNOFILE={files}
+UMask=0077
+
+ReadWritePaths={data}
+ProtectSystem=strict
+ProtectHome={home}
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectProc=invisible
+NoNewPrivileges=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+RemoveIPC=yes
+{capabilities}
+SystemCallArchitectures=native
+# adjtimex: the gateway asks the kernel whether its clock is right; to set it takes a capability it does not have.
+SystemCallFilter=@system-service
+SystemCallFilter=adjtimex clock_adjtime
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int]) -> str:
+    """The unit of the gateway with this (absolute) data directory. `files`: how many it may have open; `ports`: what it
+    listens on."""
+    program = [sys.executable, "-P", "-m", "edge.appliance.main", "edge", "run", "--data", str(data)]
+    in_home = any(Path(path).is_relative_to(home) for path in (sys.executable, data) for home in _HOMES)
+    low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)
+    bind = "CAP_NET_BIND_SERVICE"
+    return _UNIT.format(
+        gateway=gateway.replace("%", "%%"),
+        user=USER,
+        command=" ".join(_quoted(word).replace("$", "$$") for word in program),
+        files=files,
+        data=_quoted(str(data)),
+        home="read-only" if in_home else "yes",
+        capabilities=f"CapabilityBoundingSet={bind}\nAmbientCapabilities={bind}" if low else "CapabilityBoundingSet=",
+    )
+
+
+def steps(data: Path, file: Path) -> Iterator[str]:
+    """The commands that make the unit a service, one a line."""
+    folder, source = shlex.quote(str(data)), shlex.quote(str(file))
+    yield f"sudo useradd --system --home-dir {folder} --no-create-home --shell /usr/sbin/nologin {USER}"
+    yield f"sudo chown -R {USER}: {folder}"
+    yield f"sudo install -m 644 {source} /etc/systemd/system/{UNIT_NAME}"
+    yield f"sudo systemctl daemon-reload && sudo systemctl enable --now {UNIT_NAME}"
+
+
+def closed_folder(program: Path = Path(sys.executable)) -> Path | None:
+    """The folder that keeps other users from the program; None: they can run it."""
+    folders = [folder for folder in reversed(program.absolute().parents) if not folder.stat().st_mode & 0o001]
+    return folders[0] if folders else None
+
+
+def _quoted(word: str) -> str:
+    """For a unit: `%` and quotes mean something there (systemd.service(5), "Command lines")."""
+    text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{text}"' if any(one in text for one in " \t'\"") else text

@@ -1,0 +1,141 @@
+"""A first gateway as a technician makes it: asked on a terminal, or told by options; then the commands it names."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.support.processes import Waypost, free_port, wait_until
+
+WAIT_S = 60.0
+PROGRAM = (sys.executable, "-m", "edge.appliance.main")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def on_a_terminal(answers: list[str], *arguments: str) -> tuple[int, str]:
+    """The exit code, and everything the terminal showed; each question is answered when it is there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([*PROGRAM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    shown, asked = "", 0
+    while select.select([ours], [], [], WAIT_S)[0]:
+        try:
+            shown += os.read(ours, 4096).decode()
+        except OSError:  # the terminal of a process that has ended
+            break
+        if asked < len(answers) and len(re.findall(r"\]: ", shown)) > asked:
+            os.write(ours, f"{answers[asked]}\n".encode())
+            asked += 1
+    os.close(ours)
+    return process.wait(WAIT_S), shown
+
+
+def connects(port: int, user: str, password: str) -> bool:
+    """True when the broker takes these credentials, false when it refuses them."""
+    answers: list[bool] = []
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"{user}-1", protocol=paho.MQTTv5)
+    client.username_pw_set(user, password)
+    client.on_connect = lambda _client, _data, _flags, reason, _properties: answers.append(not reason.is_failure)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    wait_until(lambda: bool(answers), timeout_s=WAIT_S, what="CONNACK")
+    client.disconnect()
+    client.loop_stop()
+    return answers[0]
+
+
+def test_asked_on_a_terminal_then_the_commands_it_names(tmp_path: Path) -> None:
+    data, mqtt = str(tmp_path / "gw"), free_port()
+    before = command("edge", "run", "--data", data)
+    assert before.returncode == 2
+    assert f"waypost edge init --data {data}" in before.stderr
+    assert not Path(data).exists()
+    answers = ["hall", "nowhere", f"127.0.0.1:{mqtt}", "none", "127.0.0.1:0", "none"]
+    code, shown = on_a_terminal(answers, "edge", "init", "--data", data)
+    assert code == 0, shown
+    assert 'expected "host:port"' in shown or "nowhere" in shown
+    assert f"waypost edge run --data {data}" in shown
+    added = command("device", "add", "pump7", "--data", data, "--profile", "sensor")
+    password = re.findall(r"password: (\S+)", added.stdout)[0]
+    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", data) as gateway:
+        assert gateway.endpoints.keys() == {"mqtt", "http"}
+        assert connects(mqtt, "pump7", password)
+        assert not connects(mqtt, "pump7", "guessed")
+
+
+def test_by_options_with_a_hub(tmp_path: Path) -> None:
+    data = str(tmp_path / "gw")
+    options = ["--name", "gw1", "--amqp", "none", "--hub", "amqp://hub.example", "--forward", "plant/#"]
+    made = command("edge", "init", "--data", data, *options, "--forward", "#")
+    assert made.returncode == 0, made.stderr
+    assert "passwords cross the network unencrypted" in made.stderr
+    shown = command("get", "--data", data).stdout
+    assert "amqp://hub.example" in shown
+    assert "default.plant" in shown
+    assert "default.all" in shown
+    assert (tmp_path / "gw" / "gateway.yaml").stat().st_mode & 0o077 == 0
+    again = command("apply", "--data", data, "-f", str(tmp_path / "gw" / "gateway.yaml"))
+    assert again.stdout.count(" unchanged\n") == 4, "the file says what is applied"
+    twice = command("edge", "init", "--data", data, "--name", "other")
+    assert (twice.returncode, "applied already" in twice.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--mqtt", "nowhere"], "--mqtt nowhere"),
+        (["--hub", "amqp://hub.example"], "--forward"),
+        (["--forward", "plant/#"], "--hub"),
+        (["--hub", "hub.example", "--forward", "plant/#"], "hub.example"),
+        (["--name", "two words"], "two words"),
+        (["--hub", "amqp://hub.example", "--forward", "plant/#/x"], "plant/#/x"),
+    ],
+)
+def test_what_is_wrong_makes_nothing(tmp_path: Path, options: list[str], said: str) -> None:
+    done = command("edge", "init", "--data", str(tmp_path / "gw"), *options)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "gw").exists()
+
+
+def test_without_options_and_terminal_only_the_store_is_made(tmp_path: Path) -> None:
+    done = command("edge", "init", "--data", str(tmp_path / "gw"))
+    assert done.returncode == 0
+    assert "store ready" in done.stdout
+    assert command("get", "--data", str(tmp_path / "gw")).stderr == "nothing applied\n"
+
+
+@pytest.mark.parametrize("folder", ["gw", 'odd % "name"'])
+def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
+    data = tmp_path / folder
+    options = ["--name", "gw1", "--mqtt", "0.0.0.0:883", "--systemd"]
+    done = command("edge", "init", "--data", str(data), *options)
+    assert done.returncode == 0, done.stderr
+    assert "sudo systemctl daemon-reload && sudo systemctl enable --now waypost.service" in done.stdout
+    text = (data / "waypost.service").read_text()
+    for line in ("User=waypost", "Restart=always", "ProtectSystem=strict", "AmbientCapabilities=CAP_NET_BIND_SERVICE"):
+        assert f"{line}\n" in text
+    assert "WatchdogSec" not in text
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (Debian package systemd)")
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(data / "waypost.service")],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    complaints = [line for line in checked.stderr.splitlines() if "waypost.service" in line]
+    assert not complaints, checked.stderr
