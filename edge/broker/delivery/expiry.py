@@ -21,8 +21,17 @@ SWEEP_AGAIN_NS: Final = int(SWEEP_AGAIN_S * 1e9)
 class Waiting(Protocol):
     """The subscription."""
 
+    @property
+    def lowest(self) -> int:
+        """No message below is to be had."""
+        ...
+
     def wants(self, run: Run) -> bool:
         """The run is one this subscription delivers."""
+        ...
+
+    def waiting(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of ``first..last`` nobody has, ascending."""
         ...
 
     def take(self, first: int, last: int) -> None:
@@ -89,7 +98,7 @@ class Expiry:
         if due_ns is None or now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:  # further off: the clock was set back
             return False
         self._due_ns = None
-        return self._window.lowest < self._window.end
+        return self._subscription.lowest < self._window.end
 
     def give_up_expired(self, start: int, runs: Sequence[Stored], judge: Judge) -> bool:
         """See `edge.broker.delivery.sweep.Swept`."""
@@ -106,7 +115,7 @@ class Expiry:
             if due_ns is not None:
                 soonest = due_ns if soonest is None else min(soonest, due_ns)
         more = bool(runs) and at < window.end
-        all_gone = more and window.lowest >= at
+        all_gone = more and self._subscription.lowest >= at
         if all_gone:
             self._due_ns = 0
         elif more or soonest is not None:
@@ -119,7 +128,7 @@ class Expiry:
         """Give up what nobody has of an expired run; of one that stays, when to look at it again."""
         window, policy = self._window, self._dead_lettering.policy
         first, end = stored.position, stored.position + len(stored.run.bodies)
-        parts = window.available(first, end - 1)
+        parts = self._subscription.waiting(first, end - 1)
         ttl = ttl_ns(stored.run, policy) if parts else None
         if ttl is None:
             return None

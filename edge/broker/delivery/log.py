@@ -190,6 +190,8 @@ class LogSubscription:
         """These are not to be delivered any more."""
         if self.order is not None:
             self.order.taken(first, last)
+        if self.failures.parked:
+            self.failures.parked.remove(first, last)
         self.window.take(first, last)
 
     def _deliver(self) -> None:
@@ -225,6 +227,7 @@ class LogSubscription:
             elif credit < 0:
                 buffer.take(count)
                 self.failures.parked.add(first, first)
+                self.expiry.look()
             else:
                 skipped.append(buffer.take(count))  # its consumers have no credit: others are served meanwhile
         buffer.put_back(skipped)
@@ -410,7 +413,13 @@ class LogSubscription:
     @property
     def lowest(self) -> int:
         """No message below is to be had."""
-        return self.window.lowest
+        parked = self.failures.parked
+        return min(parked.first, self.window.lowest) if parked else self.window.lowest
+
+    def waiting(self, first: int, last: int) -> list[tuple[int, int]]:
+        """See `expiry.Waiting`."""
+        found, parked = self.window.available(first, last), self.failures.parked
+        return sorted(found + parked.within(first, last)) if parked else found
 
     def due(self, now_ns: int) -> bool:
         """See `edge.broker.delivery.sweep.Swept`."""
