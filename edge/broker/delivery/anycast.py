@@ -34,6 +34,9 @@ class AnycastGroup:
         self._origins: dict[int, tuple[Origin, int]] = {}
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
         self._outstanding: dict[Consumer, dict[int, Stored]] = {}
+        self._too_large: dict[int, set[Consumer]] = {}
+        """Messages that wait, each alone, for somebody else than these, who cannot take them."""
+        self._pumping = False
 
     def offer(self, origin: Origin, run: Run, tokens: Sequence[int]) -> Refusal | None:
         """Hand a run on; returns why not when there is no consumer or too much is waiting already."""
@@ -52,12 +55,25 @@ class AnycastGroup:
 
     def pump(self) -> None:
         """Deliver what is waiting to whoever has credit."""
+        if self._pumping:
+            return  # from within a delivery: the loop below goes on
+        self._pumping = True
+        try:
+            self._deliver()
+        finally:
+            self._pumping = False
+
+    def _deliver(self) -> None:
         while self._waiting:
-            turn = self.group.next()
-            if turn is None:
+            excluded = self._too_large.get(self._waiting[0].position) if self._too_large else None
+            consumer, credit = self.group.next_but(excluded)
+            if consumer is None and credit == 0:
                 return
-            consumer, credit = turn
             stored = self._waiting.popleft()
+            if consumer is None:
+                self._waiting_bytes -= stored.run.size
+                self._refuse_too_large(stored.position)
+                continue
             total = len(stored.run.bodies)
             count = self.group.share(total, credit)
             if count < total:
@@ -74,7 +90,8 @@ class AnycastGroup:
         """Pass the consumer's answer on to the origins; released messages go to another consumer."""
         held = self._outstanding.get(consumer, {})
         answers: dict[Origin, list[int]] = {}
-        returned = outcome in RETURNED
+        too_large = outcome is Outcome.TOO_LARGE
+        returned = outcome in RETURNED or too_large
         take, take_origin = held.pop, self._origins.pop
         current: Origin | None = None
         tokens: list[int] = []
@@ -83,8 +100,12 @@ class AnycastGroup:
             if stored is None:
                 continue
             if returned:
+                if too_large:
+                    self._too_large.setdefault(position, set()).add(consumer)
                 self._return(position, stored)
                 continue
+            if self._too_large:
+                self._too_large.pop(position, None)
             origin, token = take_origin(position, _NOBODY)
             if origin is not current and origin is not None:
                 current, tokens = origin, answers.setdefault(origin, [])
@@ -96,7 +117,7 @@ class AnycastGroup:
                 answered(origin, tokens, None)
             else:
                 self._figures.refused += len(tokens)
-                answered(origin, tokens, Refusal.TOO_LARGE if outcome is Outcome.TOO_LARGE else Refusal.REJECTED)
+                answered(origin, tokens, Refusal.REJECTED)
         if returned:
             self.pump()
 
@@ -106,6 +127,8 @@ class AnycastGroup:
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         """What the consumer had not answered goes to the others; without others its origins hear so."""
         self.group.leave(consumer)
+        for excluded in self._too_large.values():
+            excluded.discard(consumer)
         for position, stored in sorted(self._outstanding.pop(consumer, {}).items(), reverse=True):
             self._return(position, stored)
         if self.group:
@@ -115,6 +138,7 @@ class AnycastGroup:
         for origin, token in self._origins.values():
             refused.setdefault(origin, []).append(token)
         self._origins.clear()
+        self._too_large.clear()
         self._waiting.clear()
         self._waiting_bytes = 0
         for origin, tokens in refused.items():
@@ -126,6 +150,7 @@ class AnycastGroup:
         theirs = {position for position, (sender, _) in self._origins.items() if sender is origin}
         for position in theirs:
             del self._origins[position]
+            self._too_large.pop(position, None)
         kept = deque(stored for stored in self._waiting if stored.position not in theirs)
         if len(kept) < len(self._waiting):
             self._waiting = kept
@@ -137,6 +162,14 @@ class AnycastGroup:
         """Messages consumers could take now beyond what is waiting already."""
         waiting = sum(len(stored.run.bodies) for stored in self._waiting)
         return max(0, self.group.credit - waiting)
+
+    def _refuse_too_large(self, position: int) -> None:
+        """None of those who are there can take it."""
+        del self._too_large[position]
+        origin, token = self._origins.pop(position, _NOBODY)
+        if origin is not None:
+            self._figures.refused += 1
+            answered(origin, [token], Refusal.TOO_LARGE)
 
     def _return(self, position: int, stored: Stored) -> None:
         i = position - stored.position

@@ -21,10 +21,11 @@ from edge.broker.model.isolation import delivered
 class SharedSubscription(TransientSubscription):
     """A shared subscription that is not durable; and a temporary queue, which keeps what comes while nobody is there.
 
-    What a consumer says is undeliverable to it is not delivered again, and neither is what it rejects.
+    What a consumer says is undeliverable to it is not delivered again, and neither is what it rejects. What is larger
+    than one takes goes to another; when it is so for all, it is dropped.
     """
 
-    __slots__ = ("_failed", "_held", "_looked", "_pumping", "attempts", "lasting")
+    __slots__ = ("_failed", "_held", "_looked", "_pumping", "_too_large", "attempts", "lasting")
 
     def __init__(self, pattern: str, pool: WaitingPool, *, not_from: str | None = None, lasting: bool = False) -> None:
         """`lasting`: it is there without consumers too, until `end`."""
@@ -37,6 +38,8 @@ class SharedSubscription(TransientSubscription):
         """Failed deliveries by position."""
         self._looked: dict[Consumer, int] = {}
         """Up to where a choosy consumer has looked at what waits, and left it."""
+        self._too_large: dict[int, set[Consumer]] = {}
+        """Messages that wait for somebody else than these, who cannot take them; by position."""
         self._pumping = False
 
     def offer(self, run: Run) -> None:
@@ -55,7 +58,7 @@ class SharedSubscription(TransientSubscription):
             return  # from within a delivery: the loop below goes on
         self._pumping = True
         try:
-            if self._looked:
+            if self._looked or self._too_large:
                 self._pump_selected()
             else:
                 super().pump()
@@ -71,8 +74,11 @@ class SharedSubscription(TransientSubscription):
     def leave(self, consumer: Consumer, *, keep: bool = False) -> None:
         self._looked.pop(consumer, None)
         held = self._held.pop(consumer, {})
+        for excluded in self._too_large.values():
+            excluded.discard(consumer)
         if not self.lasting and self.group.consumers == [consumer]:
             self._failed.clear()
+            self._too_large.clear()
             super().leave(consumer)
             return
         self.group.leave(consumer)
@@ -89,13 +95,15 @@ class SharedSubscription(TransientSubscription):
             stored = held.pop(position, None)
             if stored is None:
                 continue
-            if outcome in RETURNED:
+            if outcome in RETURNED or outcome is Outcome.TOO_LARGE:
                 returned[position] = stored
                 if outcome is Outcome.MODIFIED_FAILED:
                     self._failed[position] = self._failed.get(position, 0) + 1
+                elif outcome is Outcome.TOO_LARGE:
+                    self._too_large.setdefault(position, set()).add(consumer)
             else:
                 size += len(stored.run.bodies[position - stored.position]) + len(stored.run.properties)
-                self._failed.pop(position, None)
+                self._forget(position)
         self._changed(-size)
         if returned:
             self._put_back(returned)
@@ -116,8 +124,14 @@ class SharedSubscription(TransientSubscription):
         if not super()._gave_up(waiting):
             return False
         for position in range(stored.position, stored.position + len(stored.run.bodies)):
-            self._failed.pop(position, None)
+            self._forget(position)
         return True
+
+    def _forget(self, position: int) -> None:
+        """Nothing is to be known of it any more."""
+        self._failed.pop(position, None)
+        if self._too_large:
+            self._too_large.pop(position, None)
 
     def _put_back(self, held: dict[int, Stored]) -> None:
         """One by one, as each may have failed as often as it likes; in order before what is newer."""
@@ -147,6 +161,12 @@ class SharedSubscription(TransientSubscription):
                 waiting.extend(one for one in _one_by_one(fresh.popleft()) if not self._gave(one))
 
     def _gave(self, stored: Stored) -> bool:
+        """True when it waits no longer."""
+        if self._too_large and self._too_large.get(stored.position, frozenset()).issuperset(self.group.consumers):
+            self._forget(stored.position)
+            self._changed(-stored.run.size)
+            self._drop(stored.run)
+            return True
         for i, consumer in enumerate(self.group.consumers):
             if consumer.credit > 0 and self._wanted(consumer, stored):
                 self.group.rotate(i + 1)
@@ -155,6 +175,8 @@ class SharedSubscription(TransientSubscription):
         return False
 
     def _wanted(self, consumer: Consumer, stored: Stored) -> bool:
+        if self._too_large and consumer in self._too_large.get(stored.position, ()):
+            return False
         looked, selection = self._looked.get(consumer), consumer.selection
         if looked is None or selection is None:
             return True

@@ -54,7 +54,7 @@ _CODES: Final = {
     401: ReasonCode.NOT_AUTHORIZED,
     403: ReasonCode.NOT_AUTHORIZED,
     404: ReasonCode.NOT_AUTHORIZED,
-    413: ReasonCode.PACKET_TOO_LARGE,
+    413: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     503: ReasonCode.QUOTA_EXCEEDED,
 }
 """The reason codes MQTT 5 clients hear for an error's status."""

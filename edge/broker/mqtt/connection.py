@@ -15,6 +15,7 @@ from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, Protoco
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
+from edge.broker.model.interfaces import Outcome
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.acknowledgements import (
     PUBACK,
@@ -234,6 +235,11 @@ class Connection:
         if self._phase is Phase.OPEN:
             self._outbound.send_committed(packet_ids)
 
+    def fits(self, delivery: events.Delivery, index: int) -> bool:
+        """The client takes a packet as large as this message, of QoS 1 or 2."""
+        self._must_have_opened()
+        return self._outbound.fits(delivery, index)
+
     def send_again(self, packet_id: int) -> None:
         """Send a message of the session that a connection before this one sent already."""
         if self._phase is Phase.OPEN:
@@ -374,7 +380,7 @@ class Connection:
         found: list[Event] = []
         dropped = self._outbound.resume()
         if dropped:
-            found.append(events.Acknowledged(dropped))
+            found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
         found.extend(self._take(self._joined()))
         return found or self._last(publish_will=True)
 
@@ -412,11 +418,14 @@ class Connection:
         """Everything that is not on the hot path, which the table lets come whenever the connection is open."""
         phase = after_packet(self._phase, packet.kind, self.version)
         match packet:
-            case packets.PubRec(packet_id, reason) if reason.failed:
+            case packets.PubAck(packet_id, reason) | packets.PubRec(packet_id, reason) if reason.failed:
                 done: list[InFlight] = []
-                self._outbound.pubrec_refused(packet_id, done)
+                if isinstance(packet, packets.PubAck):
+                    self._outbound.puback([packet_id], done)
+                else:
+                    self._outbound.pubrec_refused(packet_id, done)
                 if done:
-                    found.append(events.Acknowledged(done))
+                    found.append(events.Acknowledged(done, Outcome.REJECTED))
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
                 self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
             case packets.Subscribe():

@@ -6,6 +6,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.model.interfaces import Outcome
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):
@@ -100,10 +101,12 @@ class Received(msgspec.Struct, frozen=True, gc=False):
 class Acknowledged(msgspec.Struct, frozen=True, gc=False):
     """Messages of ours the peer is done with (PUBACK, PUBCOMP, or PUBREC with an error), in that order.
 
-    Each is (delivery, index of the message in ``delivery.run.bodies``).
+    Each is (delivery, index of the message in ``delivery.run.bodies``). `outcome`: REJECTED when the answer was a
+    reason code of 0x80 or above; TOO_LARGE when the client takes no such message any more, and was not sent it again.
     """
 
     messages: list[tuple[Delivery, int]]
+    outcome: Outcome = Outcome.ACCEPTED
 
 
 class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):

@@ -129,7 +129,7 @@ class ConnectionHandler(Origin):
                 else:
                     self._publish_once(event.run, event.packet_ids)
             elif kind is Acknowledged:
-                self._attached.acknowledged(event.messages)
+                self._attached.acknowledged(event.messages, event.outcome)
             else:
                 self._control(event)
 

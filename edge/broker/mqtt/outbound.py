@@ -124,7 +124,7 @@ class Outbound:
     def resume(self) -> list[InFlight]:
         """Send again what the session has in flight, PUBREL first, both in their order [MQTT-4.4.0-1].
 
-        Returns the messages that are larger than the client takes now: they count as delivered [MQTT-3.1.2-25].
+        Returns the messages that are larger than the client takes now, which are not sent [MQTT-3.1.2-24].
         """
         state = self._state
         if state.released:
@@ -132,9 +132,9 @@ class Outbound:
             self._out.append(encode_acknowledgements(PUBREL, released))
         dropped: list[InFlight] = []
         for packet_id, (delivery, index) in list(state.outgoing.items()):
-            _, topic, block = self._head(delivery)
-            if len(delivery.run.bodies[index]) > self._room(len(topic) + len(block) + 2):
+            if not self.fits(delivery, index):
                 dropped.append(state.outgoing.pop(packet_id))
+                state.awaiting_commit.pop(packet_id, None)
         unsent = [packet_id for packet_id in reversed(state.outgoing) if packet_id not in state.awaiting_commit]
         if unsent:
             self._unsent = unsent
@@ -158,6 +158,11 @@ class Outbound:
                     self._send_one(waiting, 0)
         if released:
             self._out.append(encode_acknowledgements(PUBREL, released))
+
+    def fits(self, delivery: Delivery, index: int) -> bool:
+        """The client takes a packet of this size, with a packet identifier and its full topic name."""
+        _, topic, block = self._head(delivery)
+        return len(delivery.run.bodies[index]) <= self._room(len(topic) + len(block) + 2)
 
     def send_again(self, packet_id: int) -> None:
         """Send a message of the session once more."""

@@ -72,25 +72,35 @@ class Qos2Journal:
 
     # --- deliveries -------------------------------------------------------------------------------------------
 
-    def deliver(self, connection: Connection, delivery: Delivery, log: int, position: int) -> Sequence[int]:
-        """Send as `Connection.deliver` does, once the record is on disk; go on with what a restart interrupted."""
+    def deliver(
+        self, connection: Connection, delivery: Delivery, log: int, position: int
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Send as `Connection.deliver` does, once the record is on disk; go on with what a restart interrupted.
+
+        Returns the indexes of the messages the client has already, and of those larger than it takes.
+        """
         if not self._recovered:
-            return self._deliver_new(connection, delivery)
+            return (), self._deliver_new(connection, delivery)
         indexes = range(len(delivery.run.bodies))
         if not any((log, position + i) in self._recovered for i in indexes):
-            return self._deliver_new(connection, delivery)
-        skipped: list[int] = []
+            return (), self._deliver_new(connection, delivery)
+        had: list[int] = []
+        too_large: list[int] = []
         for i in indexes:
             entry = self._recovered.pop((log, position + i), None)
             if entry is None:
                 one = msgspec.structs.replace(delivery, run=delivery.run.part(i, i + 1), token=_at(delivery, i))
-                skipped += [i for _ in self._deliver_new(connection, one)]
+                too_large += [i for _ in self._deliver_new(connection, one)]
             elif entry.stage == Stage.DONE:
-                skipped.append(i)  # the client has it: settled by the caller
+                had.append(i)
                 self._done.append((None, log, position + i))
+            elif entry.stage == Stage.SENT and not connection.fits(delivery, i):
+                self._state.reserved.discard(entry.packet_id)
+                too_large.append(i)
+                self._changed()
             else:
                 self._go_on(connection, entry, delivery, i)
-        return skipped
+        return had, too_large
 
     def _deliver_new(self, connection: Connection, delivery: Delivery) -> Sequence[int]:
         before = len(self._state.awaiting_commit)
@@ -122,6 +132,10 @@ class Qos2Journal:
         """The client has these; their positions have been settled."""
         for position in range(first, last + 1):
             self._done.append((None, log, position))
+        self._changed()
+
+    def given_back(self) -> None:
+        """Exchanges have ended without the client having the messages: the record must not say more of them."""
         self._changed()
 
     def recovered_completed(self, token: Recovered) -> None:

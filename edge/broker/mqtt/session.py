@@ -170,15 +170,17 @@ class Subscriber(Consumer):
             token = Token(subscription, position, self)
             if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
                 delivery = Delivery(left, qos, retain, token, identifiers, kept=True)
-                skipped = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
+                had, too_large = session.journal.deliver(attachment.connection, delivery, subscription.log, position)
+                for i in had:
+                    subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
             else:
-                skipped = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
+                too_large = attachment.connection.deliver(Delivery(left, qos, retain, token, identifiers))
             if position < 0:
                 continue
+            for i in too_large:  # not sent [MQTT-3.1.2-24]: for others who take it, where there may be any
+                subscription.settle(self, position + i, position + i, Outcome.TOO_LARGE)
             if qos == 0:
                 subscription.settle(self, position, last, Outcome.ACCEPTED)
-            for i in skipped if qos else ():  # above the client's maximum: as if delivered [MQTT-3.1.2-25]
-                subscription.settle(self, position + i, position + i, Outcome.ACCEPTED)
             position = last + 1
         attachment.flush_soon()
 
@@ -245,7 +247,7 @@ class Session:
         """The session outlives its connection."""
         return self.expiry_s > 0
 
-    def acknowledged(self, messages: Iterable[tuple[Delivery, int]]) -> None:
+    def acknowledged(self, messages: Iterable[tuple[Delivery, int]], outcome: Outcome = Outcome.ACCEPTED) -> None:
         """The client is done with these deliveries: settle them as ranges, then use the window they freed."""
         last_delivery: Delivery | None = None
         first = last = -2
@@ -254,20 +256,23 @@ class Session:
                 last = i
                 continue
             if last_delivery is not None:
-                self._settle(last_delivery, first, last)
+                self._settle(last_delivery, first, last, outcome)
             last_delivery, first, last = delivery, i, i
         if last_delivery is not None:
-            self._settle(last_delivery, first, last)
+            self._settle(last_delivery, first, last, outcome)
         self.pump_starved()
 
-    def _settle(self, delivery: Delivery, first: int, last: int) -> None:
+    def _settle(self, delivery: Delivery, first: int, last: int, outcome: Outcome) -> None:
         token = delivery.token
         if isinstance(token, Token):
             if token.position >= 0:
                 position = token.position
-                token.subscription.settle(token.subscriber, position + first, position + last, Outcome.ACCEPTED)
+                token.subscription.settle(token.subscriber, position + first, position + last, outcome)
                 if delivery.kept and isinstance(token.subscription, LogSubscription):
-                    self.journal.completed(token.subscription.log, position + first, position + last)
+                    if outcome is Outcome.ACCEPTED:
+                        self.journal.completed(token.subscription.log, position + first, position + last)
+                    else:
+                        self.journal.given_back()
         elif isinstance(token, Recovered):
             self.journal.recovered_completed(token)
 

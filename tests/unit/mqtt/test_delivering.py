@@ -9,6 +9,7 @@ from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError
 from edge.broker.message.mqtt_properties import Properties, encode_run
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.model.interfaces import Outcome
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Acknowledged, Delivery
@@ -141,7 +142,8 @@ class TestAcknowledged:
         opened.connection.deliver(two)
         opened.sent()
         found = opened.send(p.PubAck(1, R.NOT_AUTHORIZED), p.PubRec(2, R.QUOTA_EXCEEDED))
-        assert found == [Acknowledged([(one, 0)]), Acknowledged([(two, 0)])]
+        rejected = Outcome.REJECTED
+        assert found == [Acknowledged([(one, 0)], rejected), Acknowledged([(two, 0)], rejected)]
         assert opened.sent() == []
 
     @pytest.mark.parametrize("answer", [p.PubRec(1), p.PubComp(2), p.PubAck(2)])
@@ -233,7 +235,7 @@ class TestSendingAgain:
         old.connection.receive_eof(old.now)
         block = Properties(maximum_packet_size=60)
         new = Opened(5, p.Connect("c", 5, properties=block), state=old.state)
-        assert new.events == [Acknowledged([(sent, 0)])]
+        assert new.events == [Acknowledged([(sent, 0)], Outcome.TOO_LARGE)]
         assert new.first[1:] == [publish(b"y", 2, dup=True)]
 
     def test_delivered_after_the_connection_closed(self) -> None:

@@ -42,7 +42,9 @@ class Rig:
 
     def deliver(self, position: int, *bodies: bytes) -> list[int]:
         made = delivery(position, *bodies)
-        return list(self.journal.deliver(self.opened.connection, made, 3, position))
+        had, too_large = self.journal.deliver(self.opened.connection, made, 3, position)
+        assert not too_large
+        return list(had)
 
     def commit(self, moves_kept: int = 0) -> bytes:
         record = self.journal.encode(moves_kept)

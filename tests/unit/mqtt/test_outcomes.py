@@ -1,0 +1,264 @@
+"""What MQTT consumers refuse, and what is larger than they take: whom it goes to, and what who sent it hears."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.engine import State
+from bridge.message import Run
+from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.message.translation import mqtt_runs
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.session_registry import SessionRegistry
+from tests.unit.amqp import broker as amqp
+from tests.unit.amqp.wire import message
+from tests.unit.mqtt.client import split
+from tests.unit.mqtt.test_commit_order import Driver
+
+SMALL = 500
+LARGE_BODY = b"x" * 5_000
+
+
+class Site(amqp.Site):
+    """A broker that AMQP clients and `Peer` come to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sessions = SessionRegistry(self.router, self.store, mqtt_runs)
+
+    @property
+    def losses(self) -> list[tuple[str, int]]:
+        """Reasons in the ledger, and how many messages."""
+        return [(loss.reason, loss.messages) for loss in self.store.losses(0, 100)]
+
+
+class Peer:
+    """An MQTT 5 client."""
+
+    def __init__(self, site: Site, client_id: str, pattern: str = "", qos: int = 1, **properties: Any) -> None:
+        """It takes `pattern`; `properties` are those of CONNECT."""
+        self.site = site
+        self.connection = Connection(Limits(), 0.0)
+        self.handler = ConnectionHandler(
+            Driver(),  # type: ignore[arg-type]
+            self.connection,
+            site.router,
+            site.sessions,
+            lambda: 0.0,
+        )
+        self.send(p.Connect(client_id, 5, clean_start=False, properties=Properties(**properties)))
+        self.sent()
+        if pattern:
+            self.send(p.Subscribe(1, (SubscriptionRequest(pattern, qos),)))
+
+    def send(self, *what: p.Packet) -> None:
+        data = b"".join(each.encode(5) for each in what)
+        self.handler.handle(self.connection.receive_data(data, 0.0))
+        self.site.settle_down()
+
+    def sent(self) -> list[Any]:
+        return split(self.connection.data_to_send(), 5)
+
+    def lose(self) -> None:
+        """The network connection breaks."""
+        self.handler.handle(self.connection.receive_eof(1.0))
+        self.site.settle_down()
+
+    def publish(self, address: str, *bodies: bytes, qos: int = 1) -> list[Any]:
+        """Returns the answers."""
+        self.send(*(p.Publish(address, body, qos, packet_id=i) for i, body in enumerate(bodies, 1)))
+        return self.sent()
+
+    def take(self) -> list[bytes]:
+        """Payloads that have come, acknowledged."""
+        taken: list[bytes] = []
+        while found := [packet for packet in self.sent() if isinstance(packet, p.Publish)]:
+            taken += [packet.payload for packet in found]
+            self.send(*(p.PubAck(packet.packet_id) for packet in found if packet.qos == 1))
+        return taken
+
+
+def small(site: Site, pattern: str, qos: int = 1, client_id: str = "small", **properties: Any) -> Peer:
+    return Peer(site, client_id, pattern, qos, maximum_packet_size=SMALL, **properties)
+
+
+class TestTooLargeForOne:
+    @pytest.mark.parametrize("qos", [0, 1])
+    @pytest.mark.parametrize(
+        ("pattern", "kept"),
+        [("queue/x", 0), ("queue/x", 100), ("$share/group/topic/x", 0), ("$share/group/topic/x", 100)],
+    )
+    def test_others_get_it(self, pattern: str, qos: int, kept: int) -> None:
+        site = Site()
+        little = small(site, pattern, qos, session_expiry_interval_s=kept)
+        other = Peer(site, "other", pattern, session_expiry_interval_s=kept)
+        publisher = Peer(site, "publisher")
+        bodies = [b"%d" % i + LARGE_BODY for i in range(10)]
+        publisher.publish(pattern.removeprefix("$share/group/"), *bodies, b"little", b"less")
+        got = other.take()
+        assert set(bodies) <= set(got)
+        assert sorted(got + little.take()) == sorted([*bodies, b"little", b"less"])
+        assert site.losses == []
+
+    def test_it_waits_for_one_that_takes_it(self) -> None:
+        site = Site()
+        little = small(site, "queue/x")
+        publisher = Peer(site, "publisher")
+        publisher.publish("queue/x", LARGE_BODY, b"little")
+        assert little.take() == [b"little"]
+        assert site.router.queues["queue/x"].backlog == 1
+        assert Peer(site, "other", "queue/x").take() == [LARGE_BODY]
+        assert site.losses == []
+
+    def test_until_it_expires_by_the_rule_of_the_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = Site()
+        rule = AddressPolicy(ttl_max_s=10, expiry="deadletter/d")
+        site.router.reconfigure(site.router.table, {"queue/#": rule})
+        little = small(site, "queue/x")
+        Peer(site, "publisher").publish("queue/x", LARGE_BODY)
+        assert little.take() == []
+        monkeypatch.setattr(amqp, "CLOCK_NS", amqp.CLOCK_NS + 60 * 10**9)
+        for _ in range(3):
+            site.router.tick()
+            site.settle_down()
+        assert Peer(site, "other", "deadletter/d").take() == [LARGE_BODY]
+        assert site.losses == [("dead-lettered: expired", 1)]
+
+    def test_the_subscription_of_one_gives_it_up_with_an_entry_in_the_ledger(self) -> None:
+        """[MQTT-3.1.2-25]: as if it were delivered; but it was acknowledged to who sent it."""
+        site = Site()
+        little = small(site, "topic/x", session_expiry_interval_s=100)
+        Peer(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
+        assert little.take() == [b"little"]
+        assert site.losses == [("undeliverable", 1)]
+
+    def test_what_is_not_kept_is_dropped(self) -> None:
+        site = Site()
+        little = small(site, "topic/x")
+        Peer(site, "publisher").publish("topic/x", LARGE_BODY, b"little")
+        assert little.take() == [b"little"]
+        assert site.losses == []
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_it_was_in_flight_when_the_client_took_more(self, qos: int) -> None:
+        site = Site()
+        before = Peer(site, "c", "queue/x", qos, session_expiry_interval_s=100)
+        Peer(site, "publisher").publish("queue/x", LARGE_BODY, qos=qos)
+        before.lose()
+        site.settle_down()
+        other = Peer(site, "other", "queue/x")
+        after = small(site, "", client_id="c", session_expiry_interval_s=100)
+        assert not [packet for packet in after.sent() if isinstance(packet, p.Publish)]
+        assert other.take() == [LARGE_BODY]
+
+
+class TestTooLargeAtAnAnycastAddress:
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_it_is_offered_to_the_others(self, qos: int) -> None:
+        site = Site()
+        little = small(site, "anycast/x", qos)
+        other = Peer(site, "other", "anycast/x", qos)
+        publisher = Peer(site, "publisher")
+        answers = publisher.publish("anycast/x", *[LARGE_BODY] * 4)
+        assert other.take() == [LARGE_BODY] * 4
+        assert little.take() == []
+        assert [each.reason for each in answers + publisher.sent()] == [R.SUCCESS] * 4
+
+    @pytest.mark.parametrize("qos", [0, 1])
+    def test_it_is_refused_when_none_takes_it(self, qos: int) -> None:
+        site = Site()
+        little = small(site, "anycast/x", qos)
+        publisher = Peer(site, "publisher")
+        answers = publisher.publish("anycast/x", LARGE_BODY, b"little")
+        assert little.take() == [b"little"]
+        [refused, taken] = answers + publisher.sent()
+        assert (refused.reason, taken.reason) == (R.IMPLEMENTATION_SPECIFIC_ERROR, R.SUCCESS)
+        assert refused.properties.reason_string == "message too large"
+
+    def test_it_is_refused_when_the_one_that_could_leaves(self) -> None:
+        site = Site()
+        little = small(site, "anycast/x")
+        other = Peer(site, "other", "anycast/x", receive_maximum=1)
+        publisher = Peer(site, "publisher")
+        publisher.publish("anycast/x", LARGE_BODY, LARGE_BODY)
+        assert little.take() == []
+        other.lose()
+        assert {each.reason for each in publisher.sent()} == {R.IMPLEMENTATION_SPECIFIC_ERROR}
+
+    def test_an_amqp_sender_hears_it(self) -> None:
+        site = Site()
+        small(site, "anycast/x")
+        client = site.client()
+        sender = client.sender("anycast/x")
+        client.engine.send(sender, 0, message(LARGE_BODY))
+        site.settle_down()
+        [(_, state, condition)] = client.outcomes(sender)
+        assert (state, condition.name) == (State.REJECTED, "amqp:link:message-size-exceeded")
+
+
+class TestRefused:
+    """PUBACK and PUBREC of 0x80 and above (MQTT 5 section 4.13.2)."""
+
+    @staticmethod
+    def refuse(consumer: Peer, reason: R = R.NOT_AUTHORIZED) -> None:
+        [packet] = [packet for packet in consumer.sent() if isinstance(packet, p.Publish)]
+        answer = p.PubAck if packet.qos == 1 else p.PubRec
+        consumer.send(answer(packet.packet_id, reason))
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_an_amqp_sender_to_an_anycast_address_is_rejected(self, qos: int) -> None:
+        site = Site()
+        consumer = Peer(site, "consumer", "anycast/x", qos)
+        client = site.client()
+        sender = client.sender("anycast/x")
+        client.engine.send(sender, 0, message(b"refused", durable=True))
+        site.settle_down()
+        self.refuse(consumer)
+        [(_, state, _)] = client.outcomes(sender)
+        assert state is State.REJECTED
+
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_an_mqtt_publisher_to_an_anycast_address_gets_a_reason_code(self, qos: int) -> None:
+        site = Site()
+        consumer, publisher = Peer(site, "consumer", "anycast/x", qos), Peer(site, "publisher")
+        assert publisher.publish("anycast/x", b"refused", qos=qos) == []
+        self.refuse(consumer)
+        [answer] = publisher.sent()
+        assert answer.reason is R.UNSPECIFIED_ERROR
+        assert answer.properties.reason_string == "rejected by the consumer"
+
+    @pytest.mark.parametrize("kept", [0, 100])
+    @pytest.mark.parametrize("qos", [1, 2])
+    def test_it_is_dead_lettered_where_the_queue_says_so(self, qos: int, kept: int) -> None:
+        site = Site()
+        site.router.reconfigure(site.router.table, {"queue/#": AddressPolicy(deadletter="deadletter/d")})
+        consumer = Peer(site, "consumer", "queue/x", qos, session_expiry_interval_s=kept)
+        site.router.publish(amqp.MqttDevice(), Run("queue/x", "d", 2, b"", [b"refused"]), (1,))
+        site.settle_down()
+        self.refuse(consumer)
+        assert Peer(site, "other", "deadletter/d").take() == [b"refused"]
+        assert site.losses == [("dead-lettered: rejected", 1)]
+        assert dict(site.store.items("outgoing")) == {}, "no record of the exchange is left"
+
+    @pytest.mark.parametrize("address", ["queue/x", "topic/x"])
+    def test_or_it_is_in_the_ledger(self, address: str) -> None:
+        site = Site()
+        consumer = Peer(site, "consumer", address, session_expiry_interval_s=100)
+        Peer(site, "publisher").publish(address, b"refused")
+        self.refuse(consumer, R.QUOTA_EXCEEDED)
+        assert site.losses == [("rejected", 1)]
+
+    def test_no_subscribers_is_no_refusal(self) -> None:
+        site = Site()
+        consumer = Peer(site, "consumer", "queue/x")
+        Peer(site, "publisher").publish("queue/x", b"taken")
+        self.refuse(consumer, R.NO_MATCHING_SUBSCRIBERS)
+        assert site.losses == []
