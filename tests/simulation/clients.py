@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.pattern import Joinable
@@ -98,7 +97,7 @@ class RouterConsumer(Consumer):
         self.name = name
         self.faulty = False
         """Its next delivery raises."""
-        self.kind_outcomes = False
+        self.accepts_all = False
         """It accepts everything it is given."""
         self.settle_s = 0.02
         self.subscription = durable or "queue"
@@ -155,7 +154,7 @@ class RouterConsumer(Consumer):
         held, self._held = self._held, []
         for subscription, position, names in held:
             outcome = Outcome.ACCEPTED
-            if not self.kind_outcomes and self._random.random() < 0.1:
+            if not self.accepts_all and self._random.random() < 0.1:
                 outcome = Outcome.RELEASED
             if outcome is Outcome.ACCEPTED:
                 self._history.record("took", self.name, self.subscription, names)
@@ -187,6 +186,3 @@ class LiveConsumer(Consumer):
             self.faulty = False
             self._history.record("nemesis", "raises", self.name)
             raise Fault(self.name)
-
-
-Clients = list[Any]

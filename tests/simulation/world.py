@@ -102,7 +102,7 @@ class World:
         for producer in (*self.origins, *self.devices):
             producer.sending = False
         for consumer in self.consumers:
-            consumer.kind_outcomes = True
+            consumer.accepts_all = True
         rest_s = self.scheduler.now_s + REST_S
         quiet = 0
         while quiet < 2:
