@@ -137,12 +137,13 @@ class Uplink:
         bases: Mapping[str, int] | None = None,
         epochs: EpochNames | None = None,
         log_of: Callable[[Subscription], int | None] = lambda _subscription: None,
+        reached: Callable[[], Mapping[int, int]] = dict,
         lane: Lane = Lane.LIVE,
         limits: UplinkLimits | None = None,
     ) -> None:
         """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
         `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
-        positions of a subscription are in.
+        positions of a subscription are in. `reached`: how far the store has come besides, told as the end of a log.
         """
         self.name = name
         self.figures = UplinkFigures()
@@ -154,6 +155,7 @@ class Uplink:
         self._bases = bases if bases is not None else {}
         self._epochs = epochs
         self._log_of = log_of
+        self._reached = reached
         self._lane = lane
         self._limits = limits or UplinkLimits()
         self._subscriptions: dict[int, Subscription] = {}
@@ -342,7 +344,7 @@ class Uplink:
 
     def _ends(self, pieces: Iterable[_Piece]) -> dict[int, int]:
         """By log of the store, where these messages end: so far the hub may know the store to reach."""
-        ends: dict[int, int] = {}
+        ends = dict(self._reached())
         for subscription, (position, _, run), _ in pieces:
             log = self._log_of(subscription)
             if log is not None and position >= 0:

@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,11 @@ class Fleet:
     def data(self) -> Path:
         return self.folder / "gw1"
 
-    def publish(self, tag: str) -> None:
+    def publish(self, tag: str, *, count: int = SENT, addresses: Sequence[int] = range(ADDRESSES)) -> None:
         with Client(self.gateway, "d") as client:
-            for number in range(SENT):
+            for number in range(count):
                 body = f"{tag}:{number}".encode()
-                client.publish(f"load/{number % ADDRESSES}", body, 1)
+                client.publish(f"load/{addresses[number % len(addresses)]}", body, 1)
                 self.acked.append(body)
 
     def rows(self, table: str) -> list[dict[str, Any]]:
@@ -133,8 +134,11 @@ def test_the_whole_directory(fleet: Fleet) -> None:
     assert "older copy" in gateway.log.read_text()
 
 
-def test_a_copy_made_while_it_ran(fleet: Fleet) -> None:
+@pytest.mark.parametrize("durability", ["fsync", "memory"])
+def test_a_copy_made_while_it_ran(fleet: Fleet, durability: str) -> None:
     """A snapshot of a running gateway, which goes on and forwards; the snapshot is put back before it starts again."""
+    if durability == "memory":
+        fleet.keep_in_memory()
     gateway, copy = fleet.gateway, fleet.folder / "copy"
     with fleet.hub:
         with gateway:
@@ -160,6 +164,37 @@ def test_a_copy_made_while_it_ran(fleet: Fleet) -> None:
     assert set(bodies) == set(fleet.acked)
     assert max(bodies.values()) == 1
     assert len(epochs) == 1
+    assert len({row["epoch"] for row in fleet.rows("telemetry")}) == 2
+    assert "older copy" in gateway.log.read_text()
+    assert fleet.unexplained() == set()
+
+
+def test_a_copy_that_has_reserved_positions_for_longer_than_sequences(fleet: Fleet) -> None:
+    """In memory, a log's positions may last when one of its addresses has had its sequences reserved anew."""
+    fleet.keep_in_memory()
+    gateway, copy = fleet.gateway, fleet.folder / "copy"
+    with fleet.hub:
+        with gateway:
+            fleet.publish("slow", count=1, addresses=[0])
+            fleet.publish("fast", count=200, addresses=[1])
+            fleet.arrived()
+            snapshot(fleet.data, copy)
+            fleet.publish("after-the-copy", count=100, addresses=[0])
+            fleet.arrived()
+            gateway.kill()
+        shutil.rmtree(fleet.data)
+        shutil.copytree(copy, fleet.data)
+        with gateway:
+            fleet.publish("restored", addresses=[0])
+            fleet.arrived()
+            stopped(gateway)
+        with gateway:
+            fleet.publish("and-again", addresses=[0])
+            fleet.arrived()
+            stopped(gateway)
+    bodies = fleet.bodies()
+    assert set(bodies) == set(fleet.acked)
+    assert max(bodies.values()) == 1
     assert len({row["epoch"] for row in fleet.rows("telemetry")}) == 2
     assert "older copy" in gateway.log.read_text()
     assert fleet.unexplained() == set()

@@ -77,6 +77,7 @@ class ConnectorUplink:
             bases=router.bases,
             epochs=store.epochs,
             log_of=_log_of,
+            reached=lambda: store.reached,
         )
         self._router = router
         self._store = store

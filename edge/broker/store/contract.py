@@ -219,7 +219,14 @@ class Lineage(Protocol):
 
     @property
     def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
-        """Of each of `openings`, the next position of each log at that moment; None when that cannot be read."""
+        """Of each of `openings`, the next position of each log at that moment, and `reached`; None when that cannot be
+        read."""
+        ...
+
+    @property
+    def reached(self) -> Mapping[int, int]:
+        """How far the store has come besides the ends of logs, as if it were the end of one: a copy that has less is
+        older. Where a log is kept in memory the copy's end of it is reserved ahead, and tells nothing."""
         ...
 
     def sequences(self) -> Iterator[tuple[str, int]]:

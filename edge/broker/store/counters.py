@@ -26,6 +26,8 @@ class Counters:
         self.uncounted: dict[str, int] = {}
         self.uncounted_logs: set[int] = set()
         self.uncounted_bytes = 0
+        self.spills = 0
+        """Number of the newest commit on the medium that had spills."""
         self._uncounted_commits = 0
 
     @property
@@ -92,6 +94,7 @@ class Counters:
     def committed(self, group: Group, reserved: Container[str]) -> None:
         """The group is on disk. Counters of `reserved` addresses never leave memory."""
         self.sequences.update(group.sequences)
+        self.spills = max(self.spills, group.spill)
         if not group.counting:
             self.uncounted.update(group.sequences)
             self.uncounted_logs.update(group.ends)

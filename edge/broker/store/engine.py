@@ -19,6 +19,7 @@ from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
 from edge.broker.store.removals import Removals
+from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
@@ -181,6 +182,10 @@ class StoreEngine(Generic[M]):
 
     def sequences(self) -> Iterator[tuple[str, int]]:
         return iter({**dict(self.medium.sequences()), **self._counters.sequences}.items())
+
+    @property
+    def reached(self) -> Mapping[int, int]:
+        return {SPILLS_LOG: self._counters.spills} if self._counters.spills else {}
 
     def fork(self, shared: str) -> None:
         ends = self.medium.ends_after(shared)

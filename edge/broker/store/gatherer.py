@@ -9,7 +9,7 @@ from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import VALUE_BYTES_MAX, Limits
 from edge.broker.store.logs import check_text
-from edge.broker.store.reservation import MEMORY
+from edge.broker.store.reservation import MEMORY, SPILLS
 from edge.broker.store.ticket import Ticket
 
 
@@ -130,7 +130,7 @@ class Gatherer:
         following.dropped |= group.dropped
         following.losses[:0] = group.losses
         following.given_up[:0] = [given for given in group.given_up if not given.if_kept]
-        kept = {key: value for key, value in group.state.items() if key[0] != MEMORY}
+        kept = {key: value for key, value in group.state.items() if key[0] not in (MEMORY, SPILLS)}
         following.state = {**kept, **following.state}
 
     def replace_runs(self, runs: list[tuple[int, Run]]) -> None:

@@ -102,6 +102,8 @@ class Group:
     reclaim_bytes_max: int = 0
     spills: list[Spill] = field(default_factory=list)
     """What it writes of logs that are kept in memory."""
+    spill: int = 0
+    """Its number among the commits that have `spills`."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
     """(log, first, end) of positions that nothing is at, to be covered by a segment of their own."""
 

@@ -15,6 +15,7 @@ from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.logs import LogState
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
+from edge.broker.store.reservation import SPILLS, unpack_count
 from edge.broker.store.segment import Head, Row, SegmentDamaged, heads
 from edge.broker.store.soundness import check_cursor, check_logs, check_tables
 from edge.broker.store.tables import Tables
@@ -28,6 +29,7 @@ def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits:
     check_tables(side)
     tables.ledger.load(queries.newest_ledger(limits.ledger_growing_max), queries.ledger_rows())
     logs, counters = tables.logs, tables.counters
+    counters.spills = max((unpack_count(value) for _, value in queries.items(SPILLS)), default=0)
     for number, name, first, end, size in side.execute("SELECT log, name, first, next, bytes FROM log"):
         logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
     for state in logs:

@@ -43,7 +43,8 @@ def _ends(packed: bytes | None) -> dict[int, int] | None:
 
 
 def enter(connection: sqlite3.Connection, ended: Mapping[int, int]) -> str:
-    """Add this opening, durably; returns its id. `ended`: next position by log. Raises sqlite3.Error."""
+    """Add this opening, durably; returns its id. `ended`: next position by log, and
+    `contract.Lineage.reached`. Raises sqlite3.Error."""
     name = uuid.uuid4().hex
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -16,7 +16,16 @@ from edge.broker.store.limits import MEMORY_RESERVE_LEFT, Limits
 MEMORY: Final = "memory"
 """Kind of the small state that says what was reserved and, as reason in the ledger, what was lost of it."""
 
+SPILLS: Final = "spills"
+"""Kind of the small state that counts the commits which spilled a log or reserved more for it, in one row."""
+SPILLS_KEY: Final = "count"
+SPILLS_LOG: Final = 0
+"""Stands for that count where ends of logs are told: numbers beyond what a copy of the store has reserved are given
+only after another such commit, so it tells a copy from the store where the end of a log is reserved ahead. No log has
+this number."""
+
 _SPAN: Final = struct.Struct("<QQ")
+_COUNT: Final = struct.Struct("<Q")
 
 
 class ReservedRange(NamedTuple):
@@ -51,6 +60,16 @@ def unpack_range(key: str, value: bytes) -> ReservedRange:
     except struct.error as error:
         raise ValueError(f"reservation {key!r} is damaged: {error}") from error
     return ReservedRange(int(log), address if space else None, base, end)
+
+
+def pack_count(count: int) -> bytes:
+    """Value of the row of kind `SPILLS`."""
+    return _COUNT.pack(count)
+
+
+def unpack_count(value: bytes) -> int:
+    """0 for a rotten one: a hub that knows of more takes the store for a copy, and it goes on under a new epoch."""
+    return int(_COUNT.unpack(value)[0]) if len(value) == _COUNT.size else 0
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.group import Group
 from edge.broker.store.limits import Limits
 from edge.broker.store.memory_buffer import MemoryBuffer
-from edge.broker.store.reservation import MEMORY, Reservation
+from edge.broker.store.reservation import MEMORY, SPILLS, SPILLS_KEY, Reservation, pack_count
 from edge.broker.store.spill import Spill
 from edge.broker.store.tables import Tables
 
@@ -19,6 +19,8 @@ class Spiller:
         self._gatherer, self._logs = tables.gatherer, tables.logs
         self._cursors, self._counters = tables.cursors, tables.counters
         self._buffer = buffer
+        self._numbered = 0
+        """The newest number of a group with spills; one that failed may be found on the medium all the same."""
 
     # --- for a group ------------------------------------------------------------------------------------------
 
@@ -38,6 +40,9 @@ class Spiller:
             self._join(group, buffer.logs[log], self._extension(group, buffer.logs[log], now))
         buffer.due.clear()
         buffer.low.clear()
+        if group.spills:
+            self._numbered = group.spill = max(self._numbered, self._counters.spills) + 1
+            group.state[SPILLS, SPILLS_KEY] = pack_count(group.spill)
 
     def _join(self, group: Group, buffered: BufferedLog, spill: Spill) -> None:
         group.spills.append(spill)

@@ -29,6 +29,7 @@ from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import Reader
 from edge.broker.store.records import Summary
+from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.sqlite_medium import SqliteMedium
 from edge.broker.store.tables import Tables
 from edge.broker.store.writer import Writer
@@ -143,7 +144,8 @@ def _enter_epochs(
         lineage.reload(side)
         logger.warning("an older copy of this store was put back; new messages are of epoch %s", name)
     try:
-        openings.enter(connection, {state.log: state.next for state in tables.logs})
+        ends = {state.log: state.next for state in tables.logs}
+        openings.enter(connection, {SPILLS_LOG: tables.counters.spills, **ends})
         openings.remember(directory, openings.known(side)[-1])
     except (sqlite3.Error, OSError) as error:
         logger.warning("this opening cannot be remembered (%s)", error)

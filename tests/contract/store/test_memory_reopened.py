@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -251,3 +252,68 @@ class TestReopening:
         assert again.store.bounds(kept.log) == (1, 22)
         assert [body for *_, body in again.read_all(kept.log)] == [b"waits"]
         again.store.close()
+
+
+class TestCopies:
+    """A copy that was made while the store was open is told from the store before a number is given twice."""
+
+    @staticmethod
+    def is_older(copy: Rig, reached: Mapping[int, int], log: int, end: int) -> bool:
+        """As a hub decides that knows `reached` of the store, and that its log goes to `end`."""
+        ends = copy.store.opening_ends[-1]
+        assert ends is not None
+        return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
+
+    def test_one_whose_positions_are_reserved_for_longer_than_its_sequences(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+
+        def take(address: str, count: int) -> int:
+            """Publish and acknowledge; the next sequence of the address."""
+            rig.store.append(kept.log, run_of(*[b"x"] * count, address=address))
+            flush(rig)
+            rig.now += 0.01
+            rig.store.acknowledge(kept.cursor, 0, rig.store.bounds(kept.log)[1] - 1)
+            return dict(rig.store.sequences())[address]
+
+        following = take("plant/slow", 1)
+        for _ in range(20):
+            take(kept.address, 20)
+        copy = crashed(rig, tmp_path / "copy")
+        reserved = dict(copy.store.sequences())["plant/slow"]
+        assert not self.is_older(copy, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+        while following <= reserved:
+            following = take("plant/slow", 1)
+        end = rig.store.bounds(kept.log)[1]
+        assert end < copy.store.bounds(kept.log)[1], "the positions alone do not tell"
+        assert self.is_older(copy, rig.store.reached, kept.log, end)
+        copy.store.close()
+
+    def test_a_crash_is_no_copy(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+        for number in range(3):
+            kept.take(*[b"x"] * 10)
+            wait(rig, 6)
+            again = crashed(rig, tmp_path / f"again-{number}")
+            assert not self.is_older(again, rig.store.reached, kept.log, rig.store.bounds(kept.log)[1])
+            again.store.close()
+        reached = rig.store.reached
+        rig.reopen()
+        assert rig.store.reached == {each: number + 1 for each, number in reached.items()}  # closing spills, too
+
+    def test_a_failed_spill_takes_its_number_with_it(self, rig: Rig) -> None:
+        kept = Kept(rig)
+        before = rig.store.reached[0]
+        kept.take(b"1")
+        fail_commits(rig)
+        rig.store.put("filler", "x", Random(1).randbytes(100_000))
+        wait(rig, 6)
+        assert rig.commits[-1].error is not None
+        assert rig.store.reached[0] == before
+        heal(rig)
+        wait(rig, 6)
+        assert rig.store.reached[0] > before + 1
+
+    def test_a_store_that_never_kept_anything_in_memory_says_nothing_of_it(self, rig: Rig) -> None:
+        rig.store.append(rig.store.log("topic #"), run_of(b"1"))
+        flush(rig)
+        assert rig.store.reached == {}

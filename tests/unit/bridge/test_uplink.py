@@ -53,10 +53,10 @@ class Subscription:
 
 
 class Bench:
-    def __init__(self, *, batching: bool = True, credit: int = 10, max_message_size: int = 0) -> None:
+    def __init__(self, *, batching: bool = True, credit: int = 10, max_message_size: int = 0, **lineage: Any) -> None:
         limits = UplinkLimits(window_bytes=100_000, batch_bytes=1_000, batches_undelayed=2)
         outcomes = Outcomes("accepted", "rejected")
-        self.uplink = Uplink("uplink", Hop("gw1", "epoch"), space="s", outcomes=outcomes, limits=limits)
+        self.uplink = Uplink("uplink", Hop("gw1", "epoch"), space="s", outcomes=outcomes, limits=limits, **lineage)
         self.cuts: list[str] = []
         self.wire: Any = Wire()
         self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
@@ -77,6 +77,17 @@ class Bench:
 
     def batches(self) -> list[list[bytes]]:
         return [decode(plain.body_of(message)).bodies for _, message in self.wire.sent]
+
+
+def test_a_batch_says_how_far_the_store_has_come() -> None:
+    reached = {0: 7}
+    bench = Bench(log_of=lambda _: 3, reached=lambda: reached)
+    bench.deliver(40, b"1", b"2")
+    bench.uplink.flush()
+    reached[0] = 8
+    bench.deliver(42, b"3")
+    bench.uplink.flush()
+    assert [plain.ends_of(message) for _, message in bench.wire.sent] == [{0: 7, 3: 42}, {0: 8, 3: 43}]
 
 
 class TestOutcomes:
