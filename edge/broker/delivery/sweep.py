@@ -85,6 +85,7 @@ class Sweeper:
         self._flush_soon = flush_soon
         self._remembered = self._recall()
         clock.steady = self._remembered or clock.steady
+        self._remember()  # in the first commit, whatever it is for: what it stores ages by this
         self._round: Iterator[Swept] = iter(())
         self._short: set[int] = set()
         self._reading = False
@@ -98,12 +99,16 @@ class Sweeper:
     def tick(self) -> None:
         """Every `limits.TICK_S`, while commits succeed."""
         self._clock.read()
-        if self._clock.steady != self._remembered:
-            self._remembered = self._clock.steady
-            self._store.put(*STEADY, msgspec.msgpack.encode(self._remembered))
+        self._remember()
         self._bytes_left, self._runs_left = SWEEP_BYTES_MAX, SWEEP_RUNS_MAX
         if not self._reading:
             self._go_on()
+
+    def _remember(self) -> None:
+        """Keep what was found of the clock, when it is new."""
+        if self._clock.steady != self._remembered:
+            self._remembered = self._clock.steady
+            self._store.put(*STEADY, msgspec.msgpack.encode(self._remembered))
 
     def _recall(self) -> Steady | None:
         """What a former process found of the clock."""

@@ -260,6 +260,20 @@ class TestClock:
         consumer = site.consumer("queue/a")
         assert len(consumer.got) == 10, "nothing is given up by a clock that was set"
 
+    def test_it_is_on_disk_with_the_first_message(self) -> None:
+        """The first process ends before its first tick: what it stored ages all the same [MQTT-3.3.2-6]."""
+        site = Site(queue=HOUR)
+        booted_at_s = site.now - 5_000
+        site.steady_s = lambda: site.now - booted_at_s
+        site.boot()
+        site.router.publish(Origin(), Run("queue/a", "device", 1, b"", [b"x"]), ())
+        site.router.flush()
+        site.posted.popleft()()
+        site.now += 10
+        site.boot()
+        site.settle_down(wait_s=3600)
+        assert [(lost.first, lost.last) for lost in site.lost] == [(0, 0)]
+
     def test_good_clocks_judge_what_good_clocks_stamped(self) -> None:
         site = Site(queue=HOUR)
         fill(site, "queue/a", 10)
