@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 import time
@@ -237,19 +238,28 @@ def report(lake: Path, out: Path, facts: Path | None) -> None:
     Reads what `analytics run` left; starts no JVM.
     """
     _existing(lake)
+    import deltalake.exceptions
+
     from spark.report import facts as facts_file
-    from spark.report import page
+    from spark.report import formatting, notices, page, queries
 
     try:
-        known = facts_file.load(facts) if facts is not None else None
+        described = facts_file.load(facts) if facts is not None else None
     except facts_file.BadFacts as error:
         raise click.UsageError(str(error)) from None
     try:
-        size = page.write(lake, out, known)
+        known = queries.read(lake)
+    except (deltalake.exceptions.DeltaError, OSError) as error:
+        click.echo(f"error: {lake}: a table cannot be read: {error}", err=True)
+        sys.exit(FAILED)
+    try:
+        size = page.write(known, out, described)
     except OSError as error:
         click.echo(f"error: {out}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
     click.echo(f"{out} ({size / 1024:,.0f} KB)")
+    for text in notices.notices(known, shlex.quote(str(lake))):
+        click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 
 if __name__ == "__main__":

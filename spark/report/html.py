@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 Child = Element | str | None
 
 
-def h(name: str, /, *children: Child, **attributes: object) -> Element:
+def h(tag: str, /, *children: Child, **attributes: object) -> Element:
     """An element. `class_` is `class`, other underscores are dashes; an attribute of None is left out."""
-    node = Element(name)
+    node = Element(tag)
     for key, value in attributes.items():
         if value is not None:
             node.set("class" if key == "class_" else key.replace("_", "-"), str(value))
@@ -32,9 +33,20 @@ def append(node: Element, *children: Child) -> None:
             node.text = (node.text or "") + child
 
 
-def svg(name: str, /, **attributes: object) -> Element:
+def name(text: str) -> Iterator[Child]:
+    """A name that may break after each `/` and `.` of it, and is copied without the breaks."""
+    start = 0
+    for index, letter in enumerate(text[:-1], start=1):
+        if letter in "/.":
+            yield text[start:index]
+            yield Element("wbr")
+            start = index
+    yield text[start:]
+
+
+def svg(tag: str, /, **attributes: object) -> Element:
     """An SVG element: as `h`, for names whose capitals matter."""
-    node = Element(name)
+    node = Element(tag)
     for key, value in attributes.items():
         if value is not None:
             node.set("class" if key == "class_" else key, str(value))

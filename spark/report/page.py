@@ -11,6 +11,7 @@ from spark.report import charts, formatting, queries, sections
 from spark.report.axis import time_axis
 from spark.report.facts import Fact, Facts
 from spark.report.html import Child, append, h, page
+from spark.report.notices import notices
 from spark.report.plot import Band
 from spark.report.queries import LakeFigures
 from spark.report.table import table
@@ -21,9 +22,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 """Content security policy: the page may load nothing, from anywhere."""
 
 
-def write(root: Path, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
-    """Draw the lake at `root` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
-    content = render(queries.read(root), facts or Facts(), now or datetime.now(UTC))
+def write(known: LakeFigures, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
+    """Draw what is `known` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
+    content = render(known, facts or Facts(), now or datetime.now(UTC))
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f".{out.name}.fresh")
     fresh.write_bytes(content)
@@ -35,10 +36,8 @@ def render(known: LakeFigures, facts: Facts, now: datetime) -> bytes:
     """The page as bytes."""
     title = facts.title or _DEFAULT_TITLE
     main = h("main", *_head(title, known, now))
-    append(main, _verdict(known, facts), *_told(facts), _tiles(known))
-    if known.span is None:
-        append(main, _nothing(known))
-    else:
+    append(main, _verdict(known, facts), *(_notice(text) for text in notices(known)), *_told(facts), _tiles(known))
+    if known.span is not None:
         _sections(main, known, facts, known.span)
     append(main, _foot(known))
     head = h(
@@ -61,7 +60,16 @@ def _head(title: str, known: LakeFigures, now: datetime) -> Iterable[Element]:
     first, last = (datetime.fromtimestamp(second, UTC) for second in known.span)
     until = formatting.clock(last) if first.date() == last.date() else formatting.moment(last)
     length = formatting.duration((last - first).total_seconds())
-    yield h("p", f"{formatting.moment(first)} to {until} UTC ({length}). {made} All times are UTC.", class_="soft")
+    of = _as_of(known)
+    yield h("p", f"{formatting.moment(first)} to {until} UTC ({length}). {of}{made} All times are UTC.", class_="soft")
+
+
+def _as_of(known: LakeFigures) -> str:
+    if known.telemetry is None:
+        return ""
+    at = known.telemetry.committed_at
+    when = f", landed by {formatting.moment(at)}" if at is not None else ""
+    return f"As of telemetry version {known.telemetry.version}{when}. "
 
 
 def _verdict(known: LakeFigures, facts: Facts) -> Element:
@@ -85,7 +93,7 @@ def _told(facts: Facts) -> Iterable[Element]:
     """What the run's watcher wrote down."""
     if facts.facts:
         heads = ("", "seen", "expected", "")
-        yield table(heads, [_fact(fact) for fact in facts.facts], numeric=(1, 2))
+        yield table("Seen and expected", heads, [_fact(fact) for fact in facts.facts], numeric=(1, 2))
     if facts.notes:
         yield h("ul", *(h("li", note) for note in facts.notes), class_="notes")
 
@@ -129,16 +137,11 @@ def _tiles(known: LakeFigures) -> Element:
     )
 
 
-def _nothing(known: LakeFigures) -> Element:
-    if known.landed:
-        text = "Messages have landed, but no job has run. Run "
-        return h("p", text, h("code", "waypost analytics run --lake DIR"), " and draw the report again.")
-    return h(
-        "p",
-        "Nothing to draw: no gateway has forwarded messages to this hub yet. Afterwards run ",
-        h("code", "waypost analytics run --lake DIR"),
-        ".",
-    )
+def _notice(text: str) -> Element:
+    """A notice; what stands between backticks is a command."""
+    parts = text.split("`")
+    words = (h("code", part) if index % 2 else part for index, part in enumerate(parts))
+    return h("p", *words, class_="notice", role="note")
 
 
 def _sections(main: Element, known: LakeFigures, facts: Facts, span: tuple[float, float]) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 from xml.etree.ElementTree import Element
 
 from spark.report.axis import Axis
-from spark.report.html import append, data, h, svg
+from spark.report.html import append, data, h, name, svg
 
 WIDTH, HEIGHT = 1000.0, 100.0
 """Units of the drawing's own coordinates; it is stretched to the space it gets."""
@@ -85,7 +85,7 @@ def figure(plot: Plot) -> Element:
     append(canvas, *(_badge(band, plot.x) for band in visible))
     append(canvas, *_labels(plot))
     place = h("small", plot.place, title=plot.place) if plot.place else None
-    caption = h("figcaption", h("b", plot.title), place, h("span", plot.note) if plot.note else None)
+    caption = h("figcaption", h("b", *name(plot.title)), place, h("span", plot.note) if plot.note else None)
     return h("figure", caption, canvas, _numbers(plot), class_="plot small" if plot.small else "plot")
 
 

@@ -11,9 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from spark.provenance import State
+from spark.report import snapshot
 
 RAW_SPAN_SECONDS_MAX = 45 * 60
 """Up to this span single readings are drawn behind the one-minute rollups, which would be a handful of points."""
@@ -71,9 +73,17 @@ class Track:
 
 @dataclass(slots=True)
 class LakeFigures:
-    """Everything on the page."""
+    """Everything on the page.
+
+    `landed`        messages in the lake at the version of `telemetry` that the page is of.
+    `landed_since`  messages that came after it.
+    `telemetry`     that version; None before the first job, or when the tables are `mixed`.
+    """
 
     landed: int
+    landed_since: int
+    telemetry: State | None
+    mixed: bool
     readings: int
     flows: list[Flow]
     freshness: list[dict[str, Any]]
@@ -93,46 +103,44 @@ class LakeFigures:
 
 
 def read(root: Path) -> LakeFigures:
-    """Read the tables under `root`."""
-    tables = _Tables(root)
-    flows = _flows(tables)
+    """Read the tables under `root`, all as they are at the start."""
+    taken = snapshot.taken(root)
+    tables = _Tables(taken)
+    completeness = tables.rows("completeness")
+    there = tables.count("telemetry")
+    landed = total(completeness, "rows") if completeness else there
     figures = LakeFigures(
-        landed=tables.count("telemetry"),
+        landed=landed,
+        landed_since=max(0, there - landed),
+        telemetry=taken.telemetry,
+        mixed=taken.mixed,
         readings=tables.count("readings"),
-        flows=flows,
+        flows=_flows(tables),
         freshness=tables.rows("gateway_freshness"),
-        completeness=tables.rows("completeness"),
+        completeness=completeness,
         gaps=tables.rows("gaps"),
         rejects=_rejects(tables),
         tracks=[],
-        versions=tables.versions(),
+        versions={name: table.version() for name, table in taken.tables.items()},
     )
+    if taken.telemetry is not None:
+        figures.versions["telemetry"] = taken.telemetry.version
     figures.tracks = _tracks(tables, figures.span)
     return figures
 
 
 class _Tables:
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def _open(self, name: str) -> deltalake.DeltaTable | None:
-        path = str(self._root / name)
-        return deltalake.DeltaTable(path) if deltalake.DeltaTable.is_deltatable(path) else None
-
-    def versions(self) -> dict[str, int]:
-        """Version of every table there is."""
-        names = sorted(path.parent.name for path in self._root.glob("*/_delta_log"))
-        opened = ((name, self._open(name)) for name in names)
-        return {name: table.version() for name, table in opened if table is not None}
+    def __init__(self, taken: snapshot.Snapshot) -> None:
+        self._tables = taken.tables
 
     def count(self, name: str) -> int:
         """Rows, from the statistics in the log."""
-        table = self._open(name)
+        table = self._tables.get(name)
         return int(table.count()) if table is not None else 0
 
     def read(self, name: str, columns: Sequence[str] | None = None) -> pa.Table | None:
         """A table's columns; None when it is not there."""
-        table = self._open(name)
+        table = self._tables.get(name)
         if table is None:
             return None
         return table.to_pyarrow_table(columns=list(columns) if columns is not None else None)
@@ -169,8 +177,12 @@ def _flows(tables: _Tables) -> list[Flow]:
 def _add_reported(tables: _Tables, flows: dict[Gateway, Flow]) -> None:
     for row in tables.rows("gateway_status", ("tenant", "gateway", "reported_at", "backlog_messages")):
         flow = flows.get((row["tenant"], row["gateway"]))
-        if flow is not None and row["backlog_messages"] is not None:
-            flow.reported.append((row["reported_at"].timestamp(), float(row["backlog_messages"])))
+        if flow is None or row["backlog_messages"] is None:
+            continue
+        at = row["reported_at"].timestamp()
+        # The status table goes on after the version of the messages that is drawn.
+        if flow.start <= at <= flow.start + flow.width * len(flow.received):
+            flow.reported.append((at, float(row["backlog_messages"])))
     for flow in flows.values():
         flow.reported.sort()
 

@@ -105,7 +105,7 @@ def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
                 name if level == "gateway" else row["device"],
                 *([] if level == "gateway" else [name]),
                 formatting.count(row["rows"]),
-                formatting.moment(row["last_event_time"]),
+                h("td", formatting.moment(row["last_event_time"]), class_="n wide"),
                 formatting.duration(row["lag_p50_s"]),
                 h("td", bar, formatting.duration(p95), class_="track"),
                 formatting.duration(row["lag_max_s"]),
@@ -118,14 +118,14 @@ def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
         *([] if level == "gateway" else ["gateway"]),
         "messages",
         "last message",
-        "lag p50",
-        "lag p95",
+        "lag\u00a0p50",
+        "lag\u00a0p95",
         "worst",
         "late",
         "clock suspect",
     ]
     shift = 0 if level == "gateway" else 1
-    return table(heads, body, numeric=[column + shift for column in (1, 2, 3, 5, 6, 7)])
+    return table(f"Freshness by {level}", heads, body, numeric=[column + shift for column in (1, 2, 3, 5, 6, 7)])
 
 
 def completeness(main: Element, known: LakeFigures) -> None:
@@ -156,7 +156,7 @@ def completeness(main: Element, known: LakeFigures) -> None:
         for row in rows[:ROWS_MAX]
     ]
     heads = ("gateway", "address", "sequences", "rows", "missing", "explained", "unexplained", "duplicates")
-    append(main, table(heads, body, numeric=(2, 3, 4, 5, 6, 7)))
+    append(main, table("Completeness by address", heads, body, numeric=(2, 3, 4, 5, 6, 7)))
     if len(rows) > ROWS_MAX:
         append(
             main, h("p", f"{formatting.count(len(rows) - ROWS_MAX)} more addresses, none of them worse.", class_="soft")
@@ -176,7 +176,7 @@ def completeness(main: Element, known: LakeFigures) -> None:
         append(
             main,
             h("h3", "Missing ranges"),
-            table(("gateway", "address", "sequences", "missing", ""), body, numeric=(2, 3)),
+            table("Missing ranges", ("gateway", "address", "sequences", "missing", ""), body, numeric=(2, 3)),
         )
 
 
@@ -224,6 +224,9 @@ def rejects(main: Element, known: LakeFigures) -> None:
     append(
         main,
         table(
-            ("reason", "values"), [[reason, formatting.count(number)] for reason, number in known.rejects], numeric=(1,)
+            "Rejected values",
+            ("reason", "values"),
+            [[reason, formatting.count(number)] for reason, number in known.rejects],
+            numeric=(1,),
         ),
     )

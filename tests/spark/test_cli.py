@@ -64,7 +64,25 @@ class TestUsage:
         assert code == 2
         assert "facts.json" in output
 
-    def test_a_page_that_cannot_be_written(self, lake: Path, tmp_path: Path) -> None:
+    def test_a_report_before_the_first_run_says_what_to_do(self, tmp_path: Path) -> None:
+        root = tmp_path / "a lake"
+        lakes.write(root, "telemetry", [message(0)])
+        arguments = ["report", "--lake", str(root), "--out", str(tmp_path / "r.html")]
+        result = CliRunner().invoke(analytics, arguments)
+        assert result.exit_code == 0
+        assert "no job has run" in result.stderr
+        assert f"`waypost analytics run --lake '{root}'`" in result.stderr
+        assert "no job has run" in (tmp_path / "r.html").read_text()
+
+    def test_a_lake_that_cannot_be_read(self, lake: Path, tmp_path: Path) -> None:
+        (lake / "telemetry" / "_delta_log" / f"{0:020}.json").write_text("half a li")
+        code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
+        assert code == 1
+        assert "cannot be read" in output
+
+    def test_a_page_that_cannot_be_written(self, tmp_path: Path) -> None:
+        lake = tmp_path / "lake"
+        lakes.write(lake, "telemetry", [message(0)])
         (tmp_path / "file").touch()
         assert invoke("report", "--lake", lake, "--out", tmp_path / "file" / "r.html")[0] == 1
 

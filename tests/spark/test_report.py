@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -15,21 +16,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark import schemas
-from spark.report import axis, facts, formatting, page, queries
+from spark import provenance, schemas
+from spark.report import axis, facts, formatting, html, notices, page, queries, table
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
 
 
-def put(root: Path, name: str, *rows: dict[str, Any]) -> None:
-    """Write a derived table without Spark."""
+def put(root: Path, name: str, *rows: dict[str, Any], made_of: int | None = None) -> None:
+    """Write a derived table without Spark, made of version `made_of` of telemetry."""
     table = schemas.DERIVED[name]
     columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
     names = table.columns.names
     data = pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows], schema=columns)
-    deltalake.write_deltalake(root / name, data, partition_by=list(table.partition_by))
+    told: dict[str, str] = {}
+    if made_of is not None:
+        telemetry = provenance.State("t", made_of, START + timedelta(minutes=made_of))
+        told["userMetadata"] = provenance.Provenance({"telemetry": telemetry}).text()
+    deltalake.write_deltalake(
+        root / name,
+        data,
+        mode="overwrite",
+        partition_by=list(table.partition_by),
+        commit_properties=deltalake.CommitProperties(custom_metadata=told),
+    )
 
 
 def bucket(second: int, received: int, ingested: int, **override: Any) -> dict[str, Any]:
@@ -83,10 +94,11 @@ def lake(tmp_path: Path) -> Path:
         bucket(20, 0, 0, lag_max_s=None),
         bucket(30, 1, 1, lag_max_s=21.0, lane="backlog"),
         bucket(40, 0, 1, lane="backlog"),
+        made_of=0,
     )
-    put(root, "gateway_freshness", fresh(None), fresh("dev1"))
-    put(root, "completeness", address())
-    put(root, "gaps")
+    put(root, "gateway_freshness", fresh(None), fresh("dev1"), made_of=0)
+    put(root, "completeness", address(), made_of=0)
+    put(root, "gaps", made_of=0)
     put(root, "rollup_1m", window(0, 1.0, 3.0), window(1, 2.0, 2.0))
     return root
 
@@ -117,7 +129,7 @@ def read(content: bytes) -> tuple[Reader, str]:
 class TestPage:
     def test_it_says_what_the_lake_says_and_needs_nothing_else(self, lake: Path, tmp_path: Path) -> None:
         out = tmp_path / "deep" / "report.html"
-        size = page.write(lake, out, now=NOW)
+        size = page.write(queries.read(lake), out, now=NOW)
         content = out.read_bytes()
         assert size == len(content) < 200_000
         reader, text = read(content)
@@ -174,13 +186,13 @@ class TestPage:
         assert content.count(b'class="band"') == content.count(b'class="moment"') == content.count(b"<figure")
 
     def test_an_empty_lake_and_one_without_jobs_say_so(self, tmp_path: Path) -> None:
-        page.write(tmp_path, tmp_path / "r.html", now=NOW)
+        page.write(queries.read(tmp_path), tmp_path / "r.html", now=NOW)
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "Nothing has landed in this lake yet" in text
         lakes.write(tmp_path, "telemetry", [message(0)])
         for name in ("throughput", "gaps", "completeness", "gateway_freshness", "readings", "reject", "rollup_1m"):
             put(tmp_path, name)
-        page.write(tmp_path, tmp_path / "r.html", now=NOW)
+        page.write(queries.read(tmp_path), tmp_path / "r.html", now=NOW)
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "1 messages landed; the jobs have not run yet" in text
 
@@ -195,6 +207,96 @@ class TestPage:
         assert "all 40 gateways" in text
         assert "t / gw39" in text
         assert "t / gw3 " not in text
+
+
+class TestOneState:
+    """One gateway had three totals on one page: in throughput, in freshness and in completeness."""
+
+    @staticmethod
+    def totals(known: queries.LakeFigures) -> set[int]:
+        (of_gateway,) = (row["rows"] for row in known.freshness if row["device"] is None)
+        (flow,) = known.flows
+        landed = round(sum(flow.landed_live) + sum(flow.landed_backlog))
+        rows = queries.total(known.completeness, "rows")
+        return {known.landed, round(sum(flow.received)), landed, of_gateway, rows}
+
+    def test_in_the_middle_of_a_pass_the_state_before_it_is_drawn(self, lake: Path) -> None:
+        lakes.write(lake, "telemetry", [message(n) for n in range(4, 7)])
+        put(lake, "gateway_freshness", fresh(None, rows=7), fresh("dev1", rows=7), made_of=1)
+        put(lake, "gaps", made_of=1)
+        known = queries.read(lake)
+        assert self.totals(known) == {4}
+        assert (known.landed_since, known.mixed) == (3, False)
+        _, text = read(page.render(known, facts.Facts(), NOW))
+        assert "As of telemetry version 0, landed by 2026-03-14 09:26:00." in text
+        assert "3 messages have landed since" in text
+        put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
+        assert self.totals(queries.read(lake)) == {4}
+        put(lake, "throughput", bucket(0, 7, 7), made_of=1)
+        known = queries.read(lake)
+        assert self.totals(known) == {7}
+        assert notices.notices(known) == []
+
+    def test_gaps_and_completeness_are_of_one_ledger(self, lake: Path) -> None:
+        state = provenance.State("t", 0, START)
+        told = provenance.Provenance({"telemetry": state, "ledger": provenance.State("l", 0)}).text()
+        rows = deltalake.DeltaTable(lake / "completeness").to_pyarrow_table()
+        properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
+        deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)
+        assert queries.read(lake).versions["completeness"] == 0
+
+    @pytest.mark.parametrize("made_of", [1, None])
+    def test_without_a_common_state_it_says_so(self, lake: Path, made_of: int | None) -> None:
+        shutil.rmtree(lake / "gateway_freshness")
+        put(lake, "gateway_freshness", fresh(None, rows=7), made_of=made_of)
+        known = queries.read(lake)
+        assert self.totals(known) == {4, 7}
+        assert known.mixed
+        _, text = read(page.render(known, facts.Facts(), NOW))
+        assert "made of different versions of the lake, so their totals may differ" in text
+
+    def test_what_is_written_while_the_page_is_drawn_is_not_on_it(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rejects = queries._rejects
+
+        def lands_meanwhile(tables: queries._Tables) -> list[tuple[str, int]]:
+            put(lake, "rollup_1m", window(0, 9.0, 9.0), made_of=1)
+            return rejects(tables)
+
+        monkeypatch.setattr(queries, "_rejects", lands_meanwhile)
+        assert queries.read(lake).tracks[0].last == 2.0
+
+    def test_what_a_gateway_reported_later_is_not_drawn(self, lake: Path) -> None:
+        row = {"tenant": "default", "gateway": "gw1", "state": "running", "ingest_date": START.date()}
+        times = [START + timedelta(seconds=second) for second in (-1, 0, 50, 51)]
+        reports = [row | {"reported_at": at, "ingested_at": at, "backlog_messages": 1} for at in times]
+        lakes.write(lake, "gateway_status", reports)
+        seconds = [at - START.timestamp() for at, _ in queries.read(lake).flows[0].reported]
+        assert seconds == [0, 50]
+
+
+class TestTable:
+    def test_each_value_carries_its_head_for_where_rows_fold(self) -> None:
+        made = table.table("L", ("gateway", "rows", ""), [["g", "4", "x"]], numeric=(1,))
+        cells = list(made.iter("td"))
+        assert [cell.get("data-head") for cell in cells] == ["gateway", "rows", None]
+        assert {made.get("tabindex"), made.get("aria-label")} == {"0", "L"}
+        assert {node.get("role") for node in made.iter() if node.tag in ("tr", "td")} == {"row", "cell"}
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("plant/line/p", "plant/<wbr>line/<wbr>p"),
+            ("air.t", "air.<wbr>t"),
+            ("gw1/", "gw1/"),
+            ("", ""),
+            ("a<b/c", "a&lt;b/<wbr>c"),
+        ],
+    )
+    def test_names_break_after_their_separators(self, name: str, text: str) -> None:
+        content = html.page(html.h("td", *html.name(name)))
+        assert content == f"<!doctype html>\n<td>{text}</td>".encode()
 
 
 class TestFacts:
