@@ -236,7 +236,7 @@ def _print_status(document: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from edge.appliance.wear import Outlook, lasting_line, written_line
+    from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 
     wear = msgspec.convert(document["store"]["wear"], Outlook)
     uplink, messages, clients = document["uplink"], document["messages"], document["clients"]
@@ -255,6 +255,9 @@ def _print_status(document: dict[str, Any]) -> None:
         "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
     }
+    spare = advice(wear)
+    if spare is not None:
+        rows["advice"] = spare
     for name, value in rows.items():
         table.add_row(f"[bold]{name}[/bold]", value)
     out = Console()

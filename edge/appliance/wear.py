@@ -15,6 +15,10 @@ WINDOWS_S: Final = {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S}
 """Of running: what rates are taken over."""
 RATE_SPAN_S_MIN: Final = 600.0
 """Less says nothing about a day: starting alone writes."""
+MANY_WRITTEN_PER_BYTE: Final = 30.0
+"""Bytes the gateway writes per byte of messages: a small message that is synced by itself costs some 70."""
+FEW_PAYLOAD_BYTES_S: Final = 20_000.0
+"""With more than this the messages share their commits anyway."""
 
 
 class Outlook(msgspec.Struct, kw_only=True):
@@ -31,6 +35,8 @@ class Outlook(msgspec.Struct, kw_only=True):
     bytes_per_day: dict[str, float]
     """Written to the device (by the process, where the device is not known) a day of running, by the window it is taken
     over; without windows there is too little to say about."""
+    own_bytes_per_day: dict[str, float] = {}
+    """The same of the gateway's process alone."""
     endurance_bytes: float | None = None
     """What the device is rated for: ``spec.storage.enduranceTerabytes`` of the Gateway resource."""
     used: float | None = None
@@ -51,6 +57,10 @@ def outlook(
     """`rows`: totals at earlier times, oldest first. `life_used`: what the device says of itself."""
     written, own, payload = _written(now), now.process_bytes, now.payload_bytes
     rates = {name: rate for name, window_s in WINDOWS_S.items() if (rate := _rate(now, rows, window_s)) is not None}
+    alone, own_rows = _own(now), [_own(row) for row in rows]
+    own_rates = {
+        name: each for name, span_s in WINDOWS_S.items() if (each := _rate(alone, own_rows, span_s)) is not None
+    }
     counted = written / endurance_bytes if endurance_bytes else None
     known = [share for share in (counted, life_used) if share is not None]
     used = max(known) if known else None
@@ -66,6 +76,7 @@ def outlook(
         device_bytes=now.device_bytes or None,
         written_per_payload_byte=own / payload if own and payload else None,
         bytes_per_day=rates,
+        own_bytes_per_day=own_rates,
         endurance_bytes=endurance_bytes,
         used=used,
         days_left=left,
@@ -74,6 +85,11 @@ def outlook(
 
 def _written(totals: Totals) -> int:
     return totals.device_bytes or totals.process_bytes
+
+
+def _own(totals: Totals) -> Totals:
+    """Without what others wrote."""
+    return totals._replace(device_bytes=0)
 
 
 def _rate(now: Totals, rows: Sequence[Totals], window_s: float) -> float | None:
@@ -93,24 +109,28 @@ def _rate(now: Totals, rows: Sequence[Totals], window_s: float) -> float | None:
 
 
 def written_line(seen: Outlook) -> str:
-    """Who wrote how much, for people."""
+    """Who wrote how much, for people: the gateway first, the whole disk beside it."""
     device, own = seen.device_bytes, seen.process_bytes
     if device is None and own is None:
         return "not known: the kernel does not report it"
     parts = []
-    if device is not None:
-        parts.append(f"{size(device)} to {seen.device or 'the device'}")
     if own is not None:
         factor = seen.written_per_payload_byte
         ratio = "" if factor is None else f", {factor:.1f} bytes written per byte of messages"
-        parts.append(f"{size(own)} of it by the gateway{ratio}" if parts else f"{size(own)} by the gateway{ratio}")
+        parts.append(f"{size(own)} by the gateway{ratio}")
+    if device is not None:
+        parts.append(f"{size(device)} to {_disk(seen)} by all programs")
     return f"{'; '.join(parts)}; in {span(seen.running_s)} of running"
 
 
 def lasting_line(seen: Outlook) -> str:
-    """How fast, and how long it will do, for people."""
-    rates = [f"{size(rate)} (last {name})" for name, rate in seen.bytes_per_day.items()]
-    pace = f"{', '.join(rates)} a day" if rates else "running too short a time to tell the rate"
+    """How fast, and how long it will do, for people: the gateway's pace first, the whole disk's beside it."""
+    parts = []
+    if seen.own_bytes_per_day:
+        parts.append(f"{_pace(seen.own_bytes_per_day)} a day by the gateway")
+    if seen.device_bytes is not None and seen.bytes_per_day:
+        parts.append(f"{_pace(seen.bytes_per_day)} a day to {_disk(seen)} by all programs")
+    pace = "; ".join(parts) or "running too short a time to tell the rate"
     if seen.endurance_bytes is None:
         used = "" if seen.used is None else f", {seen.used:.0%} of its life used, as the device reports"
         return f"{pace}{used}; set spec.storage.enduranceTerabytes of the Gateway resource to know for how long"
@@ -120,3 +140,24 @@ def lasting_line(seen: Outlook) -> str:
     if seen.days_left is None:
         return f"{pace}; {of}"
     return f"{pace}; {of}, {seen.days_left:,.0f} days left"
+
+
+def advice(seen: Outlook) -> str | None:
+    """What would spare the card; None: nothing to say, or too early to say it."""
+    factor = seen.written_per_payload_byte
+    if factor is None or factor < MANY_WRITTEN_PER_BYTE or seen.running_s < RATE_SPAN_S_MIN:
+        return None
+    if seen.payload_bytes / seen.running_s > FEW_PAYLOAD_BYTES_S:
+        return None
+    return (
+        f"{factor:.0f} bytes are written per byte of messages, each is synced by itself: set `durability: batch:100` "
+        "at addresses whose senders can wait 100 ms for the answer (on disk all the same); that writes far less"
+    )
+
+
+def _pace(rates: dict[str, float]) -> str:
+    return ", ".join(f"{size(rate)} (last {name})" for name, rate in rates.items())
+
+
+def _disk(seen: Outlook) -> str:
+    return f"the whole disk {seen.device}" if seen.device else "the whole disk"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 import urllib.request
@@ -84,3 +86,27 @@ def test_page_by_durability_and_totals_across_restarts(tmp_path: Path, durabilit
         assert info["wear"]["payload_bytes"] >= published
         assert info["wear"]["running_s"] > 0
         assert "of running" in command("store", "info", "--data", str(tmp_path / "gw"))
+
+
+def test_many_bytes_written_for_few_messages_is_said_with_what_helps(tmp_path: Path) -> None:
+    config, data = tmp_path / "gateway.yaml", str(tmp_path / "gw")
+    config.write_text(RESOURCES.replace("DURABILITY", "fsync"))
+    assert "ready" in command("edge", "init", "--data", data)
+    with contextlib.closing(sqlite3.connect(tmp_path / "gw" / "store.sqlite")) as store, store:
+        row = (0, 720.0, 720_000, 50_400_000, 435_000_000_000)  # 12 minutes of 20 messages a second; others wrote more
+        store.execute(
+            "INSERT INTO wear (hour, seconds, payload_bytes, process_bytes, device_bytes) VALUES (?,?,?,?,?)", row
+        )
+    with edge(tmp_path, "gw", "--config", str(config)) as gateway:
+        shown = command("edge", "status", "--http", f"127.0.0.1:{gateway.port('http')}")
+        gateway.stop()
+    told = command("store", "info", "--data", data)
+    found = json.loads(command("doctor", "--data", data, "--json"))["results"]
+    [worn] = [one for one in found if one["name"] == "card wear"]
+    assert (worn["level"], "durability: batch:100" in worn["next_step"]) == ("warn", True)
+    for text in (shown, told, worn["seen"]):
+        words = " ".join(text.split())
+        assert "a day by the gateway" in words
+        assert words.index("by the gateway") < words.index("by all programs")
+    for text in (shown, told):
+        assert "durability: batch:100" in " ".join(text.split())

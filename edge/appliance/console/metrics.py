@@ -107,6 +107,10 @@ def _wear(wear: Wear) -> Iterable[Metric]:
     for window, pace in wear.get("bytes_per_day", {}).items():
         paces.add_metric([window], pace)
     yield paces
+    own = GaugeMetricFamily("waypost_process_written_bytes_per_day", "The gateway's own pace.", labels=["window"])
+    for window, pace in wear.get("own_bytes_per_day", {}).items():
+        own.add_metric([window], pace)
+    yield own
 
 
 def _uplink(status: Status) -> Iterable[Metric]:

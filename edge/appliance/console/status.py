@@ -66,6 +66,7 @@ class Wear(TypedDict, total=False):
     device_bytes: int | None
     written_per_payload_byte: float | None
     bytes_per_day: Mapping[str, float]
+    own_bytes_per_day: Mapping[str, float]
     endurance_bytes: float | None
     used: float | None
     days_left: float | None

@@ -15,7 +15,7 @@ from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
 from edge.appliance.store.shared import size, span, store_path
-from edge.appliance.wear import Outlook, lasting_line, written_line
+from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
 
@@ -171,7 +171,8 @@ def _worn(wear: Outlook) -> Result:
         return fail(name, seen, "replace the card; copy the data directory while the gateway is stopped")
     if wear.days_left is not None and wear.days_left < WEAR_WARN_DAYS:
         return warn(name, seen, "have a new card ready; `durability: batch:100` writes far less than fsync")
-    return ok(name, seen)
+    spare = advice(wear)
+    return ok(name, seen) if spare is None else warn(name, seen, spare)
 
 
 def _verified(report: Report, *, walked: bool) -> Iterator[Result]:

@@ -91,7 +91,7 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
 def _print_info(figures: StoreFigures) -> None:
     from rich.table import Table
 
-    from edge.appliance.wear import lasting_line, written_line
+    from edge.appliance.wear import advice, lasting_line, written_line
 
     room, wear = figures.room, figures.wear
     head = Table(show_header=False, box=None, pad_edge=False)
@@ -119,6 +119,9 @@ def _print_info(figures: StoreFigures) -> None:
         ("card", lasting_line(wear) if wear is not None else "not known yet"),
     ):
         head.add_row(f"[bold]{name}[/bold]", value, style=None)
+    spare = advice(wear) if wear is not None else None
+    if spare is not None:
+        head.add_row("[bold]advice[/bold]", spare)
     out = console()
     out.print(head)
     _print_table(

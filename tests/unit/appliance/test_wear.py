@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edge.appliance.wear import DAY_S, RATE_SPAN_S_MIN, Outlook, lasting_line, outlook, written_line
+from edge.appliance.wear import DAY_S, RATE_SPAN_S_MIN, Outlook, advice, lasting_line, outlook, written_line
 from edge.broker.store.wear import HOUR_S, Totals
 
 GB = 10**9
@@ -112,7 +112,30 @@ class TestEndurance:
 def test_for_people() -> None:
     seen = outlook(Totals(10 * HOUR_S, GB, 2 * GB, 10 * GB), [], endurance_bytes=60e12, device="mmcblk0")
     assert written_line(seen) == (
-        "10.0 GB to mmcblk0; 2.0 GB of it by the gateway, 2.0 bytes written per byte of messages; in 10 h of running"
+        "2.0 GB by the gateway, 2.0 bytes written per byte of messages; "
+        "10.0 GB to the whole disk mmcblk0 by all programs; in 10 h of running"
     )
-    assert lasting_line(seen).endswith("a day; 0.0% of 60.0 TB used, 2,500 days left")
+    assert lasting_line(seen).startswith(
+        "4.8 GB (last hour), 4.8 GB (last day), 4.8 GB (last week) a day by the gateway;"
+    )
+    assert lasting_line(seen).endswith("by all programs; 0.0% of 60.0 TB used, 2,500 days left")
     assert isinstance(seen, Outlook)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "payload", "factor", "advised"),
+    [
+        (720, 720 * 20 * 50, 70, True),  # twenty messages of 50 bytes a second, for 12 minutes
+        (720, 720 * 20 * 50, 5, False),
+        (60, 60 * 20 * 50, 70, False),
+        (720, 720 * 100_000, 70, False),
+    ],
+)
+def test_batches_are_advised_where_each_small_message_is_synced_alone(
+    seconds: int, payload: int, factor: int, advised: bool
+) -> None:
+    said = advice(outlook(Totals(seconds, payload, payload * factor, 435 * GB), []))
+    assert (said is not None) == advised
+    if said is not None:
+        assert "70 bytes are written per byte" in said
+        assert "durability: batch:100" in said
