@@ -349,8 +349,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """One MQTT packet, or one AMQP message."""
     inflight_max: Annotated[int, msgspec.Meta(le=65_535)] = 1_000
     """QoS 1 and 2 deliveries un-acknowledged towards one MQTT client; there are no more packet identifiers."""
-    receive_maximum: Annotated[int, msgspec.Meta(le=65_535)] = 1_000
-    """QoS 1 and 2 messages one MQTT 5 client may have under way to us; a two byte integer."""
+    receive_maximum: Annotated[int, msgspec.Meta(le=65_535)] = 20_000
+    """QoS 1 and 2 messages one MQTT 5 client may have under way to us; a two byte integer. Clients that do not count
+    (mqtt.js) send bursts of 10 000, and beyond it are cut off. What bodies take is bounded by `PENDING_BYTES_MAX`, over
+    all clients; their packet identifiers take 7 MiB at QoS 2, and 40 KB of each commit while there are so many."""
     keep_alive_s_max: int = 60
     """Keep Alive of MQTT 5 clients, and of those that ask for none: a device that fell silent is noticed, and its Will
     Message published, within one and a half of it. Older clients cannot be told, and get what they ask for."""
