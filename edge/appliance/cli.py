@@ -150,7 +150,7 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     gc.collect()
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     administration = partial(_administration, options) if options.config is None else None
-    gateway = Gateway(configuration, options.data, administration)
+    gateway = Gateway(configuration, options.data, administration, development=options.dev)
     bound = await gateway.start()
     following = asyncio.create_task(_follow(gateway, options))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
@@ -244,7 +244,8 @@ def _print_status(document: dict[str, Any]) -> None:
     memory = store.get("memory_bytes", 0)
     table = Table(show_header=False, box=None, pad_edge=False)
     rows = {
-        "gateway": f"{document['gateway'] or '-'}  (epoch {document['epoch'][:8]}, version {document['version']})",
+        "gateway": f"{document['gateway'] or '-'}  (epoch {document['epoch'][:8]}, version {document['version']})"
+        + (", development mode: no credentials" if document.get("dev") else ""),
         "up": f"{document['uptime_s']:.0f} s",
         "clients": ", ".join(f"{count} {name}" for name, count in clients.items()),
         "messages": ", ".join(f"{count:,} {name}" for name, count in messages.items()),

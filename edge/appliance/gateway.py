@@ -67,8 +67,11 @@ class Gateway:
         configuration: BrokerConfiguration,
         data: Path,
         administration: Callable[[Gateway], Administration] | None = None,
+        *,
+        development: bool = False,
     ) -> None:
-        """Open store and users. `administration` makes who changes addresses when an AMQP client asks for it.
+        """Open store and users. `administration` makes who changes addresses when an AMQP client asks for it;
+        `development`: said on the console.
 
         Raises `edge.broker.store.errors.StoreError`, or `edge.broker.security.credentials.CredentialsError`."""
         loop = asyncio.get_running_loop()
@@ -92,6 +95,7 @@ class Gateway:
             self.store.close()
             raise
         self._data = data
+        self._development = development
         self._issuer: Issuer | None = None
         self.uplinks = Uplinks(self.broker.router, self.store)
         self.uplinks.configure(configuration)
@@ -208,6 +212,7 @@ class Gateway:
         ]
         return {
             "gateway": self.configuration.gateway,
+            "dev": self._development,
             "epoch": self.store.epoch,
             "version": VERSION,
             "uptime_s": round(time.monotonic() - self._started_at, 3),

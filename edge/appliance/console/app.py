@@ -26,6 +26,7 @@ from edge.appliance.console.history import History
 from edge.appliance.console.status import UplinkControl, status_of
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
+ONLY_HERE = "only from the gateway's own machine: open this page there, or through ssh -L 8080:127.0.0.1:8080 to it"
 
 
 def make_app(history: History, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()) -> Starlette:
@@ -82,8 +83,10 @@ class _Console:
         if self._control is None:
             return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
         origin = request.headers.get("origin")
-        if not _is_loopback(request) or origin not in (None, f"{request.url.scheme}://{request.url.netloc}"):
-            return JSONResponse({"error": "only from this machine"}, status_code=403)
+        if not _is_loopback(request):
+            return JSONResponse({"error": ONLY_HERE}, status_code=403)
+        if origin not in (None, f"{request.url.scheme}://{request.url.netloc}"):
+            return JSONResponse({"error": "only from this console's own page"}, status_code=403)
         act(self._control)
         return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
 

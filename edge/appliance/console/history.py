@@ -13,7 +13,8 @@ SAMPLES_MAX = 900
 INTERVAL_S = 1.0
 
 Sample = tuple[float, int, int, int, bool]
-"""(seconds since 1970, messages received, messages waiting for the uplink, messages acked by the hub, uplink is up)."""
+"""(seconds since 1970, messages received, messages waiting for the uplink, messages acked by the hub, uplink is not
+cut off: it is up, or there is none)."""
 
 
 def sample_of(status: Status, at: float) -> Sample:
@@ -24,7 +25,7 @@ def sample_of(status: Status, at: float) -> Sample:
         status.get("messages", {}).get("received", 0),
         uplink.get("backlog_messages", 0),
         uplink.get("acked", 0),
-        uplink.get("state") == "connected",
+        uplink.get("state") not in ("connecting", "paused"),
     )
 
 

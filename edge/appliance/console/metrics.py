@@ -110,7 +110,8 @@ def _wear(wear: Wear) -> Iterable[Metric]:
     own = GaugeMetricFamily("waypost_process_written_bytes_per_day", "The gateway's own pace.", labels=["window"])
     for window, pace in wear.get("own_bytes_per_day", {}).items():
         own.add_metric([window], pace)
-    yield own
+    if own.samples:
+        yield own
 
 
 def _uplink(status: Status) -> Iterable[Metric]:

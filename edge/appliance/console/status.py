@@ -114,6 +114,8 @@ class Status(TypedDict, total=False):
     """All of it. `problems`: what keeps the gateway from serving; `/healthz` fails while there are any."""
 
     gateway: str
+    dev: bool
+    """Started with `--dev`: no credentials, loopback only."""
     epoch: str
     version: str
     uptime_s: float

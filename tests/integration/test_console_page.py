@@ -1,0 +1,116 @@
+"""The pages as a browser shows them: Debian's headless chromium runs their scripts and prints what there is then."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edge.appliance.console.app import make_app
+from edge.appliance.console.history import History
+from tests.support.processes import edge, wait_until
+from tests.unit.console.test_app import FULL, STATUS, Control
+
+CHROMIUM = shutil.which("chromium")
+SHOWN_S = 60.0
+CLICKS = """<script>
+const presses = setInterval(() => { if ($("pause").hidden) return; clearInterval(presses); $("pause").click(); }, 200);
+</script>"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (Debian package chromium)")
+
+
+def shown(port: int, profile: Path) -> str:
+    """The document after some seconds of the page's own time."""
+    assert CHROMIUM is not None
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--virtual-time-budget=6000")
+    done = subprocess.run(
+        [CHROMIUM, *flags, "--dump-dom", f"http://127.0.0.1:{port}/"],
+        capture_output=True, text=True, timeout=SHOWN_S, check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def element(page: str, name: str) -> str:
+    """The element with an id, as far as its first closing tag."""
+    found = re.search(rf'<\w+[^>]* id="{name}"[^>]*>[^<]*', page)
+    assert found is not None, name
+    return found[0]
+
+
+def test_a_gateway_to_try_without_a_hub(tmp_path: Path) -> None:
+    with edge(tmp_path, "gw") as gateway:
+        port = gateway.port("http")
+        for _ in range(5):
+            assert httpx.post(f"http://127.0.0.1:{port}/t/topic/a", content=b"x").status_code == 202
+        wait_until(
+            lambda: httpx.get(f"http://127.0.0.1:{port}/api/v1/status").json()["messages"]["received"] == 5,
+            timeout_s=SHOWN_S, what="they are counted",
+        )  # fmt: skip
+        assert all(sample[4] for sample in httpx.get(f"http://127.0.0.1:{port}/api/v1/history").json()["samples"])
+        page = shown(port, tmp_path / "profile")
+    assert 'class="down"' not in page, "without an uplink nothing is cut off"
+    assert "No hub is configured" in element(page, "uplink-note")
+    assert "unlinked" in element(page, "uplink")
+    assert "hidden" not in element(page, "dev")
+    assert "development mode" in element(page, "dev")
+    assert "Nothing has been sent yet" not in page[page.index("<main") : page.index("<script")]
+
+
+class FromElsewhere:
+    """The console as somebody at another machine reaches it, who presses Pause."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "client": ("10.0.0.7", 4711)}
+        await self._app(scope, receive, send)
+
+
+@contextmanager
+def served(app: ASGIApp) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -> None:
+    async def clicked(_request: Request) -> HTMLResponse:
+        text = resources.files("edge.appliance.console").joinpath("page.html").read_text(encoding="utf-8")
+        return HTMLResponse(text.replace("</body>", f"{CLICKS}</body>"))
+
+    control = Control()
+    console = make_app(History(lambda: {**STATUS, "problems": [FULL]}), control)
+    app = FromElsewhere(Starlette(routes=[Route("/", clicked), Mount("/", console)]))
+    with served(app) as port:
+        page = shown(port, tmp_path / "profile")
+    assert control.calls == []
+    refusal = element(page, "refusal")
+    assert "hidden" not in refusal
+    assert "Could not pause: only from the gateway's own machine" in refusal
+    assert "1 problem" in element(page, "live")
+    assert "What to do: free space" in page
+    assert 'class="down"' in page, "an uplink that is cut off is shaded"
