@@ -53,23 +53,29 @@ def render(known: LakeFigures, facts: Facts, now: datetime) -> bytes:
 
 def _head(title: str, known: LakeFigures, now: datetime) -> Iterable[Element]:
     yield h("h1", title)
-    made = f"Waypost, made {formatting.moment(now)} UTC."
+    made = ("Waypost, made ", _time(now), " UTC.")
     if known.span is None:
-        yield h("p", made, class_="soft")
+        yield h("p", *made, class_="soft")
         return
     first, last = (datetime.fromtimestamp(second, UTC) for second in known.span)
     until = formatting.clock(last) if first.date() == last.date() else formatting.moment(last)
     length = formatting.duration((last - first).total_seconds())
-    of = _as_of(known)
-    yield h("p", f"{formatting.moment(first)} to {until} UTC ({length}). {of}{made} All times are UTC.", class_="soft")
+    span = (_time(first), " to ", h("time", until, datetime=last.isoformat()), f" UTC ({length}). ")
+    yield h("p", *span, *_as_of(known), *made, " All times are UTC.", class_="soft")
 
 
-def _as_of(known: LakeFigures) -> str:
+def _as_of(known: LakeFigures) -> Iterable[Child]:
     if known.telemetry is None:
-        return ""
-    at = known.telemetry.committed_at
-    when = f", landed by {formatting.moment(at)}" if at is not None else ""
-    return f"As of telemetry version {known.telemetry.version}{when}. "
+        return
+    yield f"As of telemetry version {known.telemetry.version}"
+    if known.telemetry.committed_at is not None:
+        yield ", landed by "
+        yield _time(known.telemetry.committed_at)
+    yield ". "
+
+
+def _time(at: datetime) -> Element:
+    return h("time", formatting.moment(at), datetime=at.isoformat())
 
 
 def _verdict(known: LakeFigures, facts: Facts) -> Element:

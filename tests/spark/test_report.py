@@ -228,7 +228,7 @@ class TestOneState:
         assert self.totals(known) == {4}
         assert (known.landed_since, known.mixed) == (3, False)
         _, text = read(page.render(known, facts.Facts(), NOW))
-        assert "As of telemetry version 0, landed by 2026-03-14 09:26:00." in text
+        assert "As of telemetry version 0, landed by 2026-03-14 09:26:00" in text
         assert "3 messages have landed since" in text
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
         assert self.totals(queries.read(lake)) == {4}
