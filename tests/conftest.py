@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
@@ -23,3 +25,17 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the person at the keyboard reaches a command under test."""
     for name in ("WAYPOST_DATA", "WAYPOST_APT"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of a run says what was skipped and why: most reasons name what to install."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if not isinstance(reporter, TerminalReporter):
+        return
+    reasons: Counter[str] = Counter()
+    for report in reporter.getreports("skipped"):
+        told = report.longrepr
+        reasons[(told[2] if isinstance(told, tuple) else str(told)).removeprefix("Skipped: ")] += 1
+    if reasons:
+        said = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common())
+        reporter.write_line(f"skipped {reasons.total()}: {said}", yellow=True)

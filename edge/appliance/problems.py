@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.quotas import Room
 
@@ -96,17 +97,17 @@ def room_problems(
     space; `at_floor`: the medium has less than `floor_bytes` free."""
     if at_floor:
         what = (
-            f"the card has less than {floor_bytes / 1e6:,.0f} MB free (limits.freeFloorBytes): messages beyond an "
+            f"the card has less than {size(floor_bytes)} free (limits.freeFloorBytes): messages beyond an "
             "address's reserve are refused, or old ones given up"
         )
         yield Found("free space", what, "free space on the card; see who does not take the backlog: waypost store info")
     space_full = space_bytes is not None and _refusing(rooms, space_bytes)
     if space_full:
-        what = f"the space's quota of {(space_bytes or 0) / 1e6:,.1f} MB is used up: messages are refused"
+        what = f"the space's quota of {size(space_bytes)} is used up: messages are refused"
         yield Found("space", what, f"{_BACKLOG_STEP} spec.quota.bytes of the AddressSpace")
     for room in rooms:
         if room.quota is not None and room.when_full == WhenFull.REJECT.value and room.used >= room.quota:
-            what = f"its quota of {room.quota / 1e6:,.3f} MB is used up: messages are refused"
+            what = f"its quota of {size(room.quota)} is used up: messages are refused"
             yield Found(f"address {room.address}", what, f"{_BACKLOG_STEP} spec.quota.bytes of the Address")
         elif room.address in lately and not at_floor and not space_full:
             what = "messages were refused in the last minute: there was no room for them"

@@ -69,6 +69,7 @@ def test_a_gateway_to_try_without_a_hub(tmp_path: Path) -> None:
     assert "unlinked" in element(page, "uplink")
     assert "hidden" not in element(page, "dev")
     assert "development mode" in element(page, "dev")
+    assert page.count("No queue and no durable subscription keeps messages here") == 2, "once shown, once in the script"
     assert "Nothing has been sent yet" not in page[page.index("<main") : page.index("<script")]
 
 

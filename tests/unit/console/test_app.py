@@ -92,6 +92,10 @@ def test_the_page_loads_nothing_from_anywhere() -> None:
     assert "sha256-" in policy
 
 
+def test_what_is_hidden_is_not_shown_whatever_its_class_says() -> None:
+    assert "[hidden] { display: none !important; }" in client_of().get("/").text
+
+
 def test_the_status_is_passed_on_as_it_is() -> None:
     answer = client_of().get("/api/v1/status")
     assert answer.json() == STATUS
