@@ -5,6 +5,7 @@ Numbers as in `corpus`. Topics are a scenario's own, so that what one leaves beh
 
 from __future__ import annotations
 
+from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.mqtt import packets as p
@@ -12,6 +13,7 @@ from edge.broker.mqtt.events import SubscriptionRequest as Request
 from tests.conformance.mqtt.corpus import closed, hex_, join, kept, opened, subscribed
 from tests.conformance.mqtt.steps import Answer, Drop, Scenario, Silence, Step, Wait, expect, send
 
+RECEIVE_MAXIMUM = Limits().receive_maximum
 IDENTIFIED = Properties(subscription_identifier=(7,))
 
 
@@ -384,9 +386,9 @@ ANSWERS = [
         {5: "3.3.4-7 4.13.1-1"},
         (
             *opened("a"),
-            send("a", *(p.Publish("many", b"", 2, packet_id=i) for i in range(1, 1_001))),
-            expect("a", *(p.PubRec(i) for i in range(1, 1_001))),
-            send("a", p.Publish("many", b"", 2, packet_id=1_001)),
+            send("a", *(p.Publish("many", b"", 2, packet_id=i) for i in range(1, RECEIVE_MAXIMUM + 1))),
+            expect("a", *(p.PubRec(i) for i in range(1, RECEIVE_MAXIMUM + 1))),
+            send("a", p.Publish("many", b"", 2, packet_id=RECEIVE_MAXIMUM + 1)),
             closed("a", R.RECEIVE_MAXIMUM_EXCEEDED),
         ),
     ),
