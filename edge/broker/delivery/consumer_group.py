@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from bridge.message import Stored
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.isolation import end_consumer
 
 SETTLED = -1
 """Position of a delivery that nobody has to answer for."""
@@ -23,7 +24,7 @@ def part_of(stored: Stored, start: int, stop: int) -> Stored:
 
 
 class ConsumerGroup:
-    """The consumers of one subscription, served in turn."""
+    """The consumers of one subscription, served in turn. One that cannot say what credit it has is ended."""
 
     __slots__ = ("consumers",)
 
@@ -48,12 +49,28 @@ class ConsumerGroup:
 
     @property
     def credit(self) -> int:
-        return sum(consumer.credit for consumer in self.consumers)
+        total = 0
+        for consumer in self.consumers:
+            try:
+                total += consumer.credit
+            except Exception as error:
+                self.end(consumer, error)
+                return self.credit
+        return total
+
+    def end(self, consumer: Consumer, error: Exception) -> None:
+        """It raised: it gets nothing more, and what is with it stays there until its connection has ended."""
+        self.leave(consumer)
+        end_consumer(consumer, error)
 
     def next(self) -> tuple[Consumer, int] | None:
         """The next consumer with credit, moved to the end of the turn, and its credit; None when nobody has any."""
         for i, consumer in enumerate(self.consumers):
-            credit = consumer.credit
+            try:
+                credit = consumer.credit
+            except Exception as error:
+                self.end(consumer, error)
+                return self.next()
             if credit > 0:
                 self.rotate(i + 1)
                 return consumer, credit
@@ -66,7 +83,11 @@ class ConsumerGroup:
             if excluded is not None and consumer in excluded:
                 continue
             allowed = True
-            credit = consumer.credit
+            try:
+                credit = consumer.credit
+            except Exception as error:
+                self.end(consumer, error)
+                return self.next_but(excluded) if self.consumers else (None, 0)
             if credit > 0:
                 self.rotate(i + 1)
                 return consumer, credit

@@ -96,7 +96,12 @@ class QueueOrder:
         while views and idle < len(views):
             view = views[0]
             views.rotate(-1)
-            credit = view.consumer.credit
+            try:
+                credit = view.consumer.credit
+            except Exception as error:
+                self.ended(view.consumer)
+                self._queue.group.end(view.consumer, error)
+                continue
             idle = 0 if credit > 0 and view.serve(credit) else idle + 1
         if self._needs_views:
             return True

@@ -17,7 +17,7 @@ from edge.broker.limits import (
     TRANSIENT_POOL_BYTES_MAX,
 )
 from edge.broker.model.interfaces import Consumer, Outcome
-from edge.broker.model.isolation import delivered
+from edge.broker.model.isolation import delivered, end_consumer
 
 
 class WaitingPool:
@@ -94,7 +94,13 @@ class TransientSubscription:
             self._position += len(run.bodies)
         if not self._waiting and len(self.group.consumers) == 1:
             consumer = self.group.consumers[0]
-            if consumer.credit >= len(run.bodies):
+            try:
+                takes = consumer.credit >= len(run.bodies)
+            except Exception as error:
+                self.leave(consumer)
+                end_consumer(consumer, error)
+                return
+            if takes:
                 if not delivered(consumer, self, stored):
                     self.leave(consumer)
                 return

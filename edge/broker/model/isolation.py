@@ -29,9 +29,14 @@ def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) ->
     try:
         consumer.deliver(subscription, stored)
     except Exception as error:
-        _end(consumer, f"consumer {consumer.name!r}", error)
+        end_consumer(consumer, error)
         return False
     return True
+
+
+def end_consumer(consumer: Consumer, error: Exception) -> None:
+    """A call of a consumer raised: its connection ends, and the caller asks it nothing more."""
+    _end(consumer, f"consumer {consumer.name!r}", error)
 
 
 def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:

@@ -254,6 +254,15 @@ class RouterMachine(RuleBasedStateMachine):
             self.receivers[name].credit += credit
             self.joined[name].pump()  # type: ignore[attr-defined]
 
+    @rule(name=st.sampled_from(["queue-a", "durable"]), address=st.sampled_from(["q/1", "t/1"]))
+    def deliver(self, name: str, address: str) -> None:
+        """What is published is committed and delivered, as it is mostly; by chance that takes very long."""
+        self.publish(0, address, 2, 1, b"")
+        self.tick()
+        self.callbacks()
+        self.give_credit(name, 2)
+        self.callbacks()
+
     @rule(
         name=st.sampled_from(["queue-a", "queue-b", "durable", "any"]),
         count=st.integers(1, 5),

@@ -52,6 +52,20 @@ class Failing(Consumer):
         self.aborted += 1
 
 
+class Unknowing(Failing):
+    """Raises when it is asked what it can take, once it has joined."""
+
+    @property  # type: ignore[override]
+    def credit(self) -> int:
+        if self.failures and getattr(self, "joined", None) is not None:
+            raise ValueError(SECRET.decode())
+        return 1000
+
+    @credit.setter
+    def credit(self, credit: int) -> None:
+        """It has some always."""
+
+
 def names(consumer: Consumer) -> list[str]:
     return [name for name, _ in consumer.got]
 
@@ -219,6 +233,62 @@ class TestIsolation:
         site.send("topic/a", b"1")
         site.send("topic/a", b"2")
         assert sorted(names(other)) == ["1", "2"]
+
+    @pytest.mark.parametrize(
+        ("address", "options"),
+        [
+            ("topic/a", SubscribeOptions(durable_name="unknowing")),
+            ("topic/a", SubscribeOptions(share_name="s")),
+            ("topic/a", SubscribeOptions()),
+            ("queue/a", SubscribeOptions()),
+            ("anycast/a", SubscribeOptions()),
+        ],
+    )
+    def test_a_consumer_that_cannot_say_what_it_takes_is_ended(
+        self, address: str, options: SubscribeOptions, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        site = Site()
+        unknowing = Unknowing()
+        unknowing.joined = site.router.subscribe(unknowing, address, options)
+        other_options = SubscribeOptions(durable_name="other") if options.durable_name else options
+        other = site.consumer(address, "other", options=other_options)
+        for body in (b"1", b"2"):
+            site.send(address, body)
+        site.settle_down()
+        assert sorted(names(other)) == ["1", "2"]
+        assert unknowing.aborted == 1
+        assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
+        assert SECRET.decode() not in caplog.text
+        if options.durable_name:
+            unknowing.failures = 0
+            site.router.unsubscribe(unknowing, unknowing.joined, forget=False)
+            joined(site, unknowing, address, options)
+            assert names(unknowing) == ["1", "2"]
+
+    def test_one_of_a_queue_with_priorities_too(self) -> None:
+        site = Site()
+        header = encode(Described(Ulong(0x70), [True, Ubyte(9)]))
+        other = site.consumer("queue/a", "other")
+        unknowing = Unknowing()
+        unknowing.joined = site.router.subscribe(unknowing, "queue/a", SubscribeOptions())
+        for body in (b"a", b"b"):
+            site.send("queue/a", b"\x00\x53\x75\xa0\x01" + body, properties=header, flags=AMQP | 1)
+        assert len(other.got) == 2
+        assert unknowing.aborted >= 1
+
+    def test_what_is_being_given_up_is_not_delivered_again_when_its_subscription_begins_anew(self) -> None:
+        site = Site(queue=AddressPolicy(deadletter="deadletter/dead"))
+        consumer = site.consumer("queue/a", credit=1)
+        site.send("queue/a", b"1")
+        consumer.answer(Outcome.REJECTED)
+        queue = site.router.queues["queue/a"]
+        assert queue.dead_lettering.leaving
+        site.router.feeds.raised(queue, RuntimeError())
+        consumer.credit = 10
+        site.settle_down(wait_s=1.0)
+        assert names(consumer) == ["1"]
+        assert len(site.buried) == 1
+        assert site.kept("queue/a") == 0
 
     @pytest.mark.parametrize("method", ["arrived", "pump", "wants", "follow"])
     def test_a_subscription_that_raises_begins_anew_from_the_store(
