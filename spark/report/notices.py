@@ -12,7 +12,7 @@ def notices(known: LakeFigures, lake: str = "DIR") -> list[str]:
     if not known.landed:
         return ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
     count = formatting.count(known.landed)
-    if not known.completeness and known.span is None:
+    if not (known.completeness or known.freshness or known.flows):
         return [f"{count} messages have landed, but no job has run. Run {run} and draw the report again."]
     found = []
     if known.mixed:

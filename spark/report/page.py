@@ -84,7 +84,8 @@ def _verdict(known: LakeFigures, facts: Facts) -> Element:
     if not known.landed:
         state, text = "idle", "Nothing has landed in this lake yet"
     elif not known.completeness:
-        state, text = "idle", f"{formatting.count(known.landed)} messages landed; the jobs have not run yet"
+        left = "duplicates and gaps are not known" if known.freshness or known.flows else "the jobs have not run"
+        state, text = "idle", f"{formatting.count(known.landed)} messages landed; {left} yet"
     else:
         state = "failed" if duplicates or unexplained else "ok"
         text = f"{formatting.count(known.landed)} messages in the lake, {formatting.count(duplicates)} duplicates, "

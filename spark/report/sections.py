@@ -84,9 +84,9 @@ def freshness(main: Element, known: LakeFigures, plots: Sequence[Plot]) -> None:
             class_="soft",
         ),
         h("div", *map(figure, plots), class_="grid2"),
-        h("h3", "Per gateway"),
-        _lag_table(gateways, "gateway"),
     )
+    if gateways:
+        append(main, h("h3", "Per gateway"), _lag_table(gateways, "gateway"))
     if devices:
         text = f"Per device ({formatting.count(len(devices))})"
         append(main, h("details", h("summary", text), _lag_table(devices, "device")))
@@ -129,6 +129,8 @@ def _lag_table(rows: Sequence[dict[str, Any]], level: str) -> Element:
 
 
 def completeness(main: Element, known: LakeFigures) -> None:
+    if not known.completeness:
+        return  # a notice at the top says so
     append(
         main,
         h("h2", "Completeness"),

@@ -196,6 +196,17 @@ class TestPage:
         _, text = read((tmp_path / "r.html").read_bytes())
         assert "1 messages landed; the jobs have not run yet" in text
 
+    def test_after_a_run_of_single_jobs_it_says_which_is_missing(self, lake: Path) -> None:
+        for name in ("gaps", "completeness", "throughput"):
+            shutil.rmtree(lake / name)
+        known = queries.read(lake)
+        (notice,) = notices.notices(known)
+        assert "the job gaps has not run" in notice
+        put(lake, "throughput", bucket(0, 4, 4), made_of=0)
+        _, text = read(page.render(queries.read(lake), facts.Facts(), NOW))
+        assert "4 messages landed; duplicates and gaps are not known yet" in text
+        assert "Completeness" not in text
+
     def test_a_large_fleet_is_summed_and_its_worst_drawn(self, lake: Path) -> None:
         known = queries.read(lake)
         first = known.flows[0]
