@@ -16,7 +16,7 @@ import msgspec
 from bridge.version import VERSION
 from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
-from edge.appliance.configuration.validate import LISTENERS
+from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.lazy_server import LazyWebServer
@@ -91,6 +91,7 @@ class Gateway:
         )
         try:
             self.users = LiveUsers(data, self.broker.gate.update)
+            self.broker.gate.look_again = self.users.look_again
         except CredentialsError:
             self.store.close()
             raise
@@ -154,11 +155,8 @@ class Gateway:
         self.broker.reconfigure(configuration)
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
-        for name in ("space", "gateway", *LISTENERS, "tls", "limits"):
-            if getattr(before, name) != getattr(configuration, name):
-                log.warning("%s changed: takes effect after a restart of the gateway", name)
-        if _tenant(before) != _tenant(configuration):
-            log.warning("deviceApi changed: takes effect after a restart of the gateway")
+        for change in after_restart(before, configuration):
+            log.warning("%s", change)
         log.info("configuration applied")
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:
@@ -354,7 +352,3 @@ def _store_limits(configuration: BrokerConfiguration) -> Limits:
     """Small pages for a new store where messages may wait, for company or in memory: somebody asked for little wear."""
     waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
     return Limits(page_bytes=PAGE_BYTES_WAITING) if waits else Limits()
-
-
-def _tenant(configuration: BrokerConfiguration) -> str | None:
-    return configuration.device_api.tenant if configuration.device_api is not None else None

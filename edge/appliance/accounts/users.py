@@ -56,6 +56,15 @@ class LiveUsers:
         async with self._busy:
             self._update(await asyncio.to_thread(apply_resources, self._file, configured))
 
+    def look_again(self) -> None:
+        """Take a change up now instead of at the next look: somebody nobody knows wants to come in."""
+        if self._busy.locked() or not self._file.changed():
+            return
+        try:
+            self._update(self._file.load())
+        except CredentialsError as error:
+            log.warning("the users are unchanged: %s", error)
+
     async def stop(self) -> None:
         """Stop following, and close the file."""
         if self._watching is not None:

@@ -16,7 +16,7 @@ import click
 import msgspec
 
 from edge.appliance.configuration import parse
-from edge.appliance.configuration.effective import exposure, notices
+from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.repository import Change, Repository, RepositoryError
 from edge.appliance.configuration.resources import (
     KINDS,
@@ -29,8 +29,10 @@ from edge.appliance.configuration.resources import (
     MessagingUserSpec,
     Resource,
 )
+from edge.appliance.configuration.restart import after_restart
 from edge.appliance.configuration.schema import suggestion
 from edge.appliance.errors import CommandError, Exit
+from edge.broker.store.lock import is_held
 
 SECRETS: Final = ("password",)
 """Keys whose values `describe` and `diff` do not show; `get -o yaml` is an export and shows everything."""
@@ -108,6 +110,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
     if not names:
         raise click.UsageError("nothing to apply: -f FILE, -f DIR or -f -")
     repository = Repository(data)
+    before = _in_force(repository)
     with _explained("applied"):
         resources = parse.read(names)
         if not resources:
@@ -118,7 +121,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
         else:
             version, changes = repository.apply(resources)
         applied = {(one.kind, one.name): one for one in (*repository.load().resources, *resources)}
-    notes = [*notices(resources), *exposure(list(applied.values()))]
+    notes = [*notices(resources), *exposure(list(applied.values())), *_restarts(data, before, list(applied.values()))]
     _print_changes(changes, version, as_json, " (dry run)" if dry_run else "", notes)
 
 
@@ -192,6 +195,7 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
     if bool(names) == bool(kind) or (kind is not None and not resource_names):
         raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
     repository = Repository(data)
+    before = _in_force(repository)
     with _explained("deleted"):
         keys = [resource.key for resource in parse.read(names)]
         if kind is not None:
@@ -201,7 +205,23 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
             if key not in present:
                 raise _absent(*key, [name for of_kind, name in present if of_kind == key[0]])
         version, changes = repository.delete(keys)
-    _print_changes(changes, version, as_json, "", [])
+        left = repository.load().resources
+    _print_changes(changes, version, as_json, "", _restarts(data, before, left))
+
+
+def _in_force(repository: Repository) -> Sequence[Resource] | None:
+    """What is applied now; None where it cannot be read, which whoever changes it will hear."""
+    try:
+        return repository.load().resources
+    except (ConfigurationRejected, RepositoryError):
+        return None
+
+
+def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Resource]) -> list[str]:
+    """What a gateway that runs does not take up before its next start."""
+    if not before or not is_held(data):
+        return []
+    return after_restart(effective(before), effective(after))
 
 
 def masked(value: Any) -> Any:

@@ -81,6 +81,8 @@ class Gate:
         self.mode = mode
         self.bearer: Bearer | None = None
         """Verifies tokens, where an issuer is configured."""
+        self.look_again: Callable[[], None] = lambda: None
+        """Called before a user that is not known is refused: may `update` the users."""
         self.refused = 0
         """Connections that did not prove who they are."""
         self.busy = 0
@@ -149,7 +151,7 @@ class Gate:
             self.failed(source, username or "")
             decided(Verdict.REFUSED, None)
             return
-        user = self._users.get(username)
+        user = self._user(username)
         digest = hmac.digest(self._key, username.encode("utf-8", "surrogatepass") + b"\0" + password, hashlib.sha256)
         if user is not None and self._remembered(user, digest):
             decided(Verdict.ACCEPTED, Proven(username))
@@ -174,6 +176,12 @@ class Gate:
             self._verified(username, asked, digest, secret, decided, source)
 
         self._worker(work, done)
+
+    def _user(self, username: str) -> User | None:
+        """A user that has just been added is one; it costs those who are known nothing."""
+        if username not in self._users:
+            self.look_again()
+        return self._users.get(username)
 
     def _verified(
         self, username: str, asked: User | None, digest: bytes, secret: Secret | None, decided: Decided, source: str
@@ -264,7 +272,7 @@ class Gate:
 
     def scram(self, username: str) -> Verifier:
         """What a client has to prove; for a user that does not exist the same each time, and never proven."""
-        user = self._users.get(username)
+        user = self._user(username)
         if user is None or not self.passwords:
             salt = hmac.digest(self._decoy_key, username.encode("utf-8", "surrogatepass"), hashlib.sha256)
             return Verifier(salt[:SALT_BYTES], ITERATIONS, ())

@@ -1,0 +1,45 @@
+"""`apply` and `delete` beside a running gateway say what it takes up only at its next start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.processes import Waypost
+
+RESOURCES = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw1}},
+  spec: {{listeners: {{mqtt: "127.0.0.1:0", amqpWs: "127.0.0.1:{port}"}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}}, quota: {{bytes: {quota}}}}}}}
+"""
+
+
+def applied(folder: Path, port: int, quota: str, *options: str) -> str:
+    (folder / "gateway.yaml").write_text(RESOURCES.format(port=port, quota=quota))
+    arguments = ("apply", "--data", str(folder / "gw"), "-f", str(folder / "gateway.yaml"), *options)
+    return command(*arguments)
+
+
+def command(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "edge.appliance.main", *arguments],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_what_needs_a_restart_is_said(tmp_path: Path) -> None:
+    assert "restart" not in applied(tmp_path, 0, "1Mi")
+    with Waypost(tmp_path / "gw.log", "edge", "run", "--data", str(tmp_path / "gw")) as gateway:
+        said = "spec.listeners.amqpWs changed: takes effect after a restart of the gateway"
+        assert said in applied(tmp_path, 1, "1Mi", "--dry-run")
+        assert said in applied(tmp_path, 1, "1Mi")
+        assert "restart" not in applied(tmp_path, 1, "2Mi"), "a quota is followed while it runs"
+        gone = command("delete", "--data", str(tmp_path / "gw"), "Gateway", "gw1")
+        assert "the Gateway's name changed" in gone
+        gateway.stop()
+    assert "restart" not in applied(tmp_path, 2, "1Mi"), "nothing runs"
