@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -115,3 +115,46 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
     assert "1 problem" in element(page, "live")
     assert "What to do: free space" in page
     assert 'class="down"' in page, "an uplink that is cut off is shaded"
+
+
+HUB = {
+    "now": 60_000, "started_at": 0, "version": "0.1.0", "dev": False, "rate": [0], "tables": {},
+    "totals": {"rows": 1, "duplicates": 0, "gaps": 0, "landings": 1},
+    "gateways": {"known": 4, "connected": 3},
+    "landing": {
+        "failing": False, "latency_ms_p50": None, "latency_ms_p99": None, "latencies_ms": [],
+        "pending_messages": 0, "pending_bytes": 0,
+    },
+}  # fmt: skip
+
+
+def at_the_hub(name: str, waiting: int, rate: float, *, connected: bool = True) -> dict[str, object]:
+    return {
+        "name": name, "tenant": "default", "remote": "", "connected": connected, "rate": [rate] * 60, "landed": 1,
+        "status": {"backlog_messages": waiting}, "newest_received_at": 0, "last_seen": 0,
+    }  # fmt: skip
+
+
+def test_only_a_backlog_that_is_none_of_every_day_is_amber_at_the_hub(tmp_path: Path) -> None:
+    fleet = [
+        at_the_hub("usual", 40, 5.0),
+        at_the_hub("busy", 5_000, 500.0),
+        at_the_hub("stuck", 6_000, 0.0),
+        at_the_hub("away", 7, 0.0, connected=False),
+    ]
+
+    async def page(_request: Request) -> HTMLResponse:
+        return HTMLResponse(resources.files("cloud.console").joinpath("index.html").read_text(encoding="utf-8"))
+
+    async def status(_request: Request) -> JSONResponse:
+        return JSONResponse(HUB)
+
+    async def gateways(_request: Request) -> JSONResponse:
+        return JSONResponse({"gateways": fleet, "next": None})
+
+    routes = [Route("/", page), Route("/api/v1/status", status), Route("/api/v1/gateways", gateways)]
+    with served(Starlette(routes=routes)) as port:
+        shown_page = shown(port, tmp_path / "profile")
+    amber = re.findall(r'<span class="warn">([\d,]+)</span>', shown_page)
+    assert amber == ["6,000", "7"]
+    assert "5,000" in shown_page
