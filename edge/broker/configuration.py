@@ -173,6 +173,8 @@ class DeviceApi(msgspec.Struct, frozen=True, kw_only=True):
     """Longest time a command waits for its device."""
     identities: tuple[DeviceIdentity, ...] = ()
     """Users whose device is called otherwise than they, or that act for others."""
+    devices: frozenset[str] = frozenset()
+    """Devices that are described; empty: none is, and nobody knows which there are."""
     disabled: frozenset[str] = frozenset()
     """Devices nothing is taken from."""
 

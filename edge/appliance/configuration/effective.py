@@ -224,6 +224,7 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
         tenant=part.tenant,
         command_ttl_s=part.command_ttl,
         identities=tuple(identities),
+        devices=frozenset(resource.name for resource, _ in devices),
         disabled=frozenset(resource.name for resource, spec in devices if not spec.enabled),
     )
 

@@ -49,11 +49,14 @@ class Tenant:
         self._suffix = f"@{configuration.tenant}"
         self._principals: dict[str, Principal] = {}
         self._disabled: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()
         self.update(configuration)
 
     def update(self, configuration: DeviceApi) -> None:
         """Follow a new configuration of the same tenant; connections keep what they were given."""
         self._disabled = configuration.disabled
+        identified = {identity.device for identity in configuration.identities}
+        self._known = configuration.devices | identified if configuration.devices else frozenset()
         self._principals = {
             identity.user: Principal(identity.device, frozenset(identity.acts_for) - {ALL}, ALL in identity.acts_for)
             for identity in configuration.identities
@@ -84,6 +87,8 @@ class Tenant:
             device = principal.device
         check_identifier(device, "device")
         if principal is not None and not principal.may_act_for(device):
+            if self._known and device not in self._known:
+                raise DeviceError(404, f"there is no device {device}")
             raise DeviceError(403, f"{principal.device} does not act for {device}")
         self._check_enabled(device)
         return device

@@ -51,6 +51,7 @@ def test_effective() -> None:
             DeviceIdentity("plain@T", "plain"),
             DeviceIdentity("hand@T", "hand", ("lamp",)),
         ),
+        devices=frozenset(("gw-1", "hand", "lamp", "dark")),
         disabled=frozenset(("dark",)),
     )
     assert not [text for text in notices(resources) if "Device" in text]

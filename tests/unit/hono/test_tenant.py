@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from edge.broker.configuration import DeviceApi, DeviceIdentity
@@ -61,6 +62,15 @@ def test_whom_it_may_not(tenant: Tenant) -> None:
     assert tenant.device(tenant.principal("hub@T"), "", "x" * DEVICE_CHARACTERS_MAX)
     assert status_of(tenant, None, "", "") == 401
     assert status_of(tenant, None, "T", "") == 401
+
+
+def test_a_device_that_is_not_described_is_unknown_where_others_are() -> None:
+    """Hono's HTTP adapter: 404 for a device it does not know, 403 for one a gateway does not act for."""
+    described = Tenant(msgspec.structs.replace(API, devices=frozenset(("4712", "4713"))))
+    assert status_of(described, "gw@T", "", "9999") == 404
+    assert status_of(described, "gw@T", "", "4713") == 403
+    assert status_of(described, "gw@T", "", "4711") == 403, "a user's device"
+    assert described.device(described.principal("hub@T"), "T", "9999") == "9999", "it acts for whatever there is"
 
 
 def test_disabled_device_and_impossible_name(tenant: Tenant) -> None:
