@@ -172,7 +172,8 @@ class LogSubscription:
                 self._deliver()
         finally:
             self._pumping = False
-        if not self.buffer.runs or self._counts:  # what is skipped in the buffer must not hold up the rest
+        # what is skipped in the buffer must not hold up the rest, as far as there is room
+        if not self.buffer.runs or (self._counts and self.buffer.bytes < SUBSCRIPTION_BUFFER_BYTES_MAX):
             self._read_on()
 
     def hand(self, consumer: Consumer, stored: Stored) -> None:

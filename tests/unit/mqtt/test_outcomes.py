@@ -8,7 +8,7 @@ import pytest
 
 from bridge.engine import State
 from bridge.message import Run
-from edge.broker.limits import Limits
+from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.translation import mqtt_runs
@@ -107,6 +107,19 @@ class TestTooLargeForOne:
         assert set(bodies) <= set(got)
         assert sorted(got + little.take()) == sorted([*bodies, b"little", b"less"])
         assert site.losses == []
+
+    def test_what_waits_for_a_slow_consumer_is_not_all_read_into_memory(self) -> None:
+        site = Site()
+        slow = Peer(site, "slow", "queue/x", receive_maximum=1)
+        small(site, "queue/x")
+        count = 2 * (SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX) // len(LARGE_BODY)
+        for _ in range(0, count, 100):
+            site.router.publish(amqp.MqttDevice(), Run("queue/x", "d", 1, b"", [LARGE_BODY] * 100), range(100))
+        site.settle_down()
+        assert site.router.queues["queue/x"].buffer.bytes <= SUBSCRIPTION_BUFFER_BYTES_MAX + READ_BYTES_MAX
+        slow.lose()
+        other = Peer(site, "other", "queue/x")
+        assert len(other.take()) == -(-count // 100) * 100
 
     def test_it_waits_for_one_that_takes_it(self) -> None:
         site = Site()
