@@ -177,6 +177,8 @@ class DeviceApi(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that are described; empty: none is, and nobody knows which there are."""
     disabled: frozenset[str] = frozenset()
     """Devices nothing is taken from."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may send over HTTP as a device; ``*``: of all pages. Empty: of none."""
 
 
 class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ spec: {spec}
 """
 
 
-def resources(*, authentication: str = "standard", extra: str = "") -> str:
+def resources(*, authentication: str = "standard", extra: str = "", device_api: str = "") -> str:
     """A space with the device API: device 4711 (sensor1), gateway gw-1 (gw) for 4712 and lamp, application app."""
     return f"""
 apiVersion: waypost/v1
@@ -56,7 +56,7 @@ kind: AddressSpace
 metadata: {{name: default}}
 spec:
   authenticationService: {{name: {authentication}}}
-  deviceApi: {{type: hono, tenant: {TENANT}}}
+  deviceApi: {{type: hono, tenant: {TENANT}{device_api}}}
 """ + "".join(
         (
             _user(f"sensor1@{TENANT}", "sensor1-secret", 'device: {id: "4711"}'),

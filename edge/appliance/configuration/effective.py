@@ -226,6 +226,7 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
         identities=tuple(identities),
         devices=frozenset(resource.name for resource, _ in devices),
         disabled=frozenset(resource.name for resource, spec in devices if not spec.enabled),
+        cors_origins=tuple(part.cors_allowed_origins),
     )
 
 

@@ -118,6 +118,7 @@ class DeviceApiPart(Part, frozen=True, kw_only=True):
     type: DeviceApiType
     tenant: Name
     command_ttl: Seconds = 3600.0
+    cors_allowed_origins: list[str] = []
 
 
 class SpaceQuota(Part, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -49,6 +50,8 @@ DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 FRAME_BYTES_MIN: Final = 512
 """MIN-MAX-FRAME-SIZE (AMQP 1.0 section 2.8.19)."""
 
+ORIGIN: Final = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
+"""Scheme, host and port of a web page (RFC 6454 section 6.2)."""
 IDENTIFIER_WORDS: Final = "letters, digits and . _ : = -"
 """What Hono's identifiers are made of."""
 
@@ -430,6 +433,10 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
     for resource, spec in of_kind(resources, AddressSpaceSpec):
         if spec.device_api is not None and not spec.device_api.command_ttl > 0:
             yield error_at(resource, ("spec", "deviceApi", "commandTtl"), "must be above 0")
+        for i, origin in enumerate(spec.device_api.cors_allowed_origins if spec.device_api is not None else ()):
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                message = f'"{origin}" is not an origin; expected https://host, with :port where it has one, or "*"'
+                yield error_at(resource, ("spec", "deviceApi", "corsAllowedOrigins", i), message)
     for resource, user in of_kind(resources, MessagingUserSpec):
         told = user.device
         if told is None:

@@ -13,11 +13,13 @@ waits that many seconds for a command, which is accepted when the answer was wri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -28,7 +30,7 @@ from edge.broker.hono.command_router import CommandSubscription
 from edge.broker.hono.commands import Command, read_command
 from edge.broker.hono.errors import DeviceError, bad_request
 from edge.broker.hono.errors import refused as in_hono
-from edge.broker.hono.limits import TTD_S_MAX
+from edge.broker.hono.limits import CORS_S_MAX, TTD_S_MAX
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
@@ -39,6 +41,13 @@ from edge.broker.model.interfaces import AddressError, Outcome
 from edge.broker.security.authenticator import Gate
 
 _PUBLISHED: Final = 202
+
+CORS_REQUEST_HEADERS: Final = (
+    "Authorization", "Content-Type", "hono-ttd", "hono-ttl", "qos-level", "hono-cmd-status",
+)  # fmt: skip
+"""What a page may send beside a body."""
+CORS_RESPONSE_HEADERS: Final = ("hono-command", "hono-cmd-req-id", "hono-cmd-target-device")
+"""What a page may read of an answer beside its body."""
 
 
 class Sender(NamedTuple):
@@ -61,12 +70,38 @@ class HonoApi(DeviceApi):
     def routes(self) -> list[Route]:
         return [
             *super().routes,
-            Route("/telemetry", self._telemetry, methods=["POST"]),
-            Route("/telemetry/{rest:path}", self._telemetry, methods=["PUT"]),
-            Route("/event", self._event, methods=["POST"]),
-            Route("/event/{rest:path}", self._event, methods=["PUT"]),
-            Route("/command/res/{rest:path}", self._response, methods=["POST", "PUT"]),
+            self._route("/telemetry", self._telemetry, "POST"),
+            self._route("/telemetry/{rest:path}", self._telemetry, "PUT"),
+            self._route("/event", self._event, "POST"),
+            self._route("/event/{rest:path}", self._event, "PUT"),
+            self._route("/command/res/{rest:path}", self._response, "POST", "PUT"),
         ]
+
+    def _route(self, path: str, endpoint: Callable[[Request], Awaitable[Response]], *methods: str) -> Route:
+        """With what browsers ask before a page of another origin may use it, where such pages are allowed."""
+        origins = self._service.cors_origins
+        if not origins:
+            return Route(path, endpoint, methods=list(methods))
+        cors = Middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=methods,
+            allow_headers=CORS_REQUEST_HEADERS,
+            expose_headers=CORS_RESPONSE_HEADERS,
+            max_age=CORS_S_MAX,
+        )
+
+        async def asked(request: Request) -> Response:
+            if request.method == "OPTIONS":  # and no preflight, which the middleware answers
+                return Response(status_code=204)
+            return await endpoint(request)
+
+        return Route(path, asked, methods=[*methods, "OPTIONS"], middleware=[cors])
+
+    def _origin_allowed(self, request: Request) -> bool:
+        origins = self._service.cors_origins
+        listed = "*" in origins or request.headers.get("origin") in origins
+        return listed if origins else super()._origin_allowed(request)
 
     async def _telemetry(self, request: Request) -> Response:
         return await self._answered(request, Endpoint.TELEMETRY)

@@ -38,3 +38,6 @@ COMMAND_SUBSCRIPTIONS_MAX: Final = 100
 
 ACTS_FOR_MAX: Final = 1_000
 """Devices a gateway may list by name; one with more acts for all (``*``)."""
+
+CORS_S_MAX: Final = 600
+"""Seconds for which a browser may remember what pages of another origin are allowed (Access-Control-Max-Age)."""

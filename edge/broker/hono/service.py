@@ -32,6 +32,7 @@ class DeviceService:
     def __init__(self, configuration: DeviceApi, router: Router, store: SmallState) -> None:
         """The key of request identifiers is made once and kept in the store."""
         self.tenant = Tenant(configuration)
+        self.cors_origins = configuration.cors_origins
         self.addresses = Addresses(configuration.tenant)
         self.router = router
         self.commands = CommandRouter(router, self.addresses)

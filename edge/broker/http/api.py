@@ -243,7 +243,7 @@ class DeviceApi:
         """(name of the device, what it may do). Raises Refused."""
         gate = self._gate
         if gate is None or gate.open:
-            _check_origin(request)
+            self._check_origin(request)
             name = request.query_params.get("device") or request.headers.get("device-id") or DEVICE
             if len(name) > DEVICE_CHARACTERS_MAX or not name.isprintable():
                 raise Refused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
@@ -258,6 +258,17 @@ class DeviceApi:
         finally:
             gate.release(grant)
 
+    def _check_origin(self, request: Request) -> None:
+        """A page of another site must not send through its visitor's browser where nobody has to say who he is.
+
+        Raises Refused.
+        """
+        if not self._origin_allowed(request):
+            raise Refused(403, "pages of other sites may not use a gateway without authentication")
+
+    def _origin_allowed(self, request: Request) -> bool:
+        return _of_this_site(request)
+
     async def _proven(self, gate: Gate, request: Request) -> Proven:
         """Who sent the request, by its Authorization or by the certificate of its connection. Raises Refused."""
         identity = getattr(request.state, "identity", None)
@@ -270,7 +281,7 @@ class DeviceApi:
 
         authorization = request.headers.get("authorization")
         if authorization is None and identity is not None:
-            _check_origin(request)  # a browser shows its certificate for any page
+            self._check_origin(request)  # a browser shows its certificate for any page
             return Proven(identity)
         if gate.tokens and (authorization or "").lower().startswith("bearer "):
             gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
@@ -392,14 +403,13 @@ def basic(authorization: str, asked: Mapping[str, str]) -> tuple[str, bytes]:
     raise Refused(401, "the Authorization header is not readable", asked)
 
 
-def _check_origin(request: Request) -> None:
-    """A page of another site must not send through its visitor's browser where nobody has to say who he is."""
+def _of_this_site(request: Request) -> bool:
+    """True without an Origin: it is no page, or one that cannot be told from a program."""
     origin = request.headers.get("origin")
     if origin is None:
-        return
+        return True
     try:
         theirs = urlsplit(origin).hostname
     except ValueError:
         theirs = None
-    if theirs is None or theirs not in (request.url.hostname, *LOOPBACK):
-        raise Refused(403, "pages of other sites may not use a gateway without authentication")
+    return theirs is not None and theirs in (request.url.hostname, *LOOPBACK)

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import pytest
 
@@ -189,3 +189,40 @@ class TestNobodyAsked:
             with Device(gateway, "sensor1") as device:
                 device.publish("t", b"by name", 1)
                 assert receiver.receive(WAIT_S).properties["device_id"] == "4711"
+
+
+class TestWebPages:
+    """Pages of other origins (CORS), where the space lists them."""
+
+    PAGE = "https://page.example"
+    PREFLIGHT: ClassVar = {
+        "Origin": PAGE,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type,hono-ttd",
+    }
+
+    def test_a_listed_page_may_send_and_read_commands(self, tmp_path: Path) -> None:
+        with site(tmp_path, device_api=f', corsAllowedOrigins: ["{self.PAGE}"]') as gateway:
+            asked = ask(gateway, "OPTIONS", "/telemetry", b"", self.PREFLIGHT, auth_id=None)
+            assert asked.status == 200
+            assert asked.headers["access-control-allow-origin"] == self.PAGE
+            assert "hono-ttd" in asked.headers["access-control-allow-headers"]
+            with Application(gateway) as application:
+                receiver = application.receiver(f"telemetry/{TENANT}")
+                sent = ask(gateway, "POST", "/telemetry", b"{}", {**JSON, "Origin": self.PAGE, "qos-level": "1"})
+                assert sent.status == 202
+                assert sent.headers["access-control-allow-origin"] == self.PAGE
+                assert "hono-command" in sent.headers["access-control-expose-headers"]
+                assert bytes(receiver.receive(WAIT_S).body) == b"{}"
+            foreign = ask(
+                gateway, "OPTIONS", "/event", b"", {**self.PREFLIGHT, "Origin": "https://other.example"}, None
+            )
+            assert foreign.status == 400
+            assert ask(gateway, "OPTIONS", "/telemetry", b"", {}, auth_id=None).status == 204, (
+                "no preflight, no message"
+            )
+
+    def test_by_default_no_page_may(self, gateway: Waypost) -> None:
+        asked = ask(gateway, "OPTIONS", "/telemetry", b"", self.PREFLIGHT, auth_id=None)
+        assert asked.status == 405
+        assert "access-control-allow-origin" not in asked.headers

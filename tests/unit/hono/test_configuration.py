@@ -68,6 +68,10 @@ def test_off_unless_asked_for() -> None:
     ("text", "expected"),
     [
         (space("{deviceApi: {type: hono, tenant: T, commandTtl: 0}}"), "spec.deviceApi.commandTtl: must be above 0"),
+        (
+            space("{deviceApi: {type: hono, tenant: T, corsAllowedOrigins: ['*', page.example/x]}}"),
+            'spec.deviceApi.corsAllowedOrigins[1]: "page.example/x" is not an origin',
+        ),
         (SPACE + user("gw@OTHER", "{}"), "a device's user is called auth-id@T"),
         (SPACE + user("gw@T", "{id: 'a/b'}"), '"a/b" is not a device'),
         (SPACE + user("gw@T", "{actsFor: ['+']}"), 'spec.device.actsFor[0]: "+" is not a device'),
