@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import click
 import msgspec
+from click.decorators import FC
 
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import effective, exposure, notices
@@ -40,16 +41,6 @@ HIDDEN: Final = "********"
 
 EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata and spec; nothing was applied"
 
-data_option = click.option(
-    "--data",
-    "data",
-    required=True,
-    envvar="WAYPOST_DATA",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The gateway's data directory (or set WAYPOST_DATA).",
-)
-
 
 def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) -> Path:
     if not data.is_dir():
@@ -61,16 +52,21 @@ def _existing(_context: click.Context, _parameter: click.Parameter, data: Path) 
     return data
 
 
-existing_data_option = click.option(
-    "--data",
-    "data",
-    required=True,
-    envvar="WAYPOST_DATA",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    callback=_existing,
-    help="The gateway's data directory (or set WAYPOST_DATA).",
-)
+def _data_option(**more: Any) -> Callable[[FC], FC]:
+    return click.option(
+        "--data",
+        "data",
+        required=True,
+        envvar="WAYPOST_DATA",
+        type=click.Path(file_okay=False, path_type=Path),
+        metavar="DIR",
+        help="The gateway's data directory (or set WAYPOST_DATA).",
+        **more,
+    )
+
+
+data_option = _data_option()
+existing_data_option = _data_option(callback=_existing)
 files_option = click.option(
     "-f", "--filename", "names", multiple=True, metavar="FILE|DIR|-", help="YAML to read; repeatable, - is stdin."
 )
