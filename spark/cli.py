@@ -258,7 +258,9 @@ def report(lake: Path, out: Path, facts: Path | None) -> None:
         click.echo(f"error: {out}: {error.strerror or error}", err=True)
         sys.exit(FAILED)
     click.echo(f"{out} ({size / 1024:,.0f} KB)")
-    for text in notices.notices(known, shlex.quote(str(lake))):
+    group = click.get_current_context().parent
+    program = "waypost analytics" if group is None else group.command_path  # as this person called it
+    for text in notices.notices(known, f"{program} run --lake {shlex.quote(str(lake))}"):
         click.echo(f"note: {text.replace(formatting.THIN_SPACE, ' ')}", err=True)
 
 

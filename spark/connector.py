@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,12 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import quoteattr
 
 from spark import java
+
+_NOT_TRUSTED = "PKIX path building failed"
+_STRANGE_AUTHORITY = (
+    "\nJava does not trust who signed the server's certificate. Where a proxy signs with an authority of its own, "
+    "install openjdk-17-jre-headless: Debian's Java trusts what this machine trusts"
+)
 
 RESOLVE_SECONDS_MAX = 300.0
 """12 MB in five files: 4 s seen; a slow mirror is given five minutes."""
@@ -61,7 +68,7 @@ JARS: tuple[Jar, ...] = tuple(
         ("delta-kernel-unitycatalog", "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa"),
     )
 )
-INSTALL_COMMAND = "python -m spark.setup install"
+INSTALL_COMMAND = shlex.join([sys.executable, "-P", "-m", "spark.setup", "install"])
 
 
 def pins() -> str:
@@ -152,6 +159,7 @@ def _resolve(target: Path, scratch: Path) -> None:
     raise ConnectorMissing(
         "could not bring the Delta connector's jars:\n  "
         + "\n  ".join(complaints)
+        + (_STRANGE_AUTHORITY if any(_NOT_TRUSTED in complaint for complaint in complaints) else "")
         + "\nCheck the network or set WAYPOST_IVY_SETTINGS / DEFAULT_ARTIFACT_REPOSITORY to a mirror, or put\n  "
         + _names()
         + f"\nin a folder and run `{INSTALL_COMMAND} --from FOLDER`"

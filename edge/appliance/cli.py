@@ -18,6 +18,7 @@ import msgspec
 
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.cli import init
+from edge.appliance.program import log_to_stderr
 
 if TYPE_CHECKING:
     from edge.appliance.configuration.management import AddressAdministration
@@ -106,10 +107,7 @@ def run(
 
 
 def _set_up_logging() -> None:
-    if not logging.getLogger().handlers:
-        logging.basicConfig(
-            level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-        )
+    log_to_stderr(logging.INFO)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its life is ours, and we tell it
 
 

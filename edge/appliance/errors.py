@@ -7,6 +7,8 @@ from typing import IO, Any
 
 import click
 
+from edge.appliance.program import as_called
+
 
 class Exit(enum.IntEnum):
     """The exit codes of every command."""
@@ -41,6 +43,6 @@ class CommandError(click.ClickException):
 def show_error(message: str, hint: str = "", file: IO[Any] | None = None) -> None:
     """The one form in which an error reaches a person."""
     click.secho("error: ", fg="red", bold=True, nl=False, file=file, err=True)
-    click.echo(message, file=file, err=True)
-    for line in hint.splitlines():
+    click.echo(as_called(message), file=file, err=True)
+    for line in as_called(hint).splitlines():
         click.secho(f"  {line}", dim=True, file=file, err=True)

@@ -13,44 +13,16 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import click
 
 from bridge.version import VERSION
+from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, Command
 from edge.appliance.errors import CommandError, Exit, show_error
+from edge.appliance.program import as_called, log_to_stderr, program_name
 
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
-
-
-class Command(NamedTuple):
-    """Where a command is: ``module:attribute``, the line `--help` shows, and the extra its packages come with."""
-
-    place: str
-    help: str
-    extra: str
-
-
-COMMANDS: dict[str, Command] = {
-    "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
-    "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
-    "apply": Command("edge.appliance.configuration.commands:apply", "Apply resources from YAML to a gateway.", "edge"),
-    "get": Command("edge.appliance.configuration.commands:get", "List applied resources.", "edge"),
-    "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
-    "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
-    "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
-    "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
-    "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
-    "doctor": Command(
-        "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
-    ),
-    "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
-}
-
-
-FROM_A_CHECKOUT = ("demo", "test", "bench", "lock")
-"""What the launcher of a checkout runs itself."""
 
 
 class Root(click.Group):
@@ -96,14 +68,26 @@ def load(name: str, entry: Command) -> click.Command:
             code=Exit.USAGE,
         ) from why
     command: click.Command = getattr(module, attribute)
+    _name_as_called(command)
     return command
+
+
+def _name_as_called(command: click.Command) -> None:
+    """In the help of a command and those below it the program is called what it was called."""
+    command.help = as_called(command.help or "")
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            parameter.help = as_called(parameter.help or "")
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _name_as_called(below)
 
 
 def set_up_logging(verbosity: int) -> None:
     """Logs go to stderr: warnings and worse, and with each step of `verbosity` one level more (or, below 0, less)."""
     levels = (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
     level = levels[max(0, min(len(levels) - 1, verbosity + 2))]
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    log_to_stderr(level)
 
 
 @click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -117,7 +101,7 @@ def root(verbose: int, quiet: int) -> None:
 
     WAYPOST_ENGINE=python runs the AMQP engine's inner loops in Python (default: c, where it was compiled).
 
-    From a checkout also: `./waypost demo`, `./waypost test [PYTEST ARGUMENTS]`, `./waypost bench`, `./waypost lock`.
+    From a checkout also: `waypost demo`, `waypost test [PYTEST ARGUMENTS]`, `waypost bench`, `waypost lock`.
     """
     engine = os.environ.get("WAYPOST_ENGINE", "")  # not by importing `bridge.engine`, which takes longer than help may
     if engine not in ("", "c", "python"):
@@ -128,9 +112,10 @@ def root(verbose: int, quiet: int) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code. Nothing a person did wrong ends in a traceback."""
+    _name_as_called(root)
     try:
         result = root.main(
-            args=None if arguments is None else list(arguments), prog_name="waypost", standalone_mode=False
+            args=None if arguments is None else list(arguments), prog_name=program_name(), standalone_mode=False
         )
     except click.exceptions.Abort:
         show_error("interrupted")

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from edge.appliance.program import as_called
 from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.quotas import Room
@@ -51,8 +52,9 @@ class ProblemList:
     def update(self, found: Iterable[Found]) -> list[Problem]:
         """The list as it is now, oldest first; what is not found any more is over."""
         now = datetime.datetime.fromtimestamp(self._utc_s(), datetime.UTC).isoformat(timespec="seconds")
+        named = [one._replace(what=as_called(one.what), next_step=as_called(one.next_step)) for one in found]
         problems = [
-            Problem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step) for one in found
+            Problem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step) for one in named
         ]
         self._since = {(one.name, one.what): one.since for one in problems}
         return sorted(problems, key=lambda one: one.since)

@@ -6,9 +6,11 @@ from spark.report import formatting
 from spark.report.queries import LakeFigures
 
 
-def notices(known: LakeFigures, lake: str = "DIR") -> list[str]:
-    """One sentence or two each, commands between backticks; none when the page shows the lake as it is."""
-    run = f"`waypost analytics run --lake {lake}`"
+def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
+    """One sentence or two each, commands between backticks; none when the page shows the lake as it is.
+
+    `command` runs the jobs."""
+    run = f"`{command}`"
     if not known.landed:
         return ["Nothing to draw: no gateway has forwarded messages to this hub yet."]
     count = formatting.count(known.landed)

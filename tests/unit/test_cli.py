@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from bridge.version import VERSION
-from edge.appliance import main
+from edge.appliance import main, program
+from edge.appliance.commands import COMMANDS, Command
 from edge.appliance.errors import CommandError, Exit
-from edge.appliance.main import COMMANDS, Command, load, run
+from edge.appliance.main import load, run
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS_MAX = 3.0
@@ -162,10 +165,10 @@ class TestErrors:
     [(-5, logging.CRITICAL), (-1, logging.ERROR), (0, logging.WARNING), (1, logging.INFO), (9, logging.DEBUG)],
 )
 def test_verbosity(verbosity: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(logging, "basicConfig", lambda **options: asked.append((options["level"], options["stream"])))
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: asked.append(options))
     main.set_up_logging(verbosity)
-    assert asked == [(level, sys.stderr)]
+    assert [(options["level"], options["handlers"][0].stream) for options in asked] == [(level, sys.stderr)]
 
 
 def test_start_is_quick_and_imports_next_to_nothing() -> None:
@@ -285,3 +288,61 @@ def test_what_is_wrong_with_a_data_directory_is_said_without_a_traceback(
     if wrong is _file_instead:
         assert data.read_text() == "not a folder"
         assert done.returncode != 0
+
+
+class TestAsCalled:
+    """Help, hints and errors name the program as the person called it."""
+
+    @staticmethod
+    def called(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": name}
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "edge.appliance.main", *arguments],
+            env=environment, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def test_in_usage_help_errors_and_hints(self, tmp_path: Path) -> None:
+        assert self.called("./waypost").stdout.startswith("Usage: ./waypost [OPTIONS]")
+        assert "`./waypost demo`" in self.called("./waypost", "--help").stdout
+        assert "  ./waypost edge run --data ./gw1" in self.called("./waypost", "edge", "run", "--help").stdout
+        mistaken = self.called("./waypost", "edge", "rum").stderr
+        assert "see `./waypost edge --help`" in mistaken
+        missing = self.called("./waypost", "device", "list", "--data", str(tmp_path / "typo")).stderr
+        assert f"./waypost edge init --data {tmp_path / 'typo'}" in missing
+
+    def test_in_what_is_made_and_what_the_doctor_says(self, tmp_path: Path) -> None:
+        data = tmp_path / "gw"
+        made = self.called("./waypost", "edge", "init", "--data", str(data), "--name", "a", "--http", "none")
+        assert f"next: ./waypost device add NAME --data {data}" in made.stdout
+        assert "`./waypost edge init`" in (data / "gateway.yaml").read_text()
+        empty = tmp_path / "empty"
+        empty.mkdir(mode=0o700)
+        findings = self.called("./waypost", "doctor", "--json", "--data", str(empty)).stdout
+        assert f'"next_step": "./waypost apply --data {empty}' in findings
+
+    def test_no_help_has_the_bare_name_where_the_program_was_called_by_a_path(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("WAYPOST_PROGRAM", "../my checkout/waypost")
+        program.program_name.cache_clear()
+        try:
+            texts = [program.as_called(command.help or "") for _, command in every_command()]
+            bare = [text for text in texts if re.search(r"(?<!/)\bwaypost (edge|device|store|hub|apply) ", text)]
+            assert not bare
+            assert program.as_called("run `waypost store info`") == "run `'../my checkout/waypost' store info`"
+        finally:
+            monkeypatch.undo()
+            program.program_name.cache_clear()
+
+    def test_by_its_bare_name_where_the_shell_finds_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        script = tmp_path / "waypost"
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
+        monkeypatch.setenv("WAYPOST_PROGRAM", str(script))
+        assert program.program_name.__wrapped__() == str(script)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert program.program_name.__wrapped__() == "waypost"
+
+    def test_what_is_no_command_stays(self) -> None:
+        text = "sudo -u waypost sh; user waypost may not read it; /opt/waypost edge"
+        assert program.as_called(text) == text

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
+from edge.appliance.commands import COMMANDS
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.validate import validate
-from edge.appliance.main import COMMANDS, load
+from edge.appliance.main import load
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

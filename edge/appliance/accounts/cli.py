@@ -21,6 +21,7 @@ from edge.appliance.accounts.profiles import PROFILES
 from edge.appliance.configuration import values
 from edge.appliance.configuration.validate import filter_fault
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.program import as_called
 from edge.appliance.simulator.cli import simulate
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security.credentials import (
@@ -104,7 +105,8 @@ def add(
     _with_file(data, make)
     _report(f"{name}: added", {"name": name, "allow": _rule_words(rules)}, made, as_json)
     if not rules:
-        click.echo(f"note: {name} has no rights yet; give it some with `waypost device allow`", err=True)
+        step = as_called(f"waypost device allow {name} --data {data} --allow send:plant/{name}/#")
+        click.echo(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
 
 
 @click.command("list")

@@ -15,6 +15,7 @@ from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 
 
@@ -107,7 +108,9 @@ def examine(checks: Sequence[tuple[str, Check]], around: Surroundings) -> Iterat
     """Run every check. One that fails itself is a result like others: a doctor does not faint."""
     for name, check in checks:
         try:
-            yield from check(around)
+            for result in check(around):
+                step = as_called(result.next_step)
+                yield msgspec.structs.replace(result, seen=as_called(result.seen), next_step=step)
         except PermissionError as error:
             yield warn(name, f"{error.filename}: {error.strerror}", "run the doctor as the gateway's user")
         except Exception as error:  # whatever it is, the other checks still have to be made

@@ -92,14 +92,14 @@ def configuration(around: Surroundings) -> Iterator[Result]:
     if around.data is None or not around.data.is_dir():
         return
     for error in around.errors:
-        yield fail(name, error, "correct the resource and apply it again: waypost apply -f FILE")
+        yield fail(name, error, f"correct the resource and apply it again: waypost apply --data {around.data} -f FILE")
     for notice in around.notices:
         yield warn(name, notice, "remove it, or keep it knowing that this version ignores it")
     if around.errors:
         return
     listening = [listener for listener in LISTENERS if getattr(around.configuration, listener) is not None]
     if not around.resources:
-        step = "waypost apply -f FILE; give --config FILE here where edge run has it; for trying out: edge run --dev"
+        step = f"waypost apply --data {around.data} -f FILE; give --config FILE here where edge run has it"
         yield warn(name, "nothing is applied", step)
     elif not listening:
         yield warn(name, "no listener: devices cannot connect", "give the Gateway resource a listener")
@@ -128,13 +128,13 @@ def store(around: Surroundings) -> Iterator[Result]:
             bounds=Bounds.of(settings),
         )
     except StoreError as error:
-        yield fail("store", str(error), "waypost store verify")
+        yield fail("store", str(error), f"waypost store verify --data {around.data}")
         return
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
     backlog = f"{waiting:,} messages wait for {len(figures.cursors)} consumers, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
-    step = "see which consumers do not take their backlog (waypost store info), or free space"
+    step = f"see which consumers do not take their backlog (waypost store info --data {around.data}), or free space"
     if full is not None and full < FULL_FAIL_H:
         yield fail("backlog", f"{seen}; full in {span(full * 3600)}", step)
     elif full is not None and full < FULL_WARN_H:

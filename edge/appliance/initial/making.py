@@ -23,6 +23,7 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
+from edge.appliance.program import as_called
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import open_store
 
@@ -190,11 +191,11 @@ def _write_unit(data: Path, applied: Sequence[Resource]) -> None:
 
 def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:
     if not applied:
-        click.echo(
-            f"next: waypost apply --data {data} -f gateway.yaml, or edge init with --name, --mqtt … or on a terminal"
-        )
+        apply = as_called(f"waypost apply --data {data} -f gateway.yaml")
+        click.echo(f"next: {apply}, or edge init with --name, --mqtt … or on a terminal")
         return
     as_user = "sudo -u waypost " if service else ""
-    click.echo(f"next: {as_user}waypost device add NAME --data {data} --profile sensor   # a password for each device")
+    add = as_called(f"waypost device add NAME --data {data} --profile sensor")
+    click.echo(f"next: {as_user}{add}   # a password for each device")
     if not service:
-        click.echo(f"      waypost edge run --data {data}")
+        click.echo(as_called(f"      waypost edge run --data {data}"))

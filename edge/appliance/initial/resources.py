@@ -11,6 +11,7 @@ import msgspec
 from edge.appliance.configuration.parse import to_yaml
 from edge.appliance.configuration.resources import OWN_VERSION
 from edge.appliance.configuration.validate import HUB_CONNECTOR
+from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication
 from edge.broker.model.addresses import AddressType
 
@@ -36,7 +37,7 @@ class FirstGateway(msgspec.Struct, frozen=True, kw_only=True):
 
 def yaml_of(wanted: FirstGateway) -> str:
     """The resources, as YAML to be read, applied and kept."""
-    return _HEAD + "---\n".join(to_yaml(document) for document in _documents(wanted))
+    return as_called(_HEAD) + "---\n".join(to_yaml(document) for document in _documents(wanted))
 
 
 def _documents(wanted: FirstGateway) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.program import as_called
 from edge.appliance.store.commands import COMMANDS
 from edge.appliance.store.shared import (
     console,
@@ -197,12 +198,12 @@ def _print_report(report: Report, seconds: float) -> None:
     click.echo(f"  {scope}")
     for finding in report.findings:
         click.secho("damage: " if finding.damage else "note: ", fg="red" if finding.damage else "yellow", nl=False)
-        click.echo(f"{finding.where}: {finding.what}")
+        click.echo(as_called(f"{finding.where}: {finding.what}"))
     if report.left_out:
         click.echo(f"and {report.left_out:,} more")
     if report.damaged:
         click.secho("damaged", fg="red", bold=True)
-        click.echo("  next: stop the gateway, then `waypost store repair` shows what it would do")
+        click.echo(as_called("  next: stop the gateway, then `waypost store repair` shows what it would do"))
     else:
         click.secho("ok", fg="green", bold=True)
 

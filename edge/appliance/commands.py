@@ -1,0 +1,33 @@
+"""Which commands there are and where; nothing is imported before it is used."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command is: ``module:attribute``, the line `--help` shows, and the extra its packages come with."""
+
+    place: str
+    help: str
+    extra: str
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "edge": Command("edge.appliance.cli:edge", "Run a gateway.", "edge"),
+    "hub": Command("cloud.hub.cli:hub", "Run the cloud side of gateways.", "cloud"),
+    "apply": Command("edge.appliance.configuration.commands:apply", "Apply resources from YAML to a gateway.", "edge"),
+    "get": Command("edge.appliance.configuration.commands:get", "List applied resources.", "edge"),
+    "describe": Command("edge.appliance.configuration.commands:describe", "Show one resource in full.", "edge"),
+    "diff": Command("edge.appliance.configuration.commands:diff", "Show what `apply` would change.", "edge"),
+    "delete": Command("edge.appliance.configuration.commands:delete", "Delete resources.", "edge"),
+    "device": Command("edge.appliance.accounts.cli:device", "Who may connect to a gateway; devices to try.", "edge"),
+    "store": Command("edge.appliance.store.cli:store", "Look into a gateway's store, verify, export, mend it.", "edge"),
+    "doctor": Command(
+        "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
+    ),
+    "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
+}
+
+FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "lock")
+"""What the launcher of a checkout runs itself."""

@@ -1,0 +1,54 @@
+"""What this program is called: what the person at the keyboard called it.
+
+In the code a text names every command in one form, `waypost store info`. Where it reaches a person, `as_called` puts in
+the name by which that person called the program: `./waypost` in a checkout, for example.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import shlex
+import shutil
+import sys
+from typing import Final
+
+from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
+
+NAME: Final = "waypost"
+VARIABLE: Final = "WAYPOST_PROGRAM"
+"""Environment variable in which the launcher of a checkout says how it was called."""
+
+_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME}(?= (?:{'|'.join((*COMMANDS, *FROM_A_CHECKOUT))})\b)")
+
+
+@functools.cache
+def program_name() -> str:
+    """The program's name, to be pasted into a shell: a bare name where the shell finds it, else the path it was."""
+    called = os.environ.get(VARIABLE, "")
+    if not called and os.path.basename(sys.argv[0]) == NAME:  # the script of an installation
+        called = sys.argv[0]
+    if not called:
+        return NAME
+    name = os.path.basename(called)
+    return shlex.quote(name if shutil.which(name) == called else called)
+
+
+def as_called(text: str) -> str:
+    """A text with the program's commands as this person calls them."""
+    return _COMMAND.sub(lambda _: program_name(), text)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return as_called(super().format(record))
+
+
+def log_to_stderr(level: int) -> None:
+    """Log what is at least as grave as `level`; what was set up before stays."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter(_LOG_FORMAT))
+    logging.basicConfig(level=level, handlers=[handler])
