@@ -51,6 +51,7 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     from cloud.hub.server import Endpoint, HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.broker.configuration import TlsListener
+    from edge.output.logs import write_to_stderr
 
     try:
         settings = load(config_path) if config_path is not None else Settings()
@@ -63,7 +64,7 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     for endpoint in (amqp_endpoint, http_endpoint):
         if not endpoint.loopback:
             raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
-    _log_to_stderr()
+    write_to_stderr(logging.INFO)
     try:
         tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
         serve(
@@ -77,11 +78,3 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
 def _ready(amqp: Endpoint, http: Endpoint) -> None:
     click.echo(f"ready amqp={amqp} http={http}")
     sys.stdout.flush()
-
-
-def _log_to_stderr() -> None:
-    """Unless the program's own options have set logging up already."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)

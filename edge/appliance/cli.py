@@ -102,13 +102,8 @@ def run(
         raise CommandError(lines, hint="nothing was started; correct the resources above", code=Exit.USAGE) from None
     except RepositoryError as error:
         raise CommandError(str(error)) from None
-    _set_up_logging()
-    sys.exit(_serve(configuration, options))
-
-
-def _set_up_logging() -> None:
     log_to_stderr(logging.INFO)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its life is ours, and we tell it
+    sys.exit(_serve(configuration, options))
 
 
 def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:

@@ -7,7 +7,6 @@ the name by which that person called the program: `./waypost` in a checkout, for
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import re
 import shlex
@@ -21,7 +20,6 @@ NAME: Final = "waypost"
 VARIABLE: Final = "WAYPOST_PROGRAM"
 """Environment variable in which the launcher of a checkout says how it was called."""
 
-_LOG_FORMAT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _COMMAND: Final = re.compile(rf"(?<![\w./-]){NAME}(?= (?:{'|'.join((*COMMANDS, *FROM_A_CHECKOUT))})\b)")
 
 
@@ -42,13 +40,8 @@ def as_called(text: str) -> str:
     return _COMMAND.sub(lambda _: program_name(), text)
 
 
-class _Formatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return as_called(super().format(record))
-
-
 def log_to_stderr(level: int) -> None:
     """Log what is at least as grave as `level`; what was set up before stays."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Formatter(_LOG_FORMAT))
-    logging.basicConfig(level=level, handlers=[handler])
+    from edge.output.logs import write_to_stderr  # noqa: PLC0415 - help needs none
+
+    write_to_stderr(level, as_called)

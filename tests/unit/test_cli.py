@@ -20,6 +20,7 @@ from edge.appliance import main, program
 from edge.appliance.commands import COMMANDS, Command
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.main import load, run
+from edge.output import logs
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS_MAX = 3.0
@@ -165,10 +166,10 @@ class TestErrors:
     [(-5, logging.CRITICAL), (-1, logging.ERROR), (0, logging.WARNING), (1, logging.INFO), (9, logging.DEBUG)],
 )
 def test_verbosity(verbosity: int, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict[str, Any]] = []
-    monkeypatch.setattr(logging, "basicConfig", lambda **options: asked.append(options))
+    asked: list[int] = []
+    monkeypatch.setattr(logs, "write_to_stderr", lambda level, _wording: asked.append(level))
     main.set_up_logging(verbosity)
-    assert [(options["level"], options["handlers"][0].stream) for options in asked] == [(level, sys.stderr)]
+    assert asked == [level]
 
 
 def test_start_is_quick_and_imports_next_to_nothing() -> None:

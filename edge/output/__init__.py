@@ -1,0 +1,1 @@
+"""What leaves the program for people: texts of peers, and log lines. It knows nothing else of the project."""

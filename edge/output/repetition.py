@@ -1,0 +1,74 @@
+"""Lines that repeat: so many of a kind in a while, and then one line that says how many were left out.
+
+A kind is a logger with the text before its values are filled in. Who it is about is the first value, without a port:
+one peer that floods takes no place from the lines about others, and many together no more than all of a kind may have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+
+from edge.output.limits import (
+    REPETITION_KINDS_MAX,
+    REPETITION_OF_ALL_MAX,
+    REPETITION_OF_ONE_MAX,
+    REPETITION_S,
+)
+
+Kind = tuple[str, int, str]
+
+
+class Repetition:
+    """Counts lines in turns of `REPETITION_S`. Debugging asked for every line: those are not counted."""
+
+    def __init__(self, now: float) -> None:
+        self.left_out = 0
+        """Lines, since the start."""
+        self._began = now
+        self._lines: Counter[tuple[Kind, str]] = Counter()
+        self._kinds: Counter[Kind] = Counter()
+        self._skipped: Counter[Kind] = Counter()
+
+    def admits(self, record: logging.LogRecord) -> bool:
+        """True when a line is to be written. Call `summaries` before."""
+        if record.levelno <= logging.DEBUG:
+            return True
+        kind = (record.name, record.levelno, str(record.msg))
+        if kind not in self._kinds and len(self._kinds) >= REPETITION_KINDS_MAX:
+            kind = (record.name, record.levelno, "")
+        about = (kind, _about(record))
+        if about in self._lines or len(self._lines) < REPETITION_KINDS_MAX:
+            self._lines[about] += 1
+        if self._lines[about] > REPETITION_OF_ONE_MAX or self._kinds[kind] >= REPETITION_OF_ALL_MAX:
+            self._skipped[kind] += 1
+            self.left_out += 1
+            return False
+        self._kinds[kind] += 1
+        return True
+
+    def summaries(self, now: float) -> Iterator[logging.LogRecord]:
+        """What to write of the turn that is over, if one is."""
+        passed = now - self._began
+        if passed < REPETITION_S:
+            return
+        skipped, self._skipped = self._skipped, Counter()
+        self._began = now
+        self._lines.clear()
+        self._kinds.clear()
+        for (name, level, text), count in skipped.items():
+            values = (count, passed, text)
+            yield logging.LogRecord(name, level, "", 0, "%d more in %.0f s like: %s", values, None)
+
+    def due_in(self, now: float) -> float | None:
+        """Seconds until there is a summary to write; None: nothing was left out."""
+        return max(0.0, self._began + REPETITION_S - now) if self._skipped else None
+
+
+def _about(record: logging.LogRecord) -> str:
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else ""
+    if not isinstance(first, str):
+        return ""
+    host, colon, port = first.rpartition(":")
+    return host if colon and port.isdecimal() else first[:200]

@@ -1,0 +1,185 @@
+"""Log lines: one an event, without messages, without waiting, and no flood of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from edge.output import limits
+from edge.output.logs import LogWriter
+from tests.support.processes import wait_until
+
+MARKER = "marker-7f3a"
+
+
+@contextmanager
+def logging_to(descriptor: int) -> Iterator[tuple[logging.Logger, LogWriter]]:
+    log, writer = logging.Logger("test.peer"), LogWriter(descriptor)  # noqa: LOG001 - of this test alone
+    log.addHandler(writer)
+    try:
+        yield log, writer
+    finally:
+        writer.close()
+
+
+def written(*calls: tuple[str, tuple[object, ...]], error: BaseException | None = None) -> str:
+    """What the log has after these lines."""
+    reading, writing = os.pipe()
+    with logging_to(writing) as (log, _):
+        for text, values in calls:
+            log.warning(text, *values, exc_info=error)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        return file.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a\n2026-01-01 00:00:00,000 ERROR   edge: forged", "a\\n2026-01-01"),
+        ("a\r\x1b[2J\x07", "a\\r\\x1b[2J\\x07"),
+        ("a\u202egpj.exe", "a\\u202egpj.exe"),
+        ("a\u2028b\x85c", "a\\u2028b\\x85c"),
+        ("a\udcff", "a\\udcff"),
+    ],
+)
+def test_one_event_is_one_line(name: str, shown: str) -> None:
+    text = written(("connected: %s", (name,)))
+    assert shown in text
+    assert text.count("\n") == 1
+    assert text.isprintable() or text.rstrip("\n").isprintable()
+
+
+def test_an_exception_says_its_type_and_place_and_quotes_nothing() -> None:
+    def outer() -> None:
+        try:
+            int(MARKER)
+        except ValueError as error:
+            raise KeyError(MARKER) from error
+
+    try:
+        outer()
+    except KeyError as error:
+        text = written(("it ends", ()), error=error)
+    for part in ("ValueError", "KeyError", "in outer"):
+        assert part in text
+    assert MARKER not in text
+    assert all(line.startswith("    ") for line in text.splitlines()[1:])
+
+
+def test_what_the_system_says_is_shown() -> None:
+    for error in (OSError(28, "No space left on device"), sqlite3.OperationalError("disk I/O error")):
+        assert str(error) in written(("it fails", ()), error=error)
+
+
+def test_a_line_has_an_end() -> None:
+    text = written(("reason: %s", ("x" * 100_000,)))
+    assert len(text) < limits.LINE_CHARACTERS_MAX + 100
+
+
+def test_a_pipe_nobody_reads_stops_nobody_and_what_is_dropped_is_counted() -> None:
+    reading, writing = os.pipe()
+    with logging_to(writing) as (log, writer):
+        log.setLevel(logging.DEBUG)
+        began = time.monotonic()
+        for number in range(20_000):
+            log.debug("%d %s", number, "x" * 100)
+        assert time.monotonic() - began < 10, "about 20 us each, and it never waits"
+        assert writer.figures.dropped > 1_000
+        wait_until(lambda: writer.figures.stuck_s > 0, timeout_s=10, what="the writer waits for the reader")
+        dropped = writer.figures.dropped
+        os.set_blocking(reading, False)
+        text = b""
+
+        def all_read() -> bool:
+            nonlocal text
+            try:
+                text += os.read(reading, 1 << 20)
+            except BlockingIOError:
+                return writer.figures.stuck_s == 0
+            return False
+
+        wait_until(all_read, timeout_s=30, what="what was kept is written")
+        log.debug("after")
+        wait_until(lambda: all_read() and b"after" in text, timeout_s=10, what="the line after it")
+        assert f"{dropped} log lines were dropped".encode() in text
+    os.close(reading)
+    os.close(writing)
+
+
+def test_the_end_does_not_wait_for_a_reader() -> None:
+    reading, writing = os.pipe()
+    with logging_to(writing) as (log, _):
+        for _ in range(1_000):
+            log.error("%s", "x" * 200)
+            log.debug("%s", "x" * 200)
+        began = time.monotonic()
+    assert time.monotonic() - began < limits.FLUSH_S + 3
+    os.close(reading)  # lets the thread go
+    os.close(writing)
+
+
+def test_a_flood_is_so_many_lines_and_one_that_counts_the_rest() -> None:
+    now = [0.0]
+    reading, writing = os.pipe()
+    log = logging.Logger("test.flood")  # noqa: LOG001 - of this test alone
+    writer = LogWriter(writing, clock=lambda: now[0])
+    log.addHandler(writer)
+    for port in range(1_000):
+        log.warning("no TLS with %s", f"10.0.0.1:{port}")
+    log.warning("no TLS with %s", "10.0.0.2:1")
+    log.warning("another kind: %s", "10.0.0.1:1")
+    now[0] += limits.REPETITION_S
+    log.warning("no TLS with %s", "10.0.0.1:1")
+    writer.close()
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        lines = file.read().splitlines()
+    assert sum("10.0.0.1" in line and "no TLS" in line for line in lines) == limits.REPETITION_OF_ONE_MAX + 1
+    assert sum("10.0.0.2" in line for line in lines) == 1, "others are still told of"
+    assert sum("another kind" in line for line in lines) == 1
+    [summary] = [line for line in lines if "more in" in line]
+    assert f"{1_000 - limits.REPETITION_OF_ONE_MAX} more" in summary
+    assert writer.figures.repeated == 1_000 - limits.REPETITION_OF_ONE_MAX
+
+
+def test_many_peers_are_no_way_round_it_and_cost_no_memory() -> None:
+    reading, writing = os.pipe()
+    with logging_to(writing) as (log, writer):
+        for peer in range(2 * limits.REPETITION_KINDS_MAX):
+            log.warning("refused: %s", f"peer {peer}")
+        assert writer.figures.repeated == 2 * limits.REPETITION_KINDS_MAX - limits.REPETITION_OF_ALL_MAX
+    os.close(reading)
+    os.close(writing)
+
+
+def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.output.repetition.REPETITION_S", 0.2)
+    reading, writing = os.pipe()
+    with logging_to(writing) as (log, _):
+        for _ in range(limits.REPETITION_OF_ONE_MAX + 5):
+            log.warning("again")
+        os.set_blocking(reading, False)
+        text = ""
+
+        def told() -> bool:
+            nonlocal text
+            with suppress(BlockingIOError):
+                text += os.read(reading, 1 << 16).decode()
+            return "5 more in" in text
+
+        wait_until(told, timeout_s=10, what="the summary")
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_record_nobody_can_format_is_said_without_its_values() -> None:
+    text = written(("%d", (MARKER,)))
+    assert "could not be made" in text
+    assert MARKER not in text
