@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from bridge.hidden import hides
+
 DEPTH_MAX = 32
 """Nested lists, maps, arrays and described types of one value; a peer's nesting must not exhaust our stack."""
 
@@ -48,6 +50,7 @@ class Ulong(int):
     """Written as `ulong` (section 1.6.6)."""
 
 
+@hides("value")
 class Described(NamedTuple):
     """A value annotated with a descriptor (section 1.5)."""
 

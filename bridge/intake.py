@@ -27,6 +27,7 @@ from bridge.engine import (
     State,
     Transfers,
 )
+from bridge.hidden import hides
 from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
@@ -52,6 +53,7 @@ class IntakeLimits:
     at most `batches_unsettled` messages of the engine's `max_message_size`."""
 
 
+@hides("content")
 class Unread(NamedTuple):
     """A delivery that cannot be read."""
 

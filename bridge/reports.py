@@ -16,6 +16,7 @@ import msgspec
 
 from bridge import plain
 from bridge.engine import Condition, Detail, Engine, Link, State
+from bridge.hidden import hides
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ LEDGER_MAX: Final = 1024
 """Ledger documents held here until the hub has them; the rest waits in the store."""
 
 
+@hides("message")
 class _Entry(NamedTuple):
     message: bytes
     done: Callable[[bool], None]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bridge.amqp_values import Symbols
+from bridge.hidden import hides
 
 
 class Condition(NamedTuple):
@@ -55,6 +56,7 @@ class TerminusKind(enum.IntEnum):
     COORDINATOR = 3
 
 
+@hides("filters", "properties")
 class Terminus(msgspec.Struct, frozen=True, kw_only=True):
     """A source or a target (sections 3.5.3, 3.5.4). With kind TARGET and no address: the anonymous relay."""
 
@@ -155,6 +157,7 @@ class Link:
         return f"<Link {self.name!r} {'to' if self.is_sender else 'from'} peer, credit {self.credit}>"
 
 
+@hides("properties")
 class Opened(msgspec.Struct, frozen=True, gc=False):
     """The peer's open. A server answers with `Engine.open` (or `Engine.close`)."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
+from bridge.hidden import hides
+
 MECHANISM: Final = "OAUTHBEARER"
 REFUSAL: Final = b'{"status":"invalid_token"}'
 """The server's challenge after a token it does not take (section 3.2.2)."""
@@ -17,6 +19,7 @@ class BearerError(ValueError):
     """The message is none of the mechanism. The text names no secret."""
 
 
+@hides("token")
 class Shown(NamedTuple):
     """A client's message: the token, and whom it wants to act for (empty: whom the token names)."""
 

@@ -16,6 +16,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bridge.hidden import hides
+
 MECHANISM: Final = "SCRAM-SHA-256"
 ITERATIONS: Final = 15_000
 """Rounds of PBKDF2 a client is asked for; RFC 7677 wants 4 096 at least. About 10 ms on a Pi, once a connection."""
@@ -40,6 +42,7 @@ class ScramError(ValueError):
     """A message is none of the exchange, or proves nothing. The text names no secret."""
 
 
+@hides("stored", "server")
 class Keys(NamedTuple):
     """What a server keeps of one secret (RFC 5802 section 3)."""
 
@@ -47,6 +50,7 @@ class Keys(NamedTuple):
     server: bytes
 
 
+@hides("salt")
 class Verifier(NamedTuple):
     """What a server keeps of a user; `keys` is empty for one that does not exist, who fails at the proof."""
 

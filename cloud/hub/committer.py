@@ -33,6 +33,7 @@ from cloud.lake.limits import (
     RETRY_S_MAX,
     STANDS_S,
 )
+from edge.output.logs import said
 
 log = logging.getLogger(__name__)
 
@@ -263,7 +264,7 @@ class Committer:
         error = work.exception()
         if error is not None:
             log.error("landing met a fault of our own", exc_info=error)
-        report = work.result() if error is None else Report(fault=repr(error))
+        report = work.result() if error is None else Report(fault=said(error))
         self._put_back(group, report)
         for listener in self.reported:
             listener(group, report)

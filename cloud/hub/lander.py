@@ -19,6 +19,7 @@ from cloud.lake.faults import CannotLand, ContentError
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, Unreadable
 from cloud.lake.rows import ReceivedBatch
+from edge.output.logs import said
 
 log = logging.getLogger(__name__)
 
@@ -159,4 +160,4 @@ def _waiting(group: Group, kind: type[T]) -> list[tuple[Entry, T]]:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) if isinstance(error, CannotLand) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, CannotLand) else said(error)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from bridge.batch import encode
+from bridge.hidden import hides
 from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged
 from cloud.lake.lake import Lake, Transaction
@@ -80,6 +81,7 @@ class LedgerRange(NamedTuple):
     decided_at: int
 
 
+@hides("content")
 class Unreadable(NamedTuple):
     """What a gateway sent and nobody can read: kept as it came. `received_at` is UTC microseconds."""
 

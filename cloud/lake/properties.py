@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bridge.hidden import hides
+
 MALFORMED = "waypost-malformed"
 """Property of a message that could not be read: the reason, in words. Its body is what arrived, untouched."""
 
@@ -22,6 +24,7 @@ EVENT_TIME_MS_MAX = 253_402_300_799_999
 """The last millisecond of the year 9999: no reader of the lake can show a later one."""
 
 
+@hides("properties")
 class Described(NamedTuple):
     """What a message says about itself. `event_time_ms` is the producer's time, None when it gave none."""
 

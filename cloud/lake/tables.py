@@ -31,6 +31,7 @@ from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.limits import PARQUET_COMPRESSION_LEVEL, STATISTICS_TEXT_MAX
+from edge.output.logs import said
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,10 @@ log = logging.getLogger(__name__)
 def _lake_errors(what: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, DeltaError, pa.ArrowException) as error:
+    except (OSError, DeltaError) as error:
         raise LakeError(f"{what}: {error}") from error
+    except pa.ArrowException as error:  # it may quote a value
+        raise LakeError(f"{what}: {said(error)}") from error
 
 
 def sync_file(path: Path) -> None:

@@ -12,6 +12,7 @@ import ipaddress
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -64,25 +65,21 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+@hides("password")
 class Credentials(msgspec.Struct, frozen=True):
     """SASL PLAIN towards a remote peer. The password does not show in `repr`, so not in a log either."""
 
     username: str
     password: str
 
-    def __repr__(self) -> str:
-        return f"Credentials(username={self.username!r}, password=...)"
 
-
+@hides("password")
 class ConfiguredUser(msgspec.Struct, frozen=True):
     """A user the configuration describes. Without a password only TLS can say that somebody is this user."""
 
     name: str
     password: str | None = None
     rules: tuple[Rule, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"ConfiguredUser(name={self.name!r}, rules={self.rules!r}, ...)"
 
 
 class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):

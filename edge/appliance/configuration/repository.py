@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.appliance.configuration import schema
 from edge.appliance.configuration.resources import (
     KINDS,
@@ -40,6 +41,7 @@ class RepositoryError(Exception):
     """The file cannot be read or written; the message says why and what to do next."""
 
 
+@hides("before", "after")
 class Change(msgspec.Struct, frozen=True):
     """What one `apply` or `delete` does to one resource: `before` or `after` is None where there is none."""
 
@@ -65,6 +67,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     resources: tuple[Resource, ...]
 
 
+@hides("resources")
 class _File(msgspec.Struct):
     format: int
     version: int

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.configuration import Authentication, Direction, Endpoint
 from edge.broker.model.address_policy import Durability, WhenFull
 from edge.broker.model.addresses import AddressType
@@ -87,6 +88,7 @@ class TlsPart(Part, frozen=True, kw_only=True):
     client_key: str | None = None
 
 
+@hides("password")
 class CredentialsPart(Part, frozen=True, kw_only=True):
     """SASL PLAIN towards a remote peer."""
 
@@ -203,6 +205,7 @@ class UserAuthenticationType(enum.Enum):
     SERVICEACCOUNT = "serviceaccount"
 
 
+@hides("password")
 class UserAuthentication(Part, frozen=True, kw_only=True):
     """`password` is Base64, as in EnMasse."""
 
@@ -366,6 +369,7 @@ class Origin(msgspec.Struct, frozen=True):
         return 0
 
 
+@hides("document")
 class Resource(msgspec.Struct, frozen=True):
     """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
 

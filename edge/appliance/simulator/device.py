@@ -10,6 +10,7 @@ import logging
 import time
 from dataclasses import dataclass
 
+from bridge.hidden import hides
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox, Reading
 from edge.appliance.simulator.probes import Probe
@@ -26,6 +27,7 @@ PROGRESS_S = 1.0
 """How often the journal says how the device stands."""
 
 
+@hides("password")
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What one device is and how it behaves.

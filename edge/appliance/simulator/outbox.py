@@ -9,7 +9,10 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
+from bridge.hidden import hides
 
+
+@hides("body")
 @dataclass(frozen=True, slots=True)
 class Reading:
     """One measurement: `seq` counts from 0 in each run of the device, `body` is what travels."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from bridge.amqp_values import DecodeError
+from bridge.hidden import hides
 from bridge.message import AMQP, CLOCK_GOOD, DURABLE, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import decode_run
@@ -20,6 +21,7 @@ MEMO_MAX: Final = 1024
 """Content types remembered by property bytes: runs of a device share theirs."""
 
 
+@hides("properties", "json", "text", "base64", "amqp")
 class Record(msgspec.Struct, omit_defaults=True):
     """A line of NDJSON. (epoch, address, sequence) names the message for ever; the body is in one of the last four.
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
@@ -41,6 +42,7 @@ _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
 _DECODE_ERROR = "amqp:decode-error"
 
 
+@hides("header", "body")
 class Translated(NamedTuple):
     """A message as it is published: where, of which device (empty: the sender's own, and held against what that may
     do), with which header section and bare message."""

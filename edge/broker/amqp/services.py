@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Int, Ulong, encode
 from bridge.engine import Condition, Engine, Link, State, Transfers
+from bridge.hidden import hides
 from bridge.message import AMQP, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
@@ -40,6 +41,7 @@ _CBS_NAMES: Final = "status-code status-description"
 _REPLY_TO, _MESSAGE_ID, _CORRELATION_ID = 4, 0, 5
 
 
+@hides("body")
 class Answer(NamedTuple):
     """Status as HTTP has it, words for a person, and a body."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from bridge.amqp_values import DecodeError
+from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, Run
 from edge.broker.hono.addresses import Addresses
 from edge.broker.hono.errors import bad_request
@@ -22,6 +23,7 @@ _MESSAGE_ID, _TO, _SUBJECT, _REPLY_TO, _CORRELATION, _CONTENT_TYPE = 0, 2, 3, 4,
 _FIELDS: Final = 13
 
 
+@hides("payload")
 class Command(NamedTuple):
     """A command as its device's queue holds it."""
 

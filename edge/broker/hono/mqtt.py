@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from bridge.hidden import hides
 from bridge.message import AMQP, RETAIN, Run
 from edge.broker.hono import messages
 from edge.broker.hono.errors import DeviceError, bad_request, refused
@@ -63,6 +64,7 @@ _CHECKED: Final = (None, "", messages.EMPTY_NOTIFICATION)
 """Content types that say something of the payload."""
 
 
+@hides("properties")
 class Plan(msgspec.Struct, frozen=True):
     """What becomes of messages on one topic."""
 

@@ -14,6 +14,7 @@ import hmac
 from typing import Any, Final, NamedTuple
 
 from bridge.amqp_values import DecodeError, decode, encode
+from bridge.hidden import hides
 from edge.broker.hono.errors import bad_request
 from edge.broker.hono.messages import message_id
 
@@ -22,6 +23,7 @@ _TAG_BYTES: Final = 12
 """96 bits of the HMAC: nobody guesses them, and the identifier stays short."""
 
 
+@hides("correlation")
 class Request(NamedTuple):
     """Whom a response goes to."""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Final, NoReturn
 
 import msgspec
 
+from bridge.hidden import hides
 from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.limits import HTTP_BATCH_MAX, TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
@@ -35,6 +36,7 @@ class BadRequest(Exception):
         self.status = status
 
 
+@hides("body")
 class Message(msgspec.Struct, frozen=True):
     """One message to publish."""
 
@@ -58,6 +60,7 @@ class Message(msgspec.Struct, frozen=True):
         return encode_run(Properties(content_type=self.content_type, message_expiry_interval_s=self.ttl_s))
 
 
+@hides("body")
 class _Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """One item of a batch, as it is written."""
 

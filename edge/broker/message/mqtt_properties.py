@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import (
@@ -25,6 +26,7 @@ from edge.broker.message.mqtt_wire import (
 UserProperties = tuple[tuple[str, str], ...]
 
 
+@hides("correlation_data", "authentication_data", "user_property")
 class Properties(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Every property of section 2.2.2.2 under its own name; None (or an empty tuple) when it is absent."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Timestamp, decode, encode
+from bridge.hidden import hides
 from bridge.message import AMQP, GROUPED, Run
 from edge.broker.message.amqp_annotations import pairs
 
@@ -30,6 +31,7 @@ _DESCRIPTIVE: Final = (1, 2, 3, 6, 7)
 content-type and content-encoding."""
 
 
+@hides("document")
 class Reading(NamedTuple):
     """A message's numbers, and how they are written in it."""
 

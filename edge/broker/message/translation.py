@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
+from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, correlation_data, identifier
 from edge.broker.message.mqtt_errors import MqttError
@@ -68,6 +69,7 @@ class Header(NamedTuple):
     priority: int = 4
 
 
+@hides("annotations", "properties", "application", "body")
 class Outline(NamedTuple):
     """A bare message taken apart."""
 
@@ -77,10 +79,6 @@ class Outline(NamedTuple):
     body: bytes
     is_text: bool
     """The body was a string."""
-
-    def __repr__(self) -> str:
-        """Sizes, no contents."""
-        return f"<Outline: {len(self.application)} application properties, body of {len(self.body)} bytes>"
 
 
 # --- reading an AMQP message ------------------------------------------------------------------------------------

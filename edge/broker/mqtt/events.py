@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from bridge.hidden import hides
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Outcome
@@ -16,6 +17,7 @@ class Will(msgspec.Struct, frozen=True, gc=False):
     delay_s: int = 0
 
 
+@hides("password", "authentication_data")
 class Connect(msgspec.Struct, frozen=True, gc=False):
     """A valid CONNECT. The session answers with `Connection.accept` or `Connection.refuse`."""
 
@@ -38,6 +40,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     authentication_data: bytes = b""
 
 
+@hides("data")
 class Authenticate(msgspec.Struct, frozen=True, gc=False):
     """AUTH of a client (MQTT 5 section 4.12). The session answers with `Connection.challenge`, or with `accept` or
     `refuse` (`authenticated` or `disconnect` when the connection was open before).

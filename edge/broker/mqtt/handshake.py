@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.message import mqtt_properties as props
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError, UnsupportedProtocolVersion
 from edge.broker.message.mqtt_properties import NONE, Properties
@@ -50,6 +51,7 @@ AUTH_REASONS = frozenset({R.SUCCESS, R.CONTINUE_AUTHENTICATION, R.RE_AUTHENTICAT
 _CLEAN, _WILL, _WILL_RETAIN, _PASSWORD, _USER_NAME = 0x02, 0x04, 0x20, 0x40, 0x80
 
 
+@hides("payload", "properties")
 class WillMessage(msgspec.Struct, frozen=True):
     """The will as CONNECT carries it (section 3.1.3.2 to 3.1.3.4)."""
 
@@ -60,6 +62,7 @@ class WillMessage(msgspec.Struct, frozen=True):
     properties: Properties = NONE
 
 
+@hides("password", "properties")
 class Connect(msgspec.Struct, frozen=True):
     """CONNECT (section 3.1)."""
 
@@ -157,6 +160,7 @@ def _will(reader: Reader, flags: int, version: int) -> WillMessage:
     return WillMessage(topic, reader.binary(), flags >> 3 & 3, bool(flags & _WILL_RETAIN), properties)
 
 
+@hides("properties")
 class ConnAck(msgspec.Struct, frozen=True):
     """CONNACK (section 3.2); before MQTT 5 the reason is sent as the return code that means the same."""
 
@@ -190,6 +194,7 @@ class ConnAck(msgspec.Struct, frozen=True):
         return cls(bool(acknowledge_flags), reason, properties)
 
 
+@hides("properties")
 class Disconnect(msgspec.Struct, frozen=True):
     """DISCONNECT (section 3.14); before MQTT 5 it has no content and comes from clients only."""
 
@@ -216,6 +221,7 @@ class Disconnect(msgspec.Struct, frozen=True):
         return cls(reason, properties)
 
 
+@hides("properties")
 class Auth(msgspec.Struct, frozen=True):
     """AUTH (section 3.15); MQTT 5 only."""
 

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol, Self
 
 import msgspec
 
+from bridge.hidden import hides
 from edge.broker.message import mqtt_properties as props
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_properties import NONE, Properties
@@ -55,6 +56,7 @@ def _check_reserved(flags: int, expected: int, version: int, kind: PacketType) -
         raise MalformedPacket(f"reserved bits of {kind.name}")
 
 
+@hides("payload", "properties")
 class Publish(msgspec.Struct, frozen=True):
     """PUBLISH (section 3.3). `packet_id` is 0 at QoS 0."""
 
@@ -92,6 +94,7 @@ class Publish(msgspec.Struct, frozen=True):
         return cls(topic, reader.rest(), qos, bool(flags & 1), dup, packet_id, properties)
 
 
+@hides("properties")
 class _Acknowledgement(msgspec.Struct, frozen=True):
     """What PUBACK, PUBREC, PUBREL and PUBCOMP share (sections 3.4 to 3.7)."""
 
@@ -162,6 +165,7 @@ class PubComp(_Acknowledgement, frozen=True):
     reasons: ClassVar[frozenset[ReasonCode]] = _RELEASED
 
 
+@hides("properties")
 class Subscribe(msgspec.Struct, frozen=True):
     """SUBSCRIBE (section 3.8); the subscription options beyond QoS are MQTT 5's."""
 
@@ -208,6 +212,7 @@ def _request(topic_filter: str, options: int, version: int) -> SubscriptionReque
     return SubscriptionRequest(topic_filter, qos, bool(options & 4), bool(options & 8), retain_handling)
 
 
+@hides("properties")
 class SubAck(msgspec.Struct, frozen=True):
     """SUBACK (section 3.9); `codes` are reason codes, or the return codes of MQTT 3.1.1."""
 
@@ -252,6 +257,7 @@ _UNSUBACK_REASONS = frozenset(
 )  # fmt: skip
 
 
+@hides("properties")
 class Unsubscribe(msgspec.Struct, frozen=True):
     """UNSUBSCRIBE (section 3.10)."""
 
@@ -280,6 +286,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
         return cls(packet_id, tuple(filters), properties)
 
 
+@hides("properties")
 class UnsubAck(msgspec.Struct, frozen=True):
     """UNSUBACK (section 3.11); `codes` came with MQTT 5."""
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from bridge.hidden import hides
 from bridge.sasl import bearer
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import Authentication
@@ -57,6 +58,7 @@ class Worker(Protocol):
         ...
 
 
+@hides("digest")
 class _Known(NamedTuple):
     """A password that was right: its keyed digest, the secret it was, and until when that is believed."""
 

@@ -16,6 +16,7 @@ from typing import Final, Self
 import argon2
 import msgspec
 
+from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Keys, derive
 from edge.broker.limits import (
     PASSWORD_BYTES_MAX,
@@ -59,6 +60,7 @@ class CredentialsError(Exception):
     """The file cannot be used, or what is asked for is not possible; the message says why and names no secret."""
 
 
+@hides("argon2", "keys")
 class Secret(msgspec.Struct, frozen=True):
     """One secret of a user. Times are UTC seconds; `not_after` None: for ever."""
 
@@ -72,10 +74,8 @@ class Secret(msgspec.Struct, frozen=True):
         """True when it opens the door at this time."""
         return self.not_before <= at_s and (self.not_after is None or at_s < self.not_after)
 
-    def __repr__(self) -> str:
-        return f"Secret(id={self.id!r}, ...)"
 
-
+@hides("salt", "secrets")
 class User(msgspec.Struct, frozen=True, kw_only=True):
     """A user: what it may do, and how it shows who it is. All secrets share the salt of SCRAM."""
 
@@ -148,6 +148,7 @@ def verify(user: User, password: bytes, at_s: float) -> Secret | None:
     return None
 
 
+@hides("decoy_key")
 class Snapshot(msgspec.Struct, frozen=True):
     """Every user by name, and the key the salts of users that do not exist are made with."""
 

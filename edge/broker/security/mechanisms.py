@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from bridge.hidden import hides
 from bridge.sasl import bearer, scram
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
 
 
+@hides("data")
 class Ask(NamedTuple):
     """The client has to answer this."""
 
     data: bytes
 
 
+@hides("data")
 class Done(NamedTuple):
     """The client has proven who it is; `data` is the last word to it."""
 

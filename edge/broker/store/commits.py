@@ -22,6 +22,7 @@ from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
 from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
+from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
 
@@ -207,4 +208,4 @@ def _failure(error: Exception) -> StoreError:
     if isinstance(error, struct.error | OverflowError | UnicodeError):
         return StoreError(f"a message cannot be stored: {error}")
     logger.error("a group could not be sealed", exc_info=error)
-    return StoreError(f"a group could not be sealed: {error!r}: see the log")
+    return StoreError(f"a group could not be sealed: {said(error)}: see the log")

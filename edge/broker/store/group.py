@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from bridge.hidden import hides
 from bridge.message import Run, Stored
 from edge.broker.store.errors import StoreError
 from edge.broker.store.ledger import Entries
@@ -47,6 +48,7 @@ class Outcome(NamedTuple):
     entries: Entries = Entries()
 
 
+@hides("state")
 @dataclass(slots=True, eq=False)
 class Group:
     """It gathers while it is open; sealing works out the rest; `outcome` is set by the committing thread before `done`.

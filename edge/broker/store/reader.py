@@ -15,13 +15,14 @@ from typing import Final, NamedTuple
 
 from bridge.message import Stored
 from edge.broker.store.damage import Damage, examine
-from edge.broker.store.errors import StoreDamaged
+from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.faults import ADVICE, meaning, misplaced
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.medium import FAILED
 from edge.broker.store.problems import READING, Problems
 from edge.broker.store.segment import SELECT, Row, SegmentDamaged, decode
+from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +123,8 @@ class Reader:
 
     def _failed(self, request: Request, error: Exception) -> None:
         about = f"read of log {request.name!r} at position {request.position}"
-        said = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {error}"
-        text = f"{said}; nothing is delivered from there on until it can be read"
+        why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_words(error)}"
+        text = f"{why}; nothing is delivered from there on until it can be read"
         if self._problems.report(READING + request.name, text):
             logger.error("%s", text)
 
@@ -209,6 +210,10 @@ class Reader:
         self._partly_read.move_to_end(key)
         if len(self._partly_read) > self._limits.segments_cached_max:
             self._partly_read.popitem(last=False)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, StoreError) else said(error)
 
 
 def _containing(segment: list[Stored], position: int) -> int:

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import zstandard
 
+from bridge.hidden import hides
 from bridge.message import Run, Stored
 from edge.broker.store.limits import PACKED_BYTES_MIN, POSITION_MAX
 
@@ -63,6 +64,7 @@ class SegmentDamaged(ValueError):
     """A segment's bytes are not what was written."""
 
 
+@hides("data")
 class Row(NamedTuple):
     """A segment as a row of table ``segment``, columns in order."""
 

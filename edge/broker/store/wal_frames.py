@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from bridge.hidden import hides
+
 HEADER: Final = struct.Struct(">8I")
 """Magic, version, page size, checkpoint number, two salts, two checksums."""
 FRAME: Final = struct.Struct(">6I")
@@ -32,6 +34,7 @@ _FRAMES_IN_INDEX: Final = slice(16, 20)
 Sums = tuple[int, int]
 
 
+@hides("page")
 class Frame(NamedTuple):
     """One page as a commit wrote it."""
 

@@ -35,6 +35,7 @@ from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned,
 from edge.broker.store.segment import Row
 from edge.broker.store.thinning import rest_of, thin
 from edge.broker.store.wear import Totals, write
+from edge.output.logs import said
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class Writer:
         except Exception as error:
             logger.exception("a commit failed for a reason nobody thought of")
             self._roll_back()
-            return Outcome(StoreError(f"commit: {error!r}: see the log"))
+            return Outcome(StoreError(f"commit: {said(error)}: see the log"))
 
     def _log_bytes(self, job: Job) -> int:
         """About how much longer a commit made the write-ahead log."""

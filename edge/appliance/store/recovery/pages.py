@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bridge.hidden import hides
 from edge.broker.store.limits import VALUE_BYTES_MAX
 
 HEAD_BYTES: Final = 100
@@ -25,6 +26,7 @@ _DEPTH_MAX: Final = 20
 """Levels of SQLite's trees, at most."""
 
 
+@hides("local")
 class Cell(NamedTuple):
     """One row in a leaf."""
 

@@ -1,0 +1,45 @@
+"""Representations that do not show what customers send, nor what opens doors.
+
+A representation goes wherever an exception goes: into logs, from there into support archives. So who holds a body,
+properties or a secret shows how long it is, in `repr`, `str`, formats and the representation of whatever holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def hides(*fields: str) -> Callable[[type[T]], type[T]]:
+    """Decorates a dataclass, a struct or a named tuple: these fields show their type and length only."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        def __repr__(self: T) -> str:  # noqa: N807 - it becomes the method
+            shown = (f"{name}={_sketch(value) if name in fields else repr(value)}" for name, value in _fields(self))
+            return f"{type(self).__name__}({', '.join(shown)})"
+
+        cls.__repr__ = __repr__  # type: ignore[assignment]
+        return cls
+
+    return decorate
+
+
+def _fields(value: object) -> list[tuple[str, object]]:
+    if isinstance(value, msgspec.Struct):
+        names = value.__struct_fields__
+    elif isinstance(value, tuple):
+        names = type(value)._fields  # type: ignore[attr-defined]  # a named tuple
+    else:
+        names = tuple(type(value).__dataclass_fields__)  # type: ignore[attr-defined]
+    return [(name, object.__getattribute__(value, name)) for name in names]
+
+
+def _sketch(value: object) -> str:
+    if value is None:
+        return "None"
+    length = f" {len(value)}" if isinstance(value, Sized) else ""
+    return f"<{type(value).__name__}{length}>"

@@ -1,0 +1,118 @@
+"""No class of ours shows in its representation what customers send, nor what opens doors."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge.hidden import hides
+
+MARKER = "marker-5e1d"
+PACKAGES = ("bridge", "edge", "cloud")
+TELLING = re.compile(
+    r"_?(body|bodies|payload|content|messages|properties|user_property|application|correlation\w*|document|"
+    r"password|token|argon2|salt|stored|decoy_key|authentication_data|base64|local|page)"
+)
+"""Names of fields that hold content or secrets."""
+HIDDEN_WITHIN = {
+    "bridge.uplink._Piece.stored": "a run",
+    "edge.broker.http.exchange.ReceivedMessage.stored": "a run",
+    "edge.broker.store.buffered_log.BufferedRun.stored": "a run",
+    "cloud.hub.groups.Entry.content": "a batch, a document or what is unreadable",
+    "cloud.lake.lake.Transaction.application": "a name the hub gives",
+}
+"""Fields whose values hide what they hold themselves."""
+
+
+def classes() -> Iterator[type[Any]]:
+    """Every dataclass, struct and named tuple of the packages."""
+    for root in PACKAGES:
+        package = importlib.import_module(root)
+        for found in pkgutil.walk_packages(package.__path__, f"{root}."):
+            if "._loops" in found.name:  # compiled from `bridge.engine.loops`
+                continue
+            module = importlib.import_module(found.name)
+            for value in vars(module).values():
+                if inspect.isclass(value) and value.__module__ == module.__name__ and fields(value):
+                    yield value
+
+
+def fields(cls: type[Any]) -> tuple[str, ...]:
+    if issubclass(cls, msgspec.Struct):
+        return cls.__struct_fields__
+    if issubclass(cls, tuple):
+        return tuple(getattr(cls, "_fields", ()))
+    return tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+
+
+def telling(cls: type[Any]) -> list[str]:
+    """Fields of a class that hold content or secrets."""
+    kinds: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        kinds.update(vars(base).get("__annotations__", {}))
+    words = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in kinds.items()}
+    return [
+        name for name in fields(cls) if TELLING.fullmatch(name) and words.get(name) not in ("int", "int | None", "bool")
+    ]
+
+
+def made(cls: type[Any], name: str) -> Any:
+    """An instance whose field `name` holds the marker; nothing that makes one is called."""
+    values: dict[str, Any] = dict.fromkeys(fields(cls))
+    values[name] = [MARKER.encode()]
+    if issubclass(cls, tuple):
+        return tuple.__new__(cls, values.values())
+    instance = cls.__new__(cls)
+    for field, value in values.items():
+        if issubclass(cls, msgspec.Struct):
+            msgspec.structs.force_setattr(instance, field, value)
+        else:
+            object.__setattr__(instance, field, value)
+    return instance
+
+
+def test_every_field_that_holds_content_or_a_secret_is_hidden() -> None:
+    shown: set[str] = set()
+    looked_at = 0
+    for cls in classes():
+        for name in telling(cls):
+            looked_at += 1
+            try:
+                text = f"{made(cls, name)!r} {made(cls, name)}"
+            except (TypeError, AttributeError):  # it shows counts of what stands for nothing here
+                continue
+            if MARKER in text:
+                shown.add(f"{cls.__module__}.{cls.__name__}.{name}")
+    assert shown == set(HIDDEN_WITHIN), "bridge.hidden.hides"
+    assert looked_at > 40
+
+
+@hides("body")
+@dataclasses.dataclass
+class _Class:
+    name: str
+    body: bytes | None
+
+
+@hides("body")
+class _Struct(msgspec.Struct):
+    name: str
+    body: bytes
+
+
+@pytest.mark.parametrize("kind", [_Class, _Struct])
+def test_what_is_not_hidden_is_shown_and_what_is_says_its_length(kind: type[Any]) -> None:
+    instance = kind("a", MARKER.encode())
+    for text in (repr(instance), str(instance), f"{instance}", repr(ValueError("no", instance)), repr([instance])):
+        assert MARKER not in text
+        assert "'a'" in text
+        assert f"<bytes {len(MARKER)}>" in text
+    assert "body=None" in repr(_Class("a", None))
