@@ -84,8 +84,8 @@ class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "address",
-        "name",
+        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
+        "address", "name",
     )  # fmt: skip
 
     def __init__(
@@ -112,6 +112,8 @@ class IncomingLink(Origin):
         self._direct = address is not None and router.address_type(address) in _DIRECT
         self._under_way = 0
         """Messages published and not answered yet."""
+        self._window = SENDER_CREDIT
+        """Messages the address allowed under way when it was asked last; a direct one, to come."""
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
 
@@ -130,16 +132,13 @@ class IncomingLink(Origin):
         self.top_up()
 
     def top_up(self) -> None:
-        """Grant credit when half of what the address allows has been used up."""
-        link = self._link
-        if link.closed or self._held:
+        """Grant credit when half of what the address allows has been used up; it is not asked for before."""
+        link, under_way = self._link, 0 if self._direct else self._under_way
+        if link.credit * 2 > self._window - under_way or link.closed or self._held:
             return
-        if self.address is None:
-            window = SENDER_CREDIT - self._under_way
-        elif self._direct:
-            window = self._router.sender_credit(self, self.address)
-        else:
-            window = self._router.sender_credit(self, self.address) - self._under_way
+        if self.address is not None:
+            self._window = self._router.sender_credit(self, self.address)
+        window = self._window - under_way
         if window > 0 and link.credit * 2 <= window:
             self._engine.grant(link, window - link.credit)
             self._driver.flush_soon()
@@ -169,7 +168,8 @@ class IncomingLink(Origin):
         self.top_up()
 
     def credit_changed(self, address: str) -> None:
-        """Consumers of a direct address came, went, or took something."""
+        """It may allow something again."""
+        self._window = SENDER_CREDIT
         self.top_up()
 
     def abort(self) -> None:
@@ -182,7 +182,8 @@ class IncomingLink(Origin):
         if self._link.closed:
             return
         self._engine.settle(self._link, tokens, state, condition)
-        self.top_up()
+        if not self._direct:
+            self.top_up()
         self._driver.flush_soon()
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:

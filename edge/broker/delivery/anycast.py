@@ -22,14 +22,15 @@ class AnycastGroup:
     idle_now = True
 
     def __init__(self, address: str, figures: Figures, credit_changed: Callable[[], None]) -> None:
-        """What is answered counts in `figures`; `credit_changed` is called when consumers can take more beyond what is
-        waiting."""
+        """What is answered counts in `figures`; `credit_changed` is called when consumers may take more beyond what is
+        waiting: often."""
         self.pattern = address
         self.group = ConsumerGroup()
         self._credit_changed = credit_changed
         self._figures = figures
         self._waiting: deque[Stored] = deque()
         self._waiting_bytes = 0
+        self._waiting_count = 0
         self._position = 0
         self._origins: dict[int, tuple[Origin, int]] = {}
         """Who sent what is outstanding or waiting: position -> (origin, its token)."""
@@ -50,6 +51,7 @@ class AnycastGroup:
         self._origins.update(enumerate(zip(repeat(origin), tokens), first))
         self._waiting.append(Stored(first, 0, run))
         self._waiting_bytes += size
+        self._waiting_count += len(run.bodies)
         self.pump()
         return None
 
@@ -70,18 +72,19 @@ class AnycastGroup:
             if consumer is None and credit == 0:
                 return
             stored = self._waiting.popleft()
+            count = total = len(stored.run.bodies)
+            if consumer is not None:
+                count = self.group.share(total, credit)
+                if count < total:
+                    self._waiting.appendleft(part_of(stored, count, total))
+                    stored = part_of(stored, 0, count)
+            self._waiting_bytes -= stored.run.size
+            self._waiting_count -= count
             if consumer is None:
-                self._waiting_bytes -= stored.run.size
                 self._refuse_too_large(stored.position)
                 continue
-            total = len(stored.run.bodies)
-            count = self.group.share(total, credit)
-            if count < total:
-                self._waiting.appendleft(part_of(stored, count, total))
-                stored = part_of(stored, 0, count)
-            self._waiting_bytes -= stored.run.size
             held = self._outstanding.setdefault(consumer, {})
-            held.update(dict.fromkeys(range(stored.position, stored.position + len(stored.run.bodies)), stored))
+            held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
             if not delivered(consumer, self, stored):
                 self.leave(consumer)
         self._credit_changed()
@@ -140,7 +143,7 @@ class AnycastGroup:
         self._origins.clear()
         self._too_large.clear()
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._waiting_count = 0
         for origin, tokens in refused.items():
             self._figures.refused += len(tokens)
             answered(origin, tokens, Refusal.NO_CONSUMER)
@@ -155,13 +158,13 @@ class AnycastGroup:
         if len(kept) < len(self._waiting):
             self._waiting = kept
             self._waiting_bytes = sum(stored.run.size for stored in kept)
+            self._waiting_count = sum(len(stored.run.bodies) for stored in kept)
             self._credit_changed()
 
     @property
     def credit(self) -> int:
         """Messages consumers could take now beyond what is waiting already."""
-        waiting = sum(len(stored.run.bodies) for stored in self._waiting)
-        return max(0, self.group.credit - waiting)
+        return max(0, self.group.credit - self._waiting_count)
 
     def _refuse_too_large(self, position: int) -> None:
         """None of those who are there can take it."""
@@ -176,3 +179,4 @@ class AnycastGroup:
         one = part_of(stored, i, i + 1)
         self._waiting.appendleft(one)
         self._waiting_bytes += one.run.size
+        self._waiting_count += 1

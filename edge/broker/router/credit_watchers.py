@@ -1,4 +1,4 @@
-"""Senders that hear when the credit of an address they send to may have changed."""
+"""Senders without credit, who wait to hear that an address they send to may have some again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from edge.broker.model.topics import is_filter, matches
 
 
 class CreditWatchers:
-    """Origins by the addresses they send to, and the other way round."""
+    """Origins by the addresses they wait for, and the other way round.
+
+    An origin is told once for each time it watches: who has credit waits for nothing, so a change costs as much as
+    there are senders it helps, not as there are senders.
+    """
 
     def __init__(self) -> None:
         self._origins: dict[str, dict[Origin, None]] = {}
@@ -18,8 +22,12 @@ class CreditWatchers:
         """Addresses somebody watches."""
         return len(self._origins)
 
+    def __contains__(self, address: str) -> bool:
+        """Somebody watches it."""
+        return address in self._origins
+
     def watch(self, address: str, origin: Origin) -> None:
-        """Idempotent."""
+        """Tell `origin` of the next change. Idempotent."""
         self._origins.setdefault(address, {})[origin] = None
         self._addresses.setdefault(origin, {})[address] = None
 
@@ -41,5 +49,11 @@ class CreditWatchers:
                 self._tell(address)
 
     def _tell(self, address: str) -> None:
-        for origin in list(self._origins.get(address, ())):
+        told = self._origins.pop(address, ())
+        for origin in told:
+            addresses = self._addresses[origin]
+            del addresses[address]
+            if not addresses:
+                del self._addresses[origin]
+        for origin in told:
             origin_called(origin, origin.credit_changed, address)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from edge.broker.delivery import AnycastGroup, LogSubscription
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
@@ -49,11 +50,16 @@ class CompetingConsumers:
         """The consumers of an anycast address."""
         group = self.anycast.get(address)
         if group is None:
-            group = AnycastGroup(address, self._figures, lambda: self._watchers.changed(address))
+            group = AnycastGroup(address, self._figures, partial(self._credit_changed, address))
             self.anycast[address] = group
             for consumer in self._pattern_consumers.match(address):
                 group.join(consumer)
         return group
+
+    def _credit_changed(self, address: str) -> None:
+        """Consumers of an anycast address may take more."""
+        if address in self._watchers and self.anycast[address].credit:
+            self._watchers.changed(address)
 
     def join(self, consumer: Consumer, address: str, *, stored: bool) -> Joinable:
         """Consume from a queue (`stored`) or an anycast address, or from all a filter matches."""

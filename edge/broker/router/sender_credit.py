@@ -36,17 +36,16 @@ class SenderCredit:
     def of(self, origin: Origin, address: str) -> int:
         """Messages a sender to `address` may have under way.
 
-        For direct addresses, and for stored ones that are full (or while the store cannot commit: what comes all the
-        same is refused by the commit that fails), `origin.credit_changed(address)` is called when it may differ.
+        None of a direct address without consumers that take something, nor of a stored one that is full (or while the
+        store cannot commit: what comes all the same is refused by the commit that fails). Then `origin.credit_changed`
+        is called once, with the address, when there may be some.
         """
         kind = self._addresses.type_of(address)
-        if kind is AddressType.ANYCAST:
-            self._watchers.watch(address, origin)
-            group = self._subscriptions.competing.anycast.get(address)
-            return min(SENDER_CREDIT, group.credit) if group is not None else 0
-        if kind is AddressType.MULTICAST:
-            self._watchers.watch(address, origin)
-            return SENDER_CREDIT if self._subscriptions.live.match(address) else 0
+        if kind is AddressType.ANYCAST or kind is AddressType.MULTICAST:
+            credit = self._of_consumers(address, kind)
+            if not credit:
+                self._watchers.watch(address, origin)
+            return credit
         account = self._account(address)
         stored = account is not None or kind.is_queue
         if (self.failing and stored) or (account is not None and account.full):
@@ -54,6 +53,13 @@ class SenderCredit:
             self._without_room.add(address)
             return 0
         return SENDER_CREDIT
+
+    def _of_consumers(self, address: str, kind: AddressType) -> int:
+        """What the consumers of a direct address can take."""
+        if kind is AddressType.MULTICAST:
+            return SENDER_CREDIT if self._subscriptions.live.match(address) else 0
+        group = self._subscriptions.competing.anycast.get(address)
+        return min(SENDER_CREDIT, group.credit) if group is not None else 0
 
     def tick(self) -> None:
         """Tell the senders of addresses that have room again."""

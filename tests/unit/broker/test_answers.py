@@ -132,6 +132,39 @@ class TestCredit:
         site.consumer("anycast/#", "other")
         assert len(site.router._watchers) == 0
 
+    def test_only_senders_without_credit_are_told_and_each_once(self) -> None:
+        """What a message costs does not depend on how many send to its address."""
+        site = Site()
+        senders = [Careless(site, name) for name in ("with", "without")]
+        consumer = site.consumer("anycast/a", credit=1)
+        assert site.router.sender_credit(senders[0], "anycast/a") == 1
+        senders[0].publish("anycast/a", 1)
+        assert site.router.sender_credit(senders[1], "anycast/a") == 0
+        assert consumer.last is not None
+        subscription, first = consumer.last
+        subscription.settle(consumer, first, first, Outcome.ACCEPTED)
+        assert [sender.told for sender in senders] == [[(1, None)], []]  # the consumer has no credit yet
+        for _ in range(3):
+            consumer.credit = 5
+            subscription.pump()
+        assert [sender.told for sender in senders] == [[(1, None)], [(0, None)]]
+
+    def test_a_sender_told_of_credit_may_take_another_away(self) -> None:
+        site = Site()
+
+        class Ending(Careless):
+            def credit_changed(self, address: str) -> None:
+                super().credit_changed(address)
+                for sender in senders:
+                    site.router.forget_origin(sender)
+
+        senders = [Ending(site, name) for name in ("first", "second")]
+        for sender in senders:
+            assert site.router.sender_credit(sender, "anycast/a") == 0
+        site.consumer("anycast/a")
+        assert [len(sender.told) for sender in senders] == [1, 1]
+        assert len(site.router._watchers) == 0
+
     def test_a_sender_that_raises_when_it_may_go_on_holds_up_no_other(self) -> None:
         site = Site()
         slow = Pressed()
