@@ -8,9 +8,8 @@ knows no socket and no clock; HTTP and framing are wsproto's.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection, events
 from wsproto.connection import ConnectionState
@@ -29,7 +28,8 @@ SEND_BYTES_MAX: Final = 64 * 1024
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 """Request line and headers; cookies of a browser are a few KiB."""
 
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+Objection = Callable[[str, str | None], str | None]
+"""(Host, Origin or None) -> why such a client may not connect; None when it may."""
 
 
 class Phase(enum.Enum):
@@ -49,20 +49,20 @@ class WebSocketConnection:
         subprotocols: Sequence[str],
         *,
         message_bytes_max: int,
-        any_origin: bool = False,
+        objection: Objection = lambda host, origin: None,
     ) -> None:
         """`inner` bounds the time of the handshake by its own deadline.
 
         `subprotocols` it speaks, one of which the client has to name; `message_bytes_max`: of one message of the peer.
-        `any_origin`: pages of other sites may connect through their visitor's browser. Else only pages of this host and
-        of the browser's own machine: where nobody has to say who he is, reaching us is all the right that is needed.
+        `objection` is asked with what stands in the request: a page of another site may be what connects, through its
+        visitor's browser.
         """
         self.inner = inner
         self.path = ""
         """What the client asked for, once it did."""
         self._subprotocols = tuple(subprotocols)
         self._message_bytes_max = message_bytes_max
-        self._any_origin = any_origin
+        self._objection = objection
         self._socket = WSConnection(ConnectionType.SERVER)
         self._phase = Phase.HANDSHAKE
         self._output: list[bytes] = []
@@ -182,22 +182,14 @@ class WebSocketConnection:
         if chosen is None:
             wanted = " or ".join(self._subprotocols)
             return self._refuse(400, f"this is not spoken here; ask for the subprotocol {wanted}", now)
-        if not self._may_connect(headers.get(b"origin"), request.host):
-            return self._refuse(403, "pages of other sites may not connect to a gateway without authentication", now)
+        origin = headers.get(b"origin")
+        objection = self._objection(request.host, origin.decode("latin-1") if origin is not None else None)
+        if objection is not None:
+            return self._refuse(403, objection, now)
         self.path = request.target
         self._send(events.AcceptConnection(subprotocol=chosen))
         self._phase = Phase.OPEN
         return ()
-
-    def _may_connect(self, origin: bytes | None, host: str) -> bool:
-        if origin is None or self._any_origin:
-            return True
-        try:
-            theirs = urlsplit(origin.decode("ascii", "replace")).hostname
-            ours = urlsplit(f"//{host}").hostname
-        except ValueError:
-            return False
-        return theirs is not None and (theirs == ours or theirs in LOOPBACK)
 
     def _refused(self, error: Exception, now: float) -> Sequence[Any]:
         """The request is none for a WebSocket, or no HTTP."""

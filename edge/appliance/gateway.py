@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bridge.version import VERSION
+from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.restart import after_restart
@@ -95,6 +96,11 @@ class Gateway:
         except CredentialsError:
             self.store.close()
             raise
+        try:
+            self._operator_token: str | None = operator_token(data)
+        except OSError as error:
+            self._operator_token = None
+            log.warning("there is no token for the local operator: %s: %s", error.filename, error.strerror)
         self._data = data
         self._development = development
         self._issuer: Issuer | None = None
@@ -324,16 +330,20 @@ class Gateway:
     def _make_app(self) -> ASGIApp:
         """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
         from edge.appliance.console.app import make_app  # noqa: PLC0415
+        from edge.broker.http.access import Access  # noqa: PLC0415
         from edge.broker.http.api import DeviceApi  # noqa: PLC0415
+        from edge.broker.http.guard import Guard  # noqa: PLC0415
 
-        limits, gate, hono = self.configuration.limits, self.broker.gate, self.broker.devices
-        if hono is None:
-            self._devices = DeviceApi(self.broker.router, limits, gate)
+        limits, broker = self.configuration.limits, self.broker
+        access = Access(broker.gate, self._operator_token)
+        if broker.devices is None:
+            self._devices = DeviceApi(broker.router, limits, access)
         else:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
-            self._devices = HonoApi(hono, limits, gate)
-        return make_app(self._history, self, self._devices.routes)
+            self._devices = HonoApi(broker.devices, limits, access)
+        app = make_app(self._history, access, self, self._devices.routes)
+        return Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
 
 
 def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+from typing import Final
 
 import msgspec
 
@@ -61,8 +62,16 @@ class Endpoint(msgspec.Struct, frozen=True):
         except ValueError:
             return False
 
+    @property
+    def from_here(self) -> Endpoint:
+        """As a client on this machine reaches it: a listener may be bound to every address."""
+        return Endpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound to
 
 
 @hides("password")
@@ -206,6 +215,8 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     amqp_ws: Endpoint | None = None
     mqtt_wss: Endpoint | None = None
     amqp_wss: Endpoint | None = None
+    host_names: tuple[str, ...] = ()
+    """Further names the listeners for HTTP and WebSocket are reached under: of a proxy, or in the DNS."""
     tls: TlsListener | None = None
     """Of the listeners whose name ends with s (https, mqtts, amqps, mqtt_wss, amqp_wss)."""
     legacy_dollar_topics: bool = False
@@ -216,6 +227,11 @@ class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     connectors: tuple[Connector, ...] = ()
     forwarders: tuple[Forwarder, ...] = ()
     limits: Limits = Limits()
+
+    @property
+    def web_endpoints(self) -> tuple[Endpoint | None, ...]:
+        """Where HTTP and WebSocket are spoken."""
+        return (self.http, self.https, self.mqtt_ws, self.amqp_ws, self.mqtt_wss, self.amqp_wss)
 
     @property
     def rules(self) -> list[AddressRule]:

@@ -7,6 +7,7 @@ the store has too much under way, and the housekeeping tick. It knows no file an
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import msgspec
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import Authentication, BrokerConfiguration, DeviceApi
+from edge.broker.configuration import BrokerConfiguration, DeviceApi
 from edge.broker.limits import (
     PENDING_BYTES_LOW,
     PENDING_BYTES_MAX,
@@ -33,6 +34,7 @@ from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
+from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
@@ -90,6 +92,8 @@ class Broker:
         )
         self._threads = VerificationThreads()
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
+        self.site = _site(configuration)
+        """The names we are reached under over HTTP and WebSocket."""
         self.listeners = self._make_listeners(administration)
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -192,9 +196,19 @@ class Broker:
                 "mqtt": MqttDrivers(limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock),
                 "amqp": AmqpDrivers(limits, container_id, self.router, gate, for_amqp, administration, clock),
             },
-            # where nobody has to say who he is, pages of other sites may not connect
-            any_origin=lambda: gate.mode is not Authentication.NONE,
+            self.site,
+            lambda: not gate.open,
         )
+
+
+def _site(configuration: BrokerConfiguration) -> Site:
+    endpoints = [endpoint for endpoint in configuration.web_endpoints if endpoint is not None]
+    return Site(
+        [endpoint.host for endpoint in endpoints],
+        exposed=not all(endpoint.loopback for endpoint in endpoints),
+        machine=socket.gethostname(),
+        listed=configuration.host_names,
+    )
 
 
 def _device_service(api: DeviceApi, router: Router, store: Store) -> DeviceService:

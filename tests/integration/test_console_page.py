@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import History
+from edge.broker.http.access import Access
 from tests.support.processes import edge, wait_until
 from tests.unit.console.test_app import FULL, STATUS, Control
 
@@ -104,14 +105,14 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
         return HTMLResponse(text.replace("</body>", f"{CLICKS}</body>"))
 
     control = Control()
-    console = make_app(History(lambda: {**STATUS, "problems": [FULL]}), control)
+    console = make_app(History(lambda: {**STATUS, "problems": [FULL]}), Access(), control)
     app = FromElsewhere(Starlette(routes=[Route("/", clicked), Mount("/", console)]))
     with served(app) as port:
         page = shown(port, tmp_path / "profile")
     assert control.calls == []
     refusal = element(page, "refusal")
     assert "hidden" not in refusal
-    assert "Could not pause: only from the gateway's own machine" in refusal
+    assert "Could not pause: only from the node's own machine" in refusal
     assert "1 problem" in element(page, "live")
     assert "What to do: free space" in page
     assert 'class="down"' in page, "an uplink that is cut off is shaded"

@@ -145,8 +145,10 @@ class TestPublish:
         assert answer.status == 413
         assert "at most 4194304 bytes" in answer.document["error"]
 
-    def test_page_of_this_machine_may(self, gateway: Waypost) -> None:
-        assert ask(gateway, "POST", "/t/a", b"x", {"Origin": "http://localhost:3000"}).status == 202
+    def test_its_own_page_may(self, gateway: Waypost) -> None:
+        own = f"http://127.0.0.1:{gateway.port('http')}"
+        assert ask(gateway, "POST", "/t/a", b"x", {"Origin": own}).status == 202
+        assert ask(gateway, "POST", "/t/a", b"x", {"Origin": "http://localhost:3000"}).status == 403
 
     @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
     def test_curl(self, gateway: Waypost) -> None:

@@ -228,8 +228,8 @@ class TestHttp:
     def test_bearer(self, site: Site) -> None:
         assert self.ask(site, site.issuer.token("ann", SCOPE))[0] == 202
         assert self.ask(site, site.issuer.token("ann", "recv:up/#"))[0] == 403
-        assert self.ask(site, "x") == (401, 'Bearer realm="gateway"')
-        assert self.ask(site, None) == (401, 'Bearer realm="gateway"')
+        assert self.ask(site, "x") == (401, 'Bearer realm="waypost", Basic realm="waypost", charset="UTF-8"')
+        assert self.ask(site, None) == (401, 'Bearer realm="waypost", Basic realm="waypost", charset="UTF-8"')
 
 
 def test_rotation_reaches_a_running_gateway(site: Site) -> None:

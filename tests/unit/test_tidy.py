@@ -38,7 +38,6 @@ RUNTIME_ONLY = {
 """Declared without an import of ours: distribution, and who needs it."""
 OPTIONAL_ATTRIBUTES = {
     "bridge/transport/websocket.py:event_hint": "of an error of wsproto",
-    "edge/broker/http/api.py:identity": "the state of a request takes what a middleware puts there",
     "edge/broker/http/messages.py:status": "of an error",
     "edge/broker/security/issuer.py:reason": "of an error",
     "edge/broker/store/faults.py:sqlite_errorcode": "of an error",

@@ -92,6 +92,8 @@ def add(
     Profiles (%u is the user's name):
       sensor       send:plant/%u/#  send:status/%u  recv:command/%u/#
       application  recv:plant/#     recv:status/#   send:command/#
+      viewer       view:#           (console, status, metrics)
+      operator     view:#           manage:#        (and pause the uplink)
     \b
     A sensor that may also send alarms:
       waypost device add pump7 --data ./gw --profile sensor --allow send:alarm/%u

@@ -1,7 +1,8 @@
 """Rights by kind of device: the one convention of names that firmware, simulated devices and the README follow.
 
 `%u` stands for the user's name. A device sends readings below ``plant/<user>/``, says whether it is there at
-``status/<user>`` (retained, and its last will), and hears commands at ``command/<user>``.
+``status/<user>`` (retained, and its last will), and hears commands at ``command/<user>``. A viewer sees the console and
+the metrics; an operator also pauses the uplink and changes addresses over AMQP.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import Final
 
 PROFILES: Final[Mapping[str, tuple[str, ...]]] = {
     "sensor": ("send:plant/%u/#", "send:status/%u", "recv:command/%u/#"),
+    "viewer": ("view:#",),
+    "operator": ("view:#", "manage:#"),
     "application": ("recv:plant/#", "recv:status/#", "send:command/#"),
 }
 """Profile → rights, as `--allow` takes them."""

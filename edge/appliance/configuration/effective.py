@@ -174,6 +174,7 @@ def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySp
         configuration,
         gateway=gateway,
         **{name: getattr(spec.listeners, name) for name in LISTENERS},
+        host_names=tuple(spec.listeners.host_names),
         tls=_listener_tls(spec.listeners.tls),
         limits=limits_of(spec),
         legacy_dollar_topics=spec.mqtt.legacy_dollar_topics,

@@ -277,6 +277,7 @@ class Listeners(Part, frozen=True, kw_only=True):
     """Where the gateway listens. What is not named is not served.
 
     `https`, `mqtts`, `amqps` are TLS; `mqttWs`, `amqpWs` WebSocket; `mqttWss`, `amqpWss` WebSocket over TLS.
+    `hostNames`: names HTTP and WebSocket are reached under, beside addresses and the machine's own name.
     """
 
     mqtt: HostPort | None = None
@@ -289,6 +290,7 @@ class Listeners(Part, frozen=True, kw_only=True):
     amqp_ws: HostPort | None = None
     mqtt_wss: HostPort | None = None
     amqp_wss: HostPort | None = None
+    host_names: list[str] = []
     tls: ListenerTlsPart | None = None
 
 

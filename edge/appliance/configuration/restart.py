@@ -10,6 +10,7 @@ from edge.broker.configuration import BrokerConfiguration
 _PLACES: Final = {
     "space": "the AddressSpace's name",
     "gateway": "the Gateway's name",
+    "host_names": "spec.listeners.hostNames",
     "tls": "spec.listeners.tls",
     "limits": "spec.limits",
     "legacy_dollar_topics": "spec.mqtt.legacyDollarTopics",

@@ -39,6 +39,7 @@ from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_
 from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
+from edge.broker.security.site import host_name
 
 HUB_CONNECTOR: Final = "hub"
 """Name of the connector that `Gateway` `spec.hub` makes."""
@@ -194,6 +195,10 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
             if endpoint is not None and field in SECURE and spec.listeners.tls is None:
                 message = "a listener with TLS needs listeners.tls: {certificate, key}"
                 yield error_at(resource, ("spec", "listeners", name), message)
+        for i, host in enumerate(spec.listeners.host_names):
+            if host_name(host) != host.lower():
+                message = f'"{host}" is not a host name: name it as browsers do, without scheme and port'
+                yield error_at(resource, ("spec", "listeners", "hostNames", i), message)
         tls = spec.listeners.tls
         if tls is not None and tls.client_required and tls.client_ca is None:
             message = "needs clientCa: nobody's certificate could be trusted"

@@ -1,49 +1,57 @@
 """The console's routes.
 
-``GET /``                      the page (self-contained)
-``GET /api/v1/status``         the status, `status.Status`
-``GET /api/v1/history``        the last 15 minutes, ``{"samples": [[seconds, received, backlog, acked, up], ...]}``
-``POST /api/v1/uplink/pause``  close the uplink and keep it closed; ``/resume`` takes it up again. From loopback only.
-``GET /healthz``               200 while it serves, 503 with the problems otherwise
-``GET /metrics``               for Prometheus
+=============================  ==============  ====================================================================
+``GET /healthz``               anybody         200 while it serves, 503 with the problems otherwise
+``GET /``                      view            the page (self-contained)
+``GET /api/v1/status``         view            the status, `status.Status`
+``GET /api/v1/history``        view            the last 15 minutes: ``{"samples": [[seconds, received, …], …]}``
+``GET /metrics``               view            for Prometheus
+``POST /api/v1/uplink/pause``  manage          close the uplink and keep it closed; ``/resume`` takes it up again
+=============================  ==============  ====================================================================
+
+The second column is the right that is needed (`Operation`), on the space as a whole. Paths that are none are told to
+users only. Where nobody has to say who he is, everybody may view, and who sits at this machine may manage.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import ipaddress
 import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from edge.appliance.console.history import History
 from edge.appliance.console.status import UplinkControl, status_of
+from edge.broker.http.access import Access
+from edge.broker.http.application import application, needing
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
-ONLY_HERE = "only from the gateway's own machine: open this page there, or through ssh -L 8080:127.0.0.1:8080 to it"
 
 
-def make_app(history: History, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()) -> Starlette:
+def make_app(
+    history: History, access: Access, uplink_control: UplinkControl | None = None, more: Sequence[Route] = ()
+) -> ASGIApp:
     """The console over a history, which somebody else keeps sampling, and its source of status. Without
-    `uplink_control` pausing answers 404. `more` routes are served too."""
+    `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
     console = _Console(history, uplink_control)
+    view, manage = needing(access.require_view), needing(access.require_manage)
     routes = [
-        Route("/", console.page),
-        Route("/api/v1/status", console.status),
-        Route("/api/v1/history", console.samples),
-        Route("/api/v1/uplink/pause", console.pause, methods=["POST"]),
-        Route("/api/v1/uplink/resume", console.resume, methods=["POST"]),
         Route("/healthz", console.healthz),
-        Route("/metrics", console.metrics),
+        Route("/", view(console.page)),
+        Route("/api/v1/status", view(console.status)),
+        Route("/api/v1/history", view(console.samples)),
+        Route("/metrics", view(console.metrics)),
+        Route("/api/v1/uplink/pause", manage(console.pause), methods=["POST"]),
+        Route("/api/v1/uplink/resume", manage(console.resume), methods=["POST"]),
         *more,
     ]
-    return Starlette(routes=routes)
+    return application(routes, access)
 
 
 class _Console:
@@ -64,10 +72,10 @@ class _Console:
         return JSONResponse({"samples": self._history.samples}, headers=NEVER_CACHED)
 
     async def pause(self, request: Request) -> Response:
-        return self._steer(request, lambda control: control.pause())
+        return self._steer(lambda control: control.pause())
 
     async def resume(self, request: Request) -> Response:
-        return self._steer(request, lambda control: control.resume())
+        return self._steer(lambda control: control.resume())
 
     async def healthz(self, request: Request) -> Response:
         problems = list(status_of(self._source).get("problems", ()))
@@ -78,24 +86,11 @@ class _Console:
 
         return Response(exposition(self._source), headers={"Content-Type": CONTENT_TYPE})
 
-    def _steer(self, request: Request, act: Callable[[UplinkControl], None]) -> Response:
-        """A page of some other site must not steer us through the user's browser: `Origin` has to be our own."""
+    def _steer(self, act: Callable[[UplinkControl], None]) -> Response:
         if self._control is None:
             return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
-        origin = request.headers.get("origin")
-        if not _is_loopback(request):
-            return JSONResponse({"error": ONLY_HERE}, status_code=403)
-        if origin not in (None, f"{request.url.scheme}://{request.url.netloc}"):
-            return JSONResponse({"error": "only from this console's own page"}, status_code=403)
         act(self._control)
         return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
-
-
-def _is_loopback(request: Request) -> bool:
-    try:
-        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _policy(page: str) -> str:

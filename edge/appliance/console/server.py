@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.connection import HttpConnection
+from edge.broker.http.peer import KEY, Peer
 from edge.broker.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.secure import SecureAcceptor
 from edge.broker.listeners.tcp import HANDSHAKE_S
@@ -74,7 +75,7 @@ class WebServer:
 
     def _admit(self, identity: str | None) -> asyncio.Protocol:
         """A connection whose TLS handshake is done; the name in its certificate is for the application."""
-        state = {**self._server.lifespan.state, "identity": identity}
+        state = {**self._server.lifespan.state, KEY: Peer(identity)}
         return HttpConnection(config=self._config, server_state=self._server.server_state, app_state=state)
 
     async def _serve(self) -> None:

@@ -10,9 +10,6 @@ import msgspec
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.problems import Problem
-from edge.broker.configuration import Endpoint
-
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what a listener may be bound to
 
 
 class _Health(msgspec.Struct):
@@ -26,7 +23,7 @@ def health(around: Surroundings) -> Iterator[Result]:
     endpoint = around.configuration.http
     if not around.running or endpoint is None or not endpoint.port:
         return
-    endpoint = Endpoint(_ANY_ADDRESS.get(endpoint.host, endpoint.host), endpoint.port)
+    endpoint = endpoint.from_here
     try:
         problems = _problems(f"http://{endpoint}/healthz", around.timeout_s)
     except (OSError, msgspec.MsgspecError) as error:

@@ -13,7 +13,7 @@ waits that many seconds for a command, which is accepted when the answer was wri
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -34,13 +34,18 @@ from edge.broker.hono.limits import CORS_S_MAX, TTD_S_MAX
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
-from edge.broker.http.api import BASIC, DeviceApi, Handover, Refused, basic, until_gone
+from edge.broker.http.access import BASIC, Access, basic
+from edge.broker.http.api import DeviceApi, Handover, until_gone
 from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
+from edge.broker.http.fields import fields_of
+from edge.broker.http.refusal import Refused
 from edge.broker.limits import HTTP_POLLS_MAX, HTTP_REQUESTS_MAX, Limits
+from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import AddressError, Outcome
-from edge.broker.security.authenticator import Gate
 
 _PUBLISHED: Final = 202
+_PATHS: Final = ("/telemetry", "/event", "/command/")
+"""What Hono's paths begin with."""
 
 CORS_REQUEST_HEADERS: Final = (
     "Authorization", "Content-Type", "hono-ttd", "hono-ttl", "qos-level", "hono-cmd-status",
@@ -62,8 +67,8 @@ class Sender(NamedTuple):
 class HonoApi(DeviceApi):
     """The routes of `DeviceApi`, and Hono's."""
 
-    def __init__(self, service: DeviceService, limits: Limits, gate: Gate | None = None) -> None:
-        super().__init__(service.router, limits, gate)
+    def __init__(self, service: DeviceService, limits: Limits, access: Access | None = None) -> None:
+        super().__init__(service.router, limits, access)
         self._service = service
 
     @property
@@ -98,10 +103,8 @@ class HonoApi(DeviceApi):
 
         return Route(path, asked, methods=[*methods, "OPTIONS"], middleware=[cors])
 
-    def _origin_allowed(self, request: Request) -> bool:
-        origins = self._service.cors_origins
-        listed = "*" in origins or request.headers.get("origin") in origins
-        return listed if origins else super()._origin_allowed(request)
+    def origins(self, path: str) -> Collection[str]:
+        return self._service.cors_origins if path.startswith(_PATHS) else super().origins(path)
 
     async def _telemetry(self, request: Request) -> Response:
         return await self._answered(request, Endpoint.TELEMETRY)
@@ -117,12 +120,12 @@ class HonoApi(DeviceApi):
             return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
         self.publishing += 1
         try:
-            async with self._admitted(request) as (name, grant), self._body(request) as body:
-                principal = self._principal(request, name if grant is not None else None)
+            async with self._admitted(request) as (name, admission), self._body(request) as body:
+                principal = self._principal(request, name if admission.grant is not None else None)
                 if endpoint is Endpoint.RESPONSE:
                     return await self._respond(request, principal, body)
                 sender = self._sender(request, principal)
-                return await self._upload(request, endpoint, sender, body)
+                return await self._upload(request, endpoint, sender, body, admission.ended)
         except DeviceError as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:
@@ -156,7 +159,9 @@ class HonoApi(DeviceApi):
 
     # --- telemetry and events ---------------------------------------------------------------------------------
 
-    async def _upload(self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes) -> Response:
+    async def _upload(
+        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, ended: asyncio.Future[Ended]
+    ) -> Response:
         ttd_text = _field(request, "hono-ttd")
         ttd = min(seconds_of(ttd_text, "hono-ttd"), TTD_S_MAX) if ttd_text is not None else 0
         run, qos = self._run(request, endpoint, sender, body, ttd or None)
@@ -169,7 +174,7 @@ class HonoApi(DeviceApi):
         try:
             async with self._subscribed(sender) as (receiver, commands):
                 await self._publish_run(run, qos)
-                found = await self._next_command(request, sender, receiver, commands, ttd)
+                found = await self._next_command(request, sender, receiver, commands, ttd, ended)
             return found or Response(status_code=_PUBLISHED)
         finally:
             self.polling -= 1
@@ -238,7 +243,13 @@ class HonoApi(DeviceApi):
             commands.end()
 
     async def _next_command(
-        self, request: Request, sender: Sender, receiver: SingleReceiver, commands: CommandSubscription, wait_s: int
+        self,
+        request: Request,
+        sender: Sender,
+        receiver: SingleReceiver,
+        commands: CommandSubscription,
+        wait_s: int,
+        ended: asyncio.Future[Ended],
     ) -> Response | None:
         """The answer that carries a command; None when none came in the time, or what came was none."""
 
@@ -249,10 +260,13 @@ class HonoApi(DeviceApi):
         gone = asyncio.ensure_future(until_gone(request))
         try:
             commands.pump()
-            await asyncio.wait((receiver.received, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((receiver.received, gone, ended), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
         if not receiver.received.done():
+            return None
+        if ended.done():  # the command is for a device that may do nothing any more
+            settle(Outcome.RELEASED)
             return None
         received: ReceivedMessage = receiver.received.result()
         try:
@@ -298,5 +312,5 @@ class HonoApi(DeviceApi):
 
 def _field(request: Request, name: str) -> str | None:
     """A header, or the query parameter of the same name."""
-    value = request.headers.get(name)
+    value = fields_of(request).get(name)
     return request.query_params.get(name) if value is None else value

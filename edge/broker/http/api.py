@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -25,7 +24,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from bridge.message import AMQP, Run
+from edge.broker.http.access import Access, Admission
 from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
+from edge.broker.http.fields import fields_of
 from edge.broker.http.messages import (
     CONTENT_TYPE_CHARACTERS_MAX,
     BadRequest,
@@ -34,6 +35,7 @@ from edge.broker.http.messages import (
     check_address,
     single,
 )
+from edge.broker.http.refusal import RETRY_AFTER_S, Refused
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODIES_BYTES_MAX,
@@ -52,8 +54,6 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions
 from edge.broker.router.router import Router
-from edge.broker.security.authenticator import Gate
-from edge.broker.security.proof import Proven, Verdict
 
 STATUS: Final = {
     Refusal.NOT_AUTHORIZED: 403,
@@ -67,39 +67,21 @@ STATUS: Final = {
     Refusal.NO_ANSWER: 504,
     Refusal.FORMAT_INVALID: 400,
 }
-RETRY_AFTER_S: Final = 5
-"""Said with 429 and 503: longer than a commit, shorter than a device's patience."""
 DEVICE: Final = "http"
 """Name of a device that gives none where nobody has to."""
 DEVICE_CHARACTERS_MAX: Final = 255
-LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-BEARER: Final = {"WWW-Authenticate": 'Bearer realm="gateway"'}
-BASIC: Final = {"WWW-Authenticate": 'Basic realm="gateway", charset="UTF-8"'}
-
-
-class Refused(Exception):
-    """The request is answered with an error."""
-
-    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
-        self.status = status
-        self.headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else dict(headers or {})
-
-    def response(self) -> Response:
-        return JSONResponse({"error": str(self)}, self.status, headers=self.headers)
 
 
 class DeviceApi:
     """The routes, and what is under way over them."""
 
-    def __init__(self, router: Router, limits: Limits, gate: Gate | None = None) -> None:
-        """Without a gate, or with an open one, everybody may do everything."""
+    def __init__(self, router: Router, limits: Limits, access: Access | None = None) -> None:
         self.publishing = 0
         """Requests under way that publish."""
         self.polling = 0
         """Requests waiting for a message."""
         self._router = router
-        self._gate = gate
+        self._access = access or Access()
         self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
         self._held_bytes = 0
 
@@ -111,6 +93,10 @@ class DeviceApi:
             Route("/t/{address:path}", self._publish, methods=["POST"]),
             Route("/c/{address:path}", self._poll, methods=["GET"]),
         ]
+
+    def origins(self, path: str) -> Collection[str]:
+        """Origins whose pages may use a path (CORS); ``*``: all."""
+        return ()
 
     # --- publishing -------------------------------------------------------------------------------------------
 
@@ -125,13 +111,13 @@ class DeviceApi:
             return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
         self.publishing += 1
         try:
-            async with self._admitted(request) as (device, grant), self._body(request) as body:
+            async with self._admitted(request) as (device, admission), self._body(request) as body:
                 if many:
                     messages = batch(body, request.headers.get("content-type", ""))
                 else:
                     address = str(request.path_params["address"])
-                    messages = [single(address, body, request.query_params, request.headers)]
-                _check_sending(grant, messages)
+                    messages = [single(address, body, request.query_params, fields_of(request))]
+                _check_sending(admission.grant, messages)
                 publishing = await self._published(device, messages)
             return _answer(publishing, messages) if many else _single_answer(publishing)
         except BadRequest as error:
@@ -194,11 +180,11 @@ class DeviceApi:
             return Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting").response()
         self.polling += 1
         try:
-            async with self._admitted(request) as (device, grant):
+            async with self._admitted(request) as (device, admission):
                 address = check_address(str(request.path_params["address"]))
                 wait_s = _wait_s(request.query_params.get("wait", "0"))
-                _check_receiving(grant, address)
-                return await self._next(request, device, address, wait_s)
+                _check_receiving(admission.grant, address)
+                return await self._next(request, admission, SingleReceiver(device), address, wait_s)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:
@@ -206,11 +192,12 @@ class DeviceApi:
         finally:
             self.polling -= 1
 
-    async def _next(self, request: Request, device: str, address: str, wait_s: float) -> Response:
+    async def _next(
+        self, request: Request, admission: Admission, receiver: SingleReceiver, address: str, wait_s: float
+    ) -> Response:
         kind = self._router.address_type(address)
         if not (kind.is_queue or kind is AddressType.ANYCAST):
             raise Refused(409, f"{address[:100]} is a {kind.value}; messages are fetched from queues")
-        receiver = SingleReceiver(device)
         try:
             subscription = self._router.subscribe(receiver, address, SubscribeOptions())
         except AddressError as error:
@@ -224,12 +211,16 @@ class DeviceApi:
         gone = asyncio.ensure_future(until_gone(request))
         try:
             subscription.pump()
-            await asyncio.wait((receiver.received, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+            waited_for = (receiver.received, gone, admission.ended)
+            await asyncio.wait(waited_for, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
             settle(Outcome.RELEASED)
             raise
         finally:
             gone.cancel()
+        if admission.ended.done():
+            settle(Outcome.RELEASED)
+            raise Refused(401, admission.ended.result().value)
         if receiver.received.done():
             run = _readable(receiver.received.result())
             return Handover(run.bodies[0], _headers_of(run), settle)
@@ -239,61 +230,16 @@ class DeviceApi:
     # --- who --------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, Grant | None]]:
+    async def _admitted(self, request: Request) -> AsyncIterator[tuple[str, Admission]]:
         """(name of the device, what it may do). Raises Refused."""
-        gate = self._gate
-        if gate is None or gate.open:
-            self._check_origin(request)
-            name = request.query_params.get("device") or request.headers.get("device-id") or DEVICE
+        async with self._access.admitted(request) as admission:
+            if admission.grant is not None:
+                yield admission.grant.user, admission
+                return
+            name = request.query_params.get("device") or fields_of(request).get("device-id") or DEVICE
             if len(name) > DEVICE_CHARACTERS_MAX or not name.isprintable():
                 raise Refused(400, f"a device's name has up to {DEVICE_CHARACTERS_MAX} printable characters")
-            yield name, None
-            return
-        proven = await self._proven(gate, request)
-        grant = gate.grant(proven, proven.user, lambda _: None)
-        if grant is None:
-            raise Refused(401, Verdict.REFUSED.value, _asked(gate))
-        try:
-            yield proven.user, grant
-        finally:
-            gate.release(grant)
-
-    def _check_origin(self, request: Request) -> None:
-        """A page of another site must not send through its visitor's browser where nobody has to say who he is.
-
-        Raises Refused.
-        """
-        if not self._origin_allowed(request):
-            raise Refused(403, "pages of other sites may not use a gateway without authentication")
-
-    def _origin_allowed(self, request: Request) -> bool:
-        return _of_this_site(request)
-
-    async def _proven(self, gate: Gate, request: Request) -> Proven:
-        """Who sent the request, by its Authorization or by the certificate of its connection. Raises Refused."""
-        identity = getattr(request.state, "identity", None)
-        source = request.client.host if request.client is not None else ""
-        verdict: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
-
-        def decided(said: Verdict, proven: Proven | None) -> None:
-            if not verdict.done():
-                verdict.set_result((said, proven))
-
-        authorization = request.headers.get("authorization")
-        if authorization is None and identity is not None:
-            self._check_origin(request)  # a browser shows its certificate for any page
-            return Proven(identity)
-        if gate.tokens and (authorization or "").lower().startswith("bearer "):
-            gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
-        else:
-            username, password = basic(authorization or "", _asked(gate))
-            gate.check(username, password, decided, source)
-        said, proven = await verdict
-        if said is Verdict.BUSY:
-            raise Refused(503, said.value)
-        if proven is None:
-            raise Refused(401, "the token is not valid" if gate.tokens else said.value, _asked(gate))
-        return proven
+            yield name, admission
 
 
 class Handover(Response):
@@ -381,35 +327,3 @@ def _wait_s(text: str) -> float:
     if not (text.isascii() and text.isdigit() and len(text) < 6):
         raise BadRequest(f"wait is a whole number of seconds, not {text[:40]!r}")
     return min(max(float(text), HTTP_WAIT_S_MIN), HTTP_WAIT_S_MAX)
-
-
-def _asked(gate: Gate) -> Mapping[str, str]:
-    """How a client may say who it is (RFC 9110 section 11.6.1)."""
-    return BEARER if gate.tokens else BASIC
-
-
-def basic(authorization: str, asked: Mapping[str, str]) -> tuple[str, bytes]:
-    """User and password of the Basic scheme (RFC 7617). Raises Refused."""
-    scheme, _, value = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        what = "a bearer token is" if asked is BEARER else "a user name and a password are"
-        raise Refused(401, f"{what} needed", asked)
-    try:
-        username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
-        if colon:
-            return username.decode("utf-8"), password
-    except (binascii.Error, ValueError):  # UnicodeDecodeError is one
-        pass
-    raise Refused(401, "the Authorization header is not readable", asked)
-
-
-def _of_this_site(request: Request) -> bool:
-    """True without an Origin: it is no page, or one that cannot be told from a program."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        return True
-    try:
-        theirs = urlsplit(origin).hostname
-    except ValueError:
-        theirs = None
-    return theirs is not None and theirs in (request.url.hostname, *LOOPBACK)

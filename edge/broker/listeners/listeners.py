@@ -13,6 +13,7 @@ from edge.broker.limits import CERTIFICATES_CHECK_S, TURNED_AWAY_MAX
 from edge.broker.listeners.frames import Bare, Frames
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.security.site import Site
 
 NAMES: Final = ("mqtt", "amqp", "mqtts", "amqps", "mqtt-ws", "amqp-ws", "mqtt-wss", "amqp-wss")
 SECURE: Final = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
@@ -35,18 +36,23 @@ class Listeners:
     """One listener a name, each made with the broker and started where the configuration says."""
 
     def __init__(
-        self, configuration: BrokerConfiguration, drivers: Mapping[str, Drivers], any_origin: Callable[[], bool]
+        self,
+        configuration: BrokerConfiguration,
+        drivers: Mapping[str, Drivers],
+        site: Site,
+        guarded: Callable[[], bool],
     ) -> None:
-        """`drivers` are by protocol, ``mqtt`` and ``amqp``; `any_origin`: see `Frames`."""
+        """`drivers` are by protocol, ``mqtt`` and ``amqp``; `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
         self._around: dict[str, Frames | Bare] = {}
         self.by_name: dict[str, TcpListener] = {}
         for name in NAMES:
             protocol = name[:4]
             bytes_max = configuration.limits.packet_bytes_max
-            around = Frames(protocol, message_bytes_max=bytes_max, any_origin=any_origin) if "-ws" in name else Bare()
-            make = partial(self._serve, drivers[protocol], around.around)
-            turn_away = partial(self._turn_away, drivers[protocol], around.around)
+            framed = "-ws" in name
+            around = Frames(protocol, message_bytes_max=bytes_max, site=site, guarded=guarded) if framed else Bare()
+            make = partial(self._serve, drivers[protocol], around)
+            turn_away = partial(self._turn_away, drivers[protocol], around)
             self._around[name] = around
             self.by_name[name] = TcpListener(name, make, turn_away)
         self._certificates: Certificates | None = None
@@ -117,15 +123,13 @@ class Listeners:
             "amqp-wss": configuration.amqp_wss,
         }[name]
 
-    def _serve(
-        self, drivers: Drivers, around: Callable[[Connection], Connection], gone: Gone, identity: str | None
-    ) -> Driver | None:
+    def _serve(self, drivers: Drivers, around: Frames | Bare, gone: Gone, identity: str | None) -> Driver | None:
         if self.connections >= self._configuration.limits.connections_max:
             return None
-        return drivers.serve(gone, identity, around)
+        return drivers.serve(gone, identity, partial(around.around, identity=identity))
 
-    def _turn_away(
-        self, drivers: Drivers, around: Callable[[Connection], Connection], gone: Gone, _identity: str | None
-    ) -> Driver | None:
+    def _turn_away(self, drivers: Drivers, around: Frames | Bare, gone: Gone, identity: str | None) -> Driver | None:
         turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
-        return drivers.turn_away(gone, around) if turning_away < TURNED_AWAY_MAX else None
+        if turning_away >= TURNED_AWAY_MAX:
+            return None
+        return drivers.turn_away(gone, partial(around.around, identity=identity))

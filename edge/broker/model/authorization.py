@@ -128,8 +128,18 @@ class Grant:
 
     @property
     def may_manage(self) -> bool:
-        """True when addresses may be made, changed and deleted: by a rule about the space as a whole."""
-        return any(pattern in (EVERYTHING, MANAGEMENT) for pattern in self._filters[Operation.MANAGE])
+        """True when addresses may be made, changed and deleted, and the uplink paused: by a rule about the space as a
+        whole."""
+        return self._may_all(Operation.MANAGE)
+
+    @property
+    def may_view(self) -> bool:
+        """True when status, history and metrics may be seen: by a rule about the space as a whole. Who may change it
+        may see it."""
+        return self._may_all(Operation.VIEW) or self.may_manage
+
+    def _may_all(self, operation: Operation) -> bool:
+        return any(pattern in (EVERYTHING, MANAGEMENT) for pattern in self._filters[operation])
 
     def _note(self, verdicts: dict[str, bool], address: str, verdict: bool, what: str) -> None:
         if not verdict:

@@ -11,6 +11,9 @@ import pytest
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import SAMPLES_MAX, History
+from edge.broker.http.access import Access
+from edge.broker.http.guard import Guard
+from edge.broker.security.site import Site
 
 STATUS: dict[str, object] = {
     "gateway": "gw1",
@@ -58,7 +61,8 @@ class Client:
     """Asks an application as somebody at `host` would."""
 
     def __init__(self, status: Mapping[str, object], control: Control | None, host: str) -> None:
-        self._app = make_app(History(lambda: status), control)
+        app = make_app(History(lambda: status), Access(), control)
+        self._app = Guard(app, Site(["gw"], exposed=True), lambda: False)
         self._host = host
 
     def get(self, path: str) -> httpx.Response:
@@ -170,7 +174,7 @@ class TestUplinkControl:
 class TestHistory:
     def test_the_console_shows_what_was_sampled(self) -> None:
         history = History(lambda: STATUS)
-        app = make_app(history)
+        app = make_app(history, Access())
 
         async def first_sample() -> list[object]:
             transport = httpx.ASGITransport(app=app)

@@ -19,6 +19,7 @@ from edge.appliance.console import connection as module
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.server import WebServer
 from edge.broker.configuration import TlsListener
+from edge.broker.http.peer import peer_of
 from edge.broker.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.tls import Certificates
 from tests.support.certificates import Authority
@@ -30,7 +31,7 @@ LARGE_PARTS = 1_000
 
 
 async def hello(request: Request) -> Response:
-    return JSONResponse({"identity": getattr(request.state, "identity", None)})
+    return JSONResponse({"identity": peer_of(request).identity})
 
 
 async def large(request: Request) -> Response:

@@ -15,11 +15,12 @@ from edge.appliance.console.app import make_app
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.lazy_server import SERVER, LazyWebServer
+from edge.broker.http.access import Access
 from tests.unit.console.test_server import bound, get
 
 
 def app() -> ASGIApp:
-    return make_app(History(lambda: {"gateway": "gw1"}))
+    return make_app(History(lambda: {"gateway": "gw1"}), Access())
 
 
 async def refused(port: int) -> None:

@@ -15,6 +15,7 @@ from edge.appliance.console.app import make_app
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.server import ServeError, WebServer
+from edge.broker.http.access import Access
 
 
 def bound() -> socket.socket:
@@ -37,7 +38,7 @@ def test_it_serves_and_stops_and_leaves_the_signals_alone() -> None:
         sock = bound()
         port = sock.getsockname()[1]
         before = signal.getsignal(signal.SIGINT)
-        server = WebServer(make_app(History(lambda: {"gateway": "gw1"})), [BoundSocket(sock)])
+        server = WebServer(make_app(History(lambda: {"gateway": "gw1"}), Access()), [BoundSocket(sock)])
         await server.start()
         assert signal.getsignal(signal.SIGINT) is before
         assert b'"gateway":"gw1"' in await get(port, "/api/v1/status")

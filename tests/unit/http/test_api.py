@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from edge.broker.configuration import Authentication
 from edge.broker.http import api as module
+from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.messages import BadRequest, batch, single
 from edge.broker.limits import HTTP_BATCH_MAX, Limits
@@ -38,7 +39,7 @@ class Rig:
         self.router = Router(
             self.store, table, clock_ns=time.time_ns, flush_soon=lambda: loop.call_soon(self.router.flush)
         )
-        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), gate)
+        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), Access(gate))
         transport = httpx.ASGITransport(Starlette(routes=self.api.routes))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
 

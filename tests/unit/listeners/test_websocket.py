@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from wsproto import ConnectionType, WSConnection, events
 
-from bridge.transport.websocket import HANDSHAKE_BYTES_MAX, MQTT, SEND_BYTES_MAX, WebSocketConnection
+from bridge.transport.websocket import HANDSHAKE_BYTES_MAX, SEND_BYTES_MAX, WebSocketConnection
+from edge.broker.listeners.frames import Frames
+from edge.broker.security.site import Site
 
 REQUEST = (
     b"GET /mqtt HTTP/1.1\r\nHost: gw:1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -65,9 +67,14 @@ class Echo:
 
 
 def connection(
-    inner: Echo | None = None, *, message_bytes_max: int = 1000, any_origin: bool = False
+    inner: Echo | None = None, *, message_bytes_max: int = 1000, guarded: bool = False, identity: str | None = None
 ) -> WebSocketConnection:
-    return WebSocketConnection(inner or Echo(), MQTT, message_bytes_max=message_bytes_max, any_origin=any_origin)
+    """As a listener reached as ``gw`` makes it."""
+    site = Site(["gw"], exposed=True)
+    frames = Frames("mqtt", message_bytes_max=message_bytes_max, site=site, guarded=lambda: guarded)
+    found = frames.around(inner or Echo(), identity)
+    assert isinstance(found, WebSocketConnection)
+    return found
 
 
 def opened(inner: Echo | None = None, *, message_bytes_max: int = 1000) -> WebSocketConnection:
@@ -111,6 +118,8 @@ class TestHandshake:
             (b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example", 403),
             (b"Host: gw:1", b"Host: gw:1\r\nOrigin: null", 403),
             (b"Host: gw:1", b"Host: gw:1\r\nOrigin: http://[", 403),
+            (b"Host: gw:1", b"Host: elsewhere.example\r\nOrigin: http://elsewhere.example", 403),
+            (b"Host: gw:1", b"Host: elsewhere.example", 403),
         ],
     )
     def test_refused(self, old: bytes, new: bytes, status: int) -> None:
@@ -133,8 +142,13 @@ class TestHandshake:
         found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: " + origin), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 
-    def test_any_origin(self) -> None:
-        found = connection(any_origin=True)
+    def test_a_certificate_is_no_word_of_the_page_that_connects(self) -> None:
+        found = connection(guarded=True, identity="pump7")
+        found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
+        assert found.data_to_send().startswith(b"HTTP/1.1 403 ")
+
+    def test_any_origin_where_everybody_says_who_he_is(self) -> None:
+        found = connection(guarded=True)
         found.receive_data(REQUEST.replace(b"Host: gw:1", b"Host: gw:1\r\nOrigin: https://elsewhere.example"), 0.0)
         assert found.data_to_send().startswith(b"HTTP/1.1 101 ")
 

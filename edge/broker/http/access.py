@@ -1,0 +1,168 @@
+"""Who sends a request, and what it may do: the gate every HTTP path but ``/healthz`` is behind.
+
+A client shows who it is by the Authorization field (Basic, RFC 7617; Bearer, RFC 6750) or by the certificate of its
+connection, with every request. Who is at the node itself and may read its data directory shows the token kept there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final, NamedTuple
+
+from starlette.requests import Request
+
+from edge.broker.http.peer import peer_of
+from edge.broker.http.refusal import Refused
+from edge.broker.model.authorization import EVERYTHING, Ended, Grant, Operation, Rule
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.proof import Proven, Verdict
+from edge.broker.security.site import is_loopback
+
+OPERATOR: Final = "operator"
+"""Whom the token of the data directory stands for."""
+OPERATOR_RULES: Final = (Rule((EVERYTHING,), frozenset((Operation.VIEW, Operation.MANAGE))),)
+BASIC: Final = {"WWW-Authenticate": 'Basic realm="waypost", charset="UTF-8"'}
+BEARER: Final = {"WWW-Authenticate": 'Bearer realm="waypost"'}
+BEARER_OR_BASIC: Final = {"WWW-Authenticate": f"{BEARER['WWW-Authenticate']}, {BASIC['WWW-Authenticate']}"}
+"""Where tokens count: a browser asks for a password, and takes a token as one."""
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "via")
+"""What a proxy adds: the client is elsewhere then, whatever the address of the connection."""
+
+
+class Admission(NamedTuple):
+    """A client that may ask."""
+
+    grant: Grant | None
+    """What it may do; None: everything, as nobody has to say who he is."""
+    ended: asyncio.Future[Ended]
+    """Done when the grant ends while the request is under way."""
+
+
+class Access:
+    """Asks the gate about each request."""
+
+    def __init__(self, gate: Gate | None = None, operator_token: str | None = None) -> None:
+        """Without a gate, or with an open one, everybody may do everything. `operator_token`: see `OPERATOR`."""
+        self._gate = gate
+        self._operator_token = operator_token
+
+    @property
+    def open(self) -> bool:
+        """Nobody has to say who he is."""
+        return self._gate is None or self._gate.open
+
+    @asynccontextmanager
+    async def admitted(self, request: Request) -> AsyncIterator[Admission]:
+        """Who sent the request has shown who it is. Raises Refused."""
+        ended: asyncio.Future[Ended] = asyncio.get_running_loop().create_future()
+        gate = self._gate
+        if gate is None or gate.open:
+            yield Admission(None, ended)
+            return
+        if self._by_operator(request):
+            peer_of(request).authenticated = True
+            yield Admission(Grant(OPERATOR, "", OPERATOR_RULES), ended)
+            return
+
+        def revoke(why: Ended) -> None:
+            if not ended.done():
+                ended.set_result(why)
+
+        proven = await _proven(gate, request)
+        grant = gate.grant(proven, proven.user, revoke)
+        if grant is None:
+            raise Refused(401, Verdict.REFUSED.value, asked(gate))
+        peer_of(request).authenticated = True
+        try:
+            yield Admission(grant, ended)
+        finally:
+            gate.release(grant)
+
+    async def require_somebody(self, request: Request) -> None:
+        """Raise Refused unless a user sent the request, whatever it may do."""
+        async with self.admitted(request):
+            pass
+
+    async def require_view(self, request: Request) -> None:
+        """Raise Refused unless who sent the request may see how the whole node is."""
+        async with self.admitted(request) as (grant, _):
+            if grant is not None and not grant.may_view:
+                raise Refused(403, f"{grant.user} has no right to view: {_next_step(Operation.VIEW, grant.user)}")
+
+    async def require_manage(self, request: Request) -> None:
+        """Raise Refused unless who sent the request may change how the node works.
+
+        Where nobody has to say who he is, that is who sits at its own machine.
+        """
+        async with self.admitted(request) as (grant, _):
+            if grant is None and not is_local(request):
+                raise Refused(403, "only from the node's own machine, as nobody has to say who he is here")
+            if grant is not None and not grant.may_manage:
+                raise Refused(403, f"{grant.user} has no right to manage: {_next_step(Operation.MANAGE, grant.user)}")
+
+    def _by_operator(self, request: Request) -> bool:
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        if self._operator_token is None or scheme.lower() != "bearer" or not is_local(request):
+            return False
+        return hmac.compare_digest(shown.strip().encode("latin-1"), self._operator_token.encode("ascii"))
+
+
+def is_local(request: Request) -> bool:
+    """True for a client on this machine, and no proxy between."""
+    at_hand = request.client is not None and is_loopback(request.client.host)
+    return at_hand and not any(field in request.headers for field in _FORWARDED)
+
+
+def asked(gate: Gate) -> Mapping[str, str]:
+    """How a client may say who it is (RFC 9110 section 11.6.1)."""
+    return BEARER_OR_BASIC if gate.tokens else BASIC
+
+
+def basic(authorization: str, wanted: Mapping[str, str]) -> tuple[str, bytes]:
+    """User and password of the Basic scheme (RFC 7617). Raises Refused."""
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        what = "a user name and a password are" if wanted is BASIC else "a bearer token is"
+        raise Refused(401, f"{what} needed", wanted)
+    try:
+        username, colon, password = base64.b64decode(value.strip(), validate=True).partition(b":")
+        if colon:
+            return username.decode("utf-8"), password
+    except (binascii.Error, ValueError):  # UnicodeDecodeError is one
+        pass
+    raise Refused(401, "the Authorization header is not readable", wanted)
+
+
+async def _proven(gate: Gate, request: Request) -> Proven:
+    """Who sent the request, by its Authorization or by the certificate of its connection. Raises Refused."""
+    identity = peer_of(request).identity
+    source = request.client.host if request.client is not None else ""
+    verdict: asyncio.Future[tuple[Verdict, Proven | None]] = asyncio.get_running_loop().create_future()
+
+    def decided(said: Verdict, proven: Proven | None) -> None:
+        if not verdict.done():
+            verdict.set_result((said, proven))
+
+    authorization = request.headers.get("authorization")
+    if authorization is None and identity is not None:
+        return Proven(identity)
+    if gate.tokens and (authorization or "").lower().startswith("bearer "):
+        gate.check_token((authorization or "")[7:].strip().encode(), decided, source)
+    else:
+        username, password = basic(authorization or "", asked(gate))
+        gate.check(username, password, decided, source)
+    said, proven = await verdict
+    if said is Verdict.BUSY:
+        raise Refused(503, said.value)
+    if proven is None:
+        raise Refused(401, "the token is not valid" if gate.tokens else said.value, asked(gate))
+    return proven
+
+
+def _next_step(operation: Operation, user: str) -> str:
+    return f"give it {operation.value}:# (waypost device allow {user[:100]} --allow …, or its MessagingUser)"

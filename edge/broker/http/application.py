@@ -1,0 +1,51 @@
+"""Routes as one ASGI application in which no path is open by oversight."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from edge.broker.http.access import Access
+from edge.broker.http.refusal import Refused
+
+Answer = Callable[[Request], Awaitable[Response]]
+Requirement = Callable[[Request], Awaitable[None]]
+"""Raises Refused."""
+
+
+def needing(requirement: Requirement) -> Callable[[Answer], Answer]:
+    """Makes an endpoint answer only those that fulfil the requirement."""
+
+    def wrap(answer: Answer) -> Answer:
+        async def behind(request: Request) -> Response:
+            try:
+                await requirement(request)
+            except Refused as refused:
+                return refused.response()
+            return await answer(request)
+
+        return behind
+
+    return wrap
+
+
+def application(routes: Sequence[Route], access: Access) -> Starlette:
+    """Serves the routes, each of which asks `access` itself; what is none of them is told to users only."""
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        try:
+            await access.require_somebody(request)
+        except Refused as refused:
+            return refused.response()
+        if not isinstance(error, HTTPException):
+            raise error
+        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+    app = Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+    app.router.redirect_slashes = False  # a path is what it says
+    return app

@@ -1,0 +1,88 @@
+"""The first thing every request over HTTP meets: is it well-formed, is it meant for us, may its page ask?
+
+It comes before any path is looked at, so that no path can be forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from edge.broker.http.refusal import Refused
+from edge.broker.security.site import Asked, NotOurs, Site
+
+_BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+"""RFC 3986 section 2.1: a percent sign begins three characters."""
+PAGES: Final = frozenset(("/",))
+"""What a person may come to by a link on some other site."""
+
+
+class Guard:
+    """An ASGI application around another one."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        site: Site,
+        guarded: Callable[[], bool],
+        origins: Callable[[str], Collection[str]] = lambda path: (),
+    ) -> None:
+        """`guarded`: who asks has to say who it is now; `origins` whose pages may use a path (CORS)."""
+        self._app = app
+        self._site = site
+        self._guarded = guarded
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except Refused as refused:
+                await refused.response()(scope, receive, send)
+                return
+            except NotOurs as why:
+                await Refused(why.status, str(why)).response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        """Raise Refused or NotOurs."""
+        fields: dict[bytes, bytes] = dict(scope["headers"])
+        _check_target(scope["raw_path"], scope["query_string"])
+        _check_text(b"\n".join(value for _, value in scope["headers"]), "a header field is not UTF-8")
+        path = scope["path"]
+        asked = Asked(
+            _text(fields, b"host"),
+            _text(fields, b"origin"),
+            _text(fields, b"sec-fetch-site"),
+            navigates=scope["method"] == "GET" and path in PAGES and fields.get(b"sec-fetch-mode") == b"navigate",
+        )
+        self._site.check(asked, guarded=self._guarded(), others=self._origins(path))
+
+
+def _text(fields: dict[bytes, bytes], name: bytes) -> str | None:
+    value = fields.get(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _check_target(path: bytes, query: bytes) -> None:
+    """What is escaped in the target is UTF-8, each character whole (RFC 3986 section 2.5)."""
+    if not path.startswith(b"/"):
+        raise Refused(400, "the request's target is no path")
+    for part in (path, query):
+        if _BROKEN_ESCAPE.search(part):
+            raise Refused(400, "a % in the request's target is not followed by two hexadecimal digits")
+        _check_text(unquote_to_bytes(part), "the request's target is not UTF-8")
+
+
+def _check_text(raw: bytes, fault: str) -> None:
+    if raw.isascii():
+        return
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refused(400, fault) from None

@@ -1,0 +1,23 @@
+"""A request that is answered with an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.responses import JSONResponse, Response
+
+RETRY_AFTER_S: Final = 5
+"""Said with 429 and 503: longer than a commit, shorter than a device's patience."""
+
+
+class Refused(Exception):
+    """The request is answered with an error: ``{"error": …}``."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else dict(headers or {})
+
+    def response(self) -> Response:
+        return JSONResponse({"error": str(self)}, self.status, headers=self.headers)

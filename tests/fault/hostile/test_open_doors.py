@@ -1,0 +1,213 @@
+"""Nobody reads or changes anything over HTTP without the right to, and no page does so by its visitor's browser."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.fault.hostile.web import FOREIGN, ask, gateway_of, gateway_with, statuses, told, user
+from tests.support.processes import Waypost, edge
+
+PAGES = ("/", "/api/v1/status", "/api/v1/history", "/metrics")
+STEERING = ("/api/v1/uplink/pause", "/api/v1/uplink/resume")
+USERS = "".join(
+    (user("viewer", "view"), user("boss", "manage"), user("pump7", "send, recv"), user("partly", "view", '"plant/#"'))
+)
+
+
+class Guarded(NamedTuple):
+    """A gateway whose clients say who they are."""
+
+    process: Waypost
+    data: Path
+
+    @property
+    def port(self) -> int:
+        return self.process.port("http")
+
+    def paused(self) -> bool:
+        status = ask(self.port, "GET", "/api/v1/status", user="viewer:viewer").document
+        return bool(status["uplink"]["state"] == "paused")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    with gateway_with(folder, gateway_of(extra=USERS)) as running:
+        yield Guarded(running, folder / "gw")
+
+
+class TestRights:
+    """Who may do what over HTTP where clients say who they are."""
+
+    @pytest.mark.parametrize("path", PAGES)
+    def test_view(self, guarded: Guarded, path: str) -> None:
+        nobody = ask(guarded.port, "GET", path)
+        assert nobody.status == 401
+        assert nobody.headers["www-authenticate"] == 'Basic realm="waypost", charset="UTF-8"'
+        assert ask(guarded.port, "GET", path, user="viewer:wrong").status == 401
+        assert ask(guarded.port, "GET", path, token="viewer").status == 401
+        assert ask(guarded.port, "GET", path, user="pump7:pump7").status == 403
+        assert ask(guarded.port, "GET", path, user="partly:partly").status == 403, "a part of it is not the space"
+        assert ask(guarded.port, "GET", path, user="viewer:viewer").status == 200
+        assert ask(guarded.port, "GET", path, user="boss:boss").status == 200
+
+    def test_manage(self, guarded: Guarded) -> None:
+        pause, resume = STEERING
+        for name, status in (("", 401), ("boss:wrong", 401), ("viewer:viewer", 403), ("pump7:pump7", 403)):
+            for path in STEERING:
+                assert ask(guarded.port, "POST", path, user=name).status == status
+        assert not guarded.paused()
+        assert ask(guarded.port, "POST", pause, user="boss:boss").status == 200
+        assert guarded.paused()
+        assert ask(guarded.port, "POST", resume, user="boss:boss").status == 200
+        assert not guarded.paused()
+
+    def test_health_is_for_everybody(self, guarded: Guarded) -> None:
+        assert ask(guarded.port, "GET", "/healthz").status == 200
+
+    @pytest.mark.parametrize("path", ["/nothing", "/api/v1", "/api/v1/uplink/pause", "/docs", "/healthz/", "//"])
+    def test_what_paths_there_are_is_not_told_to_strangers(self, guarded: Guarded, path: str) -> None:
+        assert ask(guarded.port, "GET", path).status == 401
+        assert ask(guarded.port, "GET", path, user="pump7:pump7").status in (404, 405)
+
+    def test_devices(self, guarded: Guarded) -> None:
+        assert ask(guarded.port, "POST", "/t/jobs", body=b"x").status == 401
+        assert ask(guarded.port, "POST", "/t/jobs", body=b"x", user="viewer:viewer").status == 403
+        assert ask(guarded.port, "GET", "/c/jobs", user="boss:boss").status == 403
+        assert ask(guarded.port, "POST", "/t/jobs", body=b"x", user="pump7:pump7").status == 202
+        assert ask(guarded.port, "GET", "/c/jobs?wait=10", user="pump7:pump7").body == b"x"
+
+    def test_the_operator_at_the_machine(self, guarded: Guarded) -> None:
+        """Who may read the data directory has its token; it does not open what devices do, nor from elsewhere."""
+        file = guarded.data / "operator.token"
+        assert file.stat().st_mode & 0o777 == 0o600
+        token = file.read_text().strip()
+        for path in PAGES:
+            assert ask(guarded.port, "GET", path, token=token).status == 200
+        assert ask(guarded.port, "POST", STEERING[1], token=token).status == 200
+        assert ask(guarded.port, "POST", "/t/jobs", body=b"x", token=token).status == 403
+        for proxied in ("Forwarded", "X-Forwarded-For", "Via"):
+            assert ask(guarded.port, "GET", "/metrics", {proxied: "192.0.2.7"}, token=token).status == 401
+        assert ask(guarded.port, "GET", "/metrics", token=token[:-1]).status == 401
+
+    def test_edge_status(self, guarded: Guarded) -> None:
+        command = [sys.executable, "-m", "edge.appliance.main", "edge", "status", "--json"]
+        command += ["--http", f"127.0.0.1:{guarded.port}"]
+        done = subprocess.run([*command, "--data", str(guarded.data)], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["gateway"] == "gw1"
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert "--data" in refused.stderr
+
+
+class TestPages:
+    """Pages of other sites, with everything a browser adds by itself: credentials it remembers, and its own names."""
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            FOREIGN,
+            {"Host": "evil.example"},
+            {"Origin": "http://evil.example"},
+            {"Origin": "null"},
+            {"Origin": "http://127.0.0.1:1"},
+            {"Sec-Fetch-Site": "cross-site"},
+            {"Sec-Fetch-Site": "same-site"},
+            {"Host": "127.0.0.1.evil.example"},
+            {"Host": "evil.example:80"},
+            {"Host": "0.0.0.0"},
+            {"Host": "192.0.2.7"},
+            {"Host": ""},
+            {"Host": "127.0.0.1@evil.example"},
+        ],
+    )
+    @pytest.mark.parametrize("credentials", ["boss:boss", ""])
+    def test_another_site(self, guarded: Guarded, headers: dict[str, str], credentials: str) -> None:
+        for path in STEERING:
+            answer = ask(guarded.port, "POST", path, headers, user=credentials)
+            assert answer.status in (400, 403, 421)
+        for path in (*PAGES, "/healthz", "/c/jobs", "/nothing"):
+            assert ask(guarded.port, "GET", path, headers, user=credentials).status in (400, 403, 421)
+        assert ask(guarded.port, "POST", "/t/jobs", headers, user="pump7:pump7").status in (400, 403, 421)
+        assert not guarded.paused()
+
+    def test_our_own_page(self, guarded: Guarded) -> None:
+        for host in (f"127.0.0.1:{guarded.port}", f"localhost:{guarded.port}", f"[::1]:{guarded.port}"):
+            headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+            assert ask(guarded.port, "POST", STEERING[1], headers, user="boss:boss").status == 200
+
+    def test_a_link_from_elsewhere_leads_to_the_console(self, guarded: Guarded) -> None:
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        assert ask(guarded.port, "GET", "/", link, user="viewer:viewer").status == 200
+        assert ask(guarded.port, "GET", "/c/jobs", link, user="pump7:pump7").status == 403
+        assert ask(guarded.port, "GET", "/api/v1/status", link, user="viewer:viewer").status == 403
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """In development mode."""
+    with edge(tmp_path_factory.mktemp("dev"), "gw", "--mqtt-ws", "127.0.0.1:0") as running:
+        yield running
+
+
+def upgrade(host: str, origin: str = "") -> bytes:
+    said = f"Origin: {origin}\r\n" if origin else ""
+    return (
+        f"GET / HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{said}"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+    ).encode()
+
+
+class TestDevelopment:
+    """`--dev` asks nobody who he is: what a browser says of the page is all there is."""
+
+    def test_the_browser_and_curl_on_this_machine(self, gateway: Waypost) -> None:
+        port = gateway.port("http")
+        for path in (*PAGES, "/healthz"):
+            assert ask(port, "GET", path).status == 200
+        assert ask(port, "POST", "/t/queue/a", body=b"x").status == 202
+        assert ask(port, "GET", "/c/queue/a?wait=10").body == b"x"
+        own = {"Origin": f"http://localhost:{port}", "Host": f"localhost:{port}", "Sec-Fetch-Site": "same-origin"}
+        assert ask(port, "POST", STEERING[0], own).status == 200
+        assert ask(port, "POST", STEERING[1]).status == 200
+
+    @pytest.mark.parametrize("headers", [FOREIGN, {"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+    def test_rebinding(self, gateway: Waypost, headers: dict[str, str]) -> None:
+        port = gateway.port("http")
+        for path in (*PAGES, "/healthz", "/c/queue/b"):
+            assert ask(port, "GET", path, headers).status in (403, 421)
+        for path in (*STEERING, "/t/queue/b", "/t"):
+            assert ask(port, "POST", path, headers, body=b"x").status in (403, 421)
+        assert ask(port, "GET", "/c/queue/b").status == 204, "nothing was published"
+
+    @pytest.mark.parametrize(
+        ("host", "origin", "status"),
+        [
+            ("evil.example", "http://evil.example", 403),
+            ("evil.example", "", 403),
+            ("127.0.0.1", "http://evil.example", 403),
+            ("127.0.0.1", "null", 403),
+            ("127.0.0.1", "", 101),
+            ("127.0.0.1", "http://127.0.0.1:8080", 101),
+            ("localhost", "http://localhost", 101),
+        ],
+    )
+    def test_websocket(self, gateway: Waypost, host: str, origin: str, status: int) -> None:
+        assert statuses(told(gateway.port("mqtt-ws"), upgrade(host, origin), timeout_s=1.0)) == [status]
+
+
+def test_names_a_gateway_is_reached_under(tmp_path: Path) -> None:
+    listed = gateway_of(authentication="{name: none}", listeners=", hostNames: [gw1.plant.example]")
+    with gateway_with(tmp_path, listed) as gateway:
+        port = gateway.port("http")
+        assert ask(port, "GET", "/metrics", {"Host": "GW1.plant.example:8080"}).status == 200
+        assert ask(port, "GET", "/metrics", {"Host": "gw2.plant.example:8080"}).status == 421
+        assert statuses(told(gateway.port("mqtt-ws"), upgrade("gw1.plant.example"), timeout_s=1.0)) == [101]

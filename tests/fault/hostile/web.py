@@ -1,0 +1,123 @@
+"""Requests over HTTP that say what they like of Host, Origin and who they are."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from tests.support.processes import Waypost
+
+WAIT_S: Final = 20.0
+FOREIGN: Final = {"Host": "evil.example", "Origin": "http://evil.example"}
+"""What a browser says when a name was made to mean this machine (DNS rebinding)."""
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+def ask(
+    port: int,
+    method: str,
+    path: str,
+    headers: Mapping[str, str] | None = None,
+    *,
+    user: str = "",
+    token: str = "",
+    body: bytes = b"",
+) -> Answer:
+    """One request; `user` is ``name:password``. Without a Host in `headers` it is the address asked."""
+    said = dict(headers or {})
+    if user:
+        said["Authorization"] = "Basic " + base64.b64encode(user.encode()).decode()
+    if token:
+        said["Authorization"] = f"Bearer {token}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
+    with contextlib.closing(connection):
+        connection.putrequest(method, path, skip_host="Host" in said)
+        for name, value in said.items():
+            connection.putheader(name, value)
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders(body)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()})
+
+
+def told(port: int, *data: bytes, timeout_s: float = WAIT_S) -> bytes:
+    """Everything the server says to these bytes until it closes, or says nothing more for the time."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_s) as peer:
+        found = b""
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            for part in data:
+                peer.sendall(part)
+            while piece := peer.recv(65_536):
+                found += piece
+    return found
+
+
+def statuses(answer: bytes) -> list[int]:
+    """The status of each answer in what a server said."""
+    lines = [line for line in answer.split(b"\r\n") if b"HTTP/1.1 " in line]
+    return [int(line.partition(b"HTTP/1.1 ")[2][:3]) for line in lines]
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def user(name: str, operations: str, addresses: str = '"#"') -> str:
+    """A MessagingUser whose password is its name."""
+    return f"""
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.{name}}}
+spec:
+  username: {name}
+  authentication: {{type: password, password: {encoded(name)}}}
+  authorization: [{{addresses: [{addresses}], operations: [{operations}]}}]
+"""
+
+
+def gateway_of(*, authentication: str = "{name: standard}", listeners: str = "", extra: str = "") -> str:
+    """Resources of a gateway that asks who its clients are."""
+    return f"""
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: gw1}}
+spec:
+  hub: {{url: "amqp://127.0.0.1:9"}}
+  listeners: {{mqtt: "127.0.0.1:0", http: "127.0.0.1:0", mqttWs: "127.0.0.1:0"{listeners}}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {authentication}}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {{name: default.jobs}}
+spec: {{address: jobs, type: queue}}
+{extra}"""
+
+
+@contextlib.contextmanager
+def gateway_with(folder: Path, resources: str) -> Iterator[Waypost]:
+    """A gateway of these resources; its data directory is ``folder/gw``."""
+    file = folder / "resources.yaml"
+    file.write_text(resources)
+    arguments = ("edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+    with Waypost(folder / "gw.log", *arguments) as running:
+        yield running
