@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -277,7 +278,7 @@ class ConnectionHandler(Origin):
                     ReasonCode.SUCCESS if self._unsubscribe(pattern) else ReasonCode.NO_SUBSCRIPTION_EXISTED
                     for pattern in event.filters
                 ]
-                self.connection.unsubscribed(event.packet_id, codes)
+                self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, codes))
             case Received():
                 self._attached.journal.received(event.packet_ids)
             case Rejected():
@@ -361,6 +362,7 @@ class ConnectionHandler(Origin):
             for pattern in [p for p in session.subscribers if not grant.may_receive(p)]:
                 log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
                 self._sessions.unsubscribe(session, pattern)
+                self._sessions.on_disk.save(session)
 
     def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
         """Find out what the user may do over this connection; why it may not connect at all, if so."""
@@ -440,12 +442,22 @@ class ConnectionHandler(Origin):
             wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
             if wanted and not shared:
                 feeds.append((subscriber, subscriber.live or subscriber.durable))
-        self.connection.subscribed(event.packet_id, codes, "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX]))
+        text = "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX])
+        self._answer_when_saved(partial(self.connection.subscribed, event.packet_id, codes, text))
         for subscriber, subscription in feeds:
             if subscription is not None:
                 session.deliver_retained(subscriber, subscription, self._sessions.retained(subscriber.request.filter))
         session.pump()
         self._interceptor.pump()
+
+    def _answer_when_saved(self, answer: Callable[[], None]) -> None:
+        """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say."""
+
+        def tell() -> None:
+            answer()
+            self._driver.flush_soon()
+
+        self._sessions.on_disk.save_and_tell(self._attached, tell)
 
     def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
         """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with

@@ -152,7 +152,7 @@ class SessionRegistry:
             self._on_disk.save(session)
 
     def subscribe(self, session: Session, request: SubscriptionRequest, identifier: int) -> tuple[Subscriber, bool]:
-        """Add or replace a subscription; returns it and whether it is new. Raises AddressError."""
+        """Add or replace a subscription; returns it and whether it is new. The caller saves. Raises AddressError."""
         old = session.subscribers.get(request.filter)
         if old is not None and old.request.qos == request.qos and old.request.no_local == request.no_local:
             # the same but for how it is delivered: what is in flight stays in flight
@@ -161,7 +161,6 @@ class SessionRegistry:
             session.subscriptions_changed(request.filter)
             if old.overlaps:
                 self._router.forget_routes()
-            self._on_disk.save(session)
             return old, False
         subscriber = Subscriber(session, request, identifier, kept=session.durable and request.qos > 0)
         if old is not None:
@@ -172,21 +171,18 @@ class SessionRegistry:
         except AddressError:
             if session.subscribers.pop(request.filter, None) is not None:
                 session.subscriptions_changed(request.filter)
-            self._on_disk.save(session)
             raise
         session.subscribers[request.filter] = subscriber
         session.subscriptions_changed(request.filter)
-        self._on_disk.save(session)
         return subscriber, old is None
 
     def unsubscribe(self, session: Session, pattern: str) -> bool:
-        """Remove a subscription; False when there was none."""
+        """Remove a subscription; False when there was none. The caller saves."""
         subscriber = session.subscribers.pop(pattern, None)
         if subscriber is None:
             return False
         session.subscriptions_changed(pattern)
         self._leave(subscriber, forget=True, finish=True)
-        self._on_disk.save(session)
         return True
 
     @property

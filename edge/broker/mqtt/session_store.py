@@ -5,9 +5,9 @@
             and never for a message that is not stored: after a restart such an identifier means "we have it"
 `outgoing`  the journal of QoS 2 deliveries (`qos2_journal`)
 
-PUBLISH and PUBREL of a kept delivery, and PUBCOMP, leave by the outcome of the commit their own state joined. When that
-commit fails they wait for the next one. What belongs to a session that has ended is not written any more: its client
-identifier may be another session's by then.
+PUBLISH and PUBREL of a kept delivery, PUBCOMP, SUBACK and UNSUBACK leave by the outcome of the commit their own state
+joined. When that commit fails they wait for the next one. What belongs to a session that has ended is not written any
+more: its client identifier may be another session's by then.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,13 +42,13 @@ class Record(msgspec.Struct):
 
 
 class _Waiting(NamedTuple):
-    """Packet identifiers of a session whose answer waits for a commit."""
+    """What the client of a session may hear when a commit has succeeded."""
 
     ticket: Ticket
     session: Session
-    packet_ids: Sequence[int]
-    released: bool
-    """PUBREL came for them, and PUBCOMP waits; else PUBLISH or PUBREL of our own does."""
+    tell: Callable[[], None]
+    write_again: Callable[[], None]
+    """Has it wait for another commit, as this one failed."""
 
 
 class SessionStore:
@@ -81,14 +82,22 @@ class SessionStore:
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
-    def save(self, session: Session) -> None:
-        """Write the record of a session that outlives its connection."""
+    def save(self, session: Session) -> Ticket | None:
+        """Write the record of a session that outlives its connection; None for one that does not."""
         if session.ended or not (session.durable or session.recorded):
-            return
+            return None
         session.recorded = True
         requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
         record = Record(session.expiry_s, requests, session.user)
-        self._store.put(_SESSION, session.client_id, msgspec.msgpack.encode(record))
+        return self._store.put(_SESSION, session.client_id, msgspec.msgpack.encode(record))
+
+    def save_and_tell(self, session: Session, tell: Callable[[], None]) -> None:
+        """Write the record, and call `tell` once it is on disk; at once for a session that ends with its connection."""
+        ticket = self.save(session)
+        if ticket is None:
+            tell()
+        else:
+            self._wait(_Waiting(ticket, session, tell, partial(self.save_and_tell, session, tell)))
 
     def save_incoming(self, session: Session) -> Ticket | None:
         """Write the packet identifiers of messages that are stored, in the group that stores them; None for a session
@@ -105,8 +114,8 @@ class SessionStore:
         if ticket is None:
             _complete(session, packet_ids)
             return
-        self._waiting.append(_Waiting(ticket, session, packet_ids, released=True))
-        self._save_soon()
+        complete, again = partial(_complete, session, packet_ids), partial(self.release, session, packet_ids)
+        self._wait(_Waiting(ticket, session, complete, again))
 
     def journal_changed(self, session: Session) -> None:
         """Its journal is to be part of the next commit."""
@@ -142,7 +151,8 @@ class SessionStore:
             ticket = self._store.delete(_OUTGOING, session.client_id)
         unwritten = session.journal.take_unwritten()
         if unwritten:
-            self._waiting.append(_Waiting(ticket, session, unwritten, released=False))
+            send, again = partial(_send_committed, session, unwritten), partial(session.journal.write_again, unwritten)
+            self._waiting.append(_Waiting(ticket, session, send, again))
 
     def committed(self, *, kept: bool) -> None:
         """Let go what is on disk now. What a commit failed with waits until one succeeds, and is written with the next:
@@ -152,24 +162,19 @@ class SessionStore:
             if waiting.ticket.error is not None:
                 self._failed.append(waiting)
                 continue
-            go_on = _complete if waiting.released else _send_committed
             try:
-                go_on(waiting.session, waiting.packet_ids)
+                waiting.tell()
             except Exception as error:
                 _end(waiting.session, error)
         if kept and self._failed:
             failed, self._failed = self._failed, []
             for waiting in failed:
-                self._wait_again(waiting)
+                if not waiting.session.ended:
+                    waiting.write_again()
 
-    def _wait_again(self, waiting: _Waiting) -> None:
-        session = waiting.session
-        if session.ended:
-            return  # nobody waits for it any more
-        if waiting.released:
-            self.release(session, waiting.packet_ids)
-        else:
-            session.journal.write_again(waiting.packet_ids)
+    def _wait(self, waiting: _Waiting) -> None:
+        self._waiting.append(waiting)
+        self._save_soon()
 
 
 def _end(session: Session, error: Exception) -> None:

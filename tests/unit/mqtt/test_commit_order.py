@@ -357,3 +357,61 @@ def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
     assert len(site.sessions) == 1
     site.sessions.tick(1_001.0)
     assert len(site.sessions) == 0
+
+
+class TestSubscribed:
+    """SUBACK and UNSUBACK of a session that outlives its connection say what is on disk."""
+
+    SUBSCRIBE = p.Subscribe(1, (SubscriptionRequest("topic/1", 1),))
+
+    def test_suback_waits_for_the_commit_of_the_subscription(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        peer.send(self.SUBSCRIBE)
+        site.router.flush()
+        assert peer.sent() == []
+        site.settle()
+        assert peer.sent() == [p.SubAck(1, (R.GRANTED_QOS_1,))]
+        site.start()
+        assert site.router.durable_subscriptions, "after a kill it is there"
+
+    def test_when_the_commit_fails_suback_waits_for_the_next(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        site.settle()
+        peer.sent()
+        site.store.failure = StoreError("no")
+        peer.send(self.SUBSCRIBE)
+        site.settle()
+        assert peer.sent() == []
+        site.store.failure = None
+        peer.publish(7, qos=1)
+        site.settle()
+        site.settle()
+        assert p.SubAck(1, (R.GRANTED_QOS_1,)) in peer.sent()
+
+    def test_unsuback_waits_too(self) -> None:
+        site = Site()
+        peer = Peer(site)
+        peer.send(self.SUBSCRIBE)
+        site.settle()
+        peer.sent()
+        peer.send(p.Unsubscribe(2, ("topic/1",)))
+        assert peer.sent() == []
+        site.settle()
+        assert peer.sent() == [p.UnsubAck(2, (R.SUCCESS,))]
+
+    def test_a_session_that_ends_with_its_connection_is_answered_at_once(self) -> None:
+        peer = Peer(Site(), clean_start=True, expiry_s=0)
+        peer.send(self.SUBSCRIBE)
+        assert peer.sent() == [p.SubAck(1, (R.GRANTED_QOS_1,))]
+
+    def test_a_connection_that_took_the_session_over_is_not_answered_for_the_old_one(self) -> None:
+        site = Site()
+        old = Peer(site)
+        site.settle()
+        old.sent()
+        old.send(self.SUBSCRIBE)
+        new = Peer(site)
+        site.settle()
+        assert not any(isinstance(packet, p.SubAck) for packet in [*old.sent(), *new.sent()])

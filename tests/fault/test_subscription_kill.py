@@ -1,0 +1,57 @@
+"""SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.events import SubscriptionRequest
+from tests.fault.test_qos2_kill import Wire
+from tests.support.processes import Waypost, edge
+
+ROUNDS = 4
+"""The commit takes a millisecond or so: a gateway that answers before it is caught by most of them."""
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Waypost]:
+    with edge(tmp_path, "gw") as running:
+        yield running
+
+
+def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[bytes]:
+    """What a client that was cut off at its answer gets of one message a topic, topics ``topic/0`` and on."""
+    gateway.kill()
+    gateway.start()
+    sender = Wire(gateway, "sender", version)
+    for number in range(subscribed):
+        sender.send(p.Publish(f"topic/{number}", b"%d" % number, 1, packet_id=number + 1))
+        assert isinstance(sender.next(), p.PubAck)
+    sender.close()
+    receiver = Wire(gateway, "receiver", version)
+    assert receiver.session_present
+    receiver.send(p.PingReq())
+    bodies = []
+    for _ in range(subscribed):
+        packet = receiver.next()
+        while isinstance(packet, p.PingResp):
+            packet = receiver.next()
+        assert isinstance(packet, p.Publish)
+        bodies.append(packet.payload)
+        receiver.send(p.PubAck(packet.packet_id))
+    receiver.close()
+    return bodies
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version: int) -> None:
+    for number in range(ROUNDS):
+        wire = Wire(gateway, "receiver", version)
+        wire.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
+        assert isinstance(wire.next(), p.SubAck)
+        found = after_the_kill(gateway, subscribed=number + 1, version=version)
+        assert sorted(found) == [b"%d" % each for each in range(number + 1)]
+        wire.close()
