@@ -78,6 +78,13 @@ class GatewayLink:
     def deadline(self) -> float | None:
         return self._engine.deadline
 
+    @property
+    def held_bytes(self) -> int:
+        return self._engine.held_bytes
+
+    def shed(self) -> Sequence[LinkUp | LinkDown]:
+        return self._take(self._engine.shed(), 0.0)
+
     def receive_data(self, data: bytes, now: float) -> Sequence[LinkUp | LinkDown]:
         return self._take(self._engine.receive_data(data, now), now)
 

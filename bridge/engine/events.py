@@ -94,6 +94,7 @@ class Link:
     """
 
     __slots__ = (
+        "_cost_bytes",
         "_delivery_next",
         "_message_bytes_max",
         "_ours",
@@ -148,6 +149,7 @@ class Link:
         self._session = session
         self._ours = ours
         self._message_bytes_max = 0
+        self._cost_bytes = 0
         self._delivery_next = 0
         self._unsettled: dict[int, Any] = {}
         self._sent: dict[int, Any] = {}

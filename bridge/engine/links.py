@@ -25,6 +25,7 @@ from bridge.engine.events import (
     symbols,
 )
 from bridge.engine.proton import (
+    data_bytes,
     read_condition,
     read_map,
     read_terminus,
@@ -34,13 +35,19 @@ from bridge.engine.proton import (
     write_terminus,
 )
 
+LINK_BYTES = 6 * 1024
+"""What a link costs: 3.5 KiB here and in Proton, the rest with its owner."""
+
+SESSION_BYTES = 3_500
+"""What a session costs."""
+
 
 class Links:
     """Every link of one connection."""
 
     __slots__ = (
-        "_connection", "_links_max", "_message_bytes_max", "_session", "_sessions", "_sessions_max", "by_pointer",
-        "over",
+        "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions", "_sessions_max",
+        "by_pointer", "over",
     )  # fmt: skip
 
     def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
@@ -52,7 +59,10 @@ class Links:
         """The connection is over: nothing is attached any more."""
         self._connection = connection
         self._links_max = links_max
-        self._sessions = 0
+        self._link_bytes = 0
+        """What links cost that the peer attached."""
+        self._sessions: list[Any] = []
+        """``pn_session_t`` the peer has begun."""
         self._sessions_max = sessions_max
         self._message_bytes_max = message_bytes_max
         self._session: Any = None  # the one our own links are in; made when it is needed
@@ -60,6 +70,16 @@ class Links:
     def __iter__(self) -> Iterator[Link]:
         """Every link that is not over."""
         return iter([link for link in self.by_pointer.values() if not link.closed])
+
+    @property
+    def held_bytes(self) -> int:
+        """What sessions and links cost, and the messages that are not complete or not sent. One session is free of
+        charge: no connection does without."""
+        sessions = self._sessions
+        held = self._link_bytes + SESSION_BYTES * max(len(sessions) - 1, 0)
+        for session in sessions:
+            held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
+        return held
 
     # --- commands ---------------------------------------------------------------------------------------------
 
@@ -151,6 +171,8 @@ class Links:
             name = text(lib.pn_link_name(pn)) or ""
             link = Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
             self.by_pointer[pn] = link
+            link._cost_bytes = LINK_BYTES + _described_bytes(pn)
+            self._link_bytes += link._cost_bytes
             if len(self.by_pointer) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
                 return Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links")
             if len(self.by_pointer) > self._links_max:
@@ -174,18 +196,21 @@ class Links:
         self._ended_by_peer(event, events, closed=True)
 
     def on_begin(self, event: Any, events: list[Event]) -> Condition | None:
-        self._sessions += 1
-        if self._sessions > self._sessions_max:  # on a channel that was in use: Proton makes a session of each begin
+        self._sessions.append(lib.pn_event_session(event))
+        if (
+            len(self._sessions) > self._sessions_max
+        ):  # on a channel that was in use: Proton makes a session of each begin
             return Condition("amqp:connection:framing-error", "more sessions than there are channels")
         lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
         return None
 
     def on_end(self, event: Any, events: list[Event]) -> None:
         session = lib.pn_event_session(event)
-        self._sessions -= 1
+        if session in self._sessions:
+            self._sessions.remove(session)
         condition = read_condition(lib.pn_session_remote_condition(session))
         for link in [link for link in self.by_pointer.values() if link._session == session]:
-            del self.by_pointer[link._pn]
+            self._remove(link)
             if not link.closed:
                 link.closed = True
                 events.append(Detached(link, False, condition))
@@ -212,9 +237,15 @@ class Links:
             _forget(link)
             link._pn = None
         self.by_pointer.clear()
+        self._sessions.clear()
         self._session = None
+        self._link_bytes = 0
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _remove(self, link: Link) -> None:
+        del self.by_pointer[link._pn]
+        self._link_bytes -= link._cost_bytes
 
     def _limit(self, link: Link, max_message_size: int) -> None:
         link._message_bytes_max = max_message_size or self._message_bytes_max
@@ -241,7 +272,7 @@ class Links:
             condition = read_condition(lib.pn_link_remote_condition(link._pn))
             self.detach(link, closed=closed)
             events.append(Detached(link, closed, condition))
-        del self.by_pointer[link._pn]
+        self._remove(link)
         _forget(link)
         lib.pn_link_free(link._pn)
         link._pn = None
@@ -260,6 +291,15 @@ connection."""
 
 def _terminus(value: Terminus | str | None, kind: TerminusKind) -> Terminus:
     return value if isinstance(value, Terminus) else Terminus(kind=kind, address=value)
+
+
+def _described_bytes(pn: Any) -> int:
+    """What the maps of an attach cost: a frame of 64 KiB may make 3 MiB of them."""
+    source, target = lib.pn_link_remote_source(pn), lib.pn_link_remote_target(pn)
+    every = [lib.pn_link_remote_properties(pn), lib.pn_terminus_filter(source), lib.pn_terminus_outcomes(source)]
+    for terminus in (source, target):
+        every += (lib.pn_terminus_properties(terminus), lib.pn_terminus_capabilities(terminus))
+    return sum(map(data_bytes, every))
 
 
 def _forget(link: Link) -> None:

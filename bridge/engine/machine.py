@@ -59,12 +59,15 @@ class Engine:
         if isinstance(sasl, SaslClient if server else SaslServer):
             raise TypeError("a server takes SaslServer, a client SaslClient")
         self.container_id = container_id
+        self._frame_bytes_max = max_frame_size
         self._sasl = SaslServer(anonymous=ANONYMOUS) if server and sasl is None else sasl
         self._output: list[bytes] = []
         self._handshake_timeout_s = handshake_timeout_s
         self._handshake_deadline = None if now is None else now + handshake_timeout_s
         self._tick_deadline: float | None = None
         self._close_deadline: float | None = None
+        self._unread_bytes = 0
+        """Of a frame that is not complete, about."""
         self._closing = False
         """Our close was sent."""
         self._done = False
@@ -102,6 +105,23 @@ class Engine:
             return 0.0 if self._close_deadline is None else self._close_deadline
         return self._tick_deadline if self._collector.opened else self._handshake_deadline
 
+    @property
+    def held_bytes(self) -> int:
+        held = self._unread_bytes + self._links.held_bytes
+        return held if self._sasl is None else held + self._sasl.held_bytes
+
+    def shed(self) -> Sequence[Event]:
+        if self._done:
+            return ()
+        condition = Condition("amqp:resource-limit-exceeded", "the connection holds more than there is room for")
+        self.close(condition)
+        if self._sasl is None:
+            self._transport.pull(self._output)
+        events = self._abandon(condition)
+        self._links.release()
+        self._transport.free()
+        return events
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._links.over:
             return ()
@@ -117,6 +137,7 @@ class Engine:
             data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
         self._transport.push(data)
         events = self._collect(now)
+        self._unread_bytes = 0 if events else min(self._unread_bytes + len(data), self._frame_bytes_max)
         if not self._links.over and self._transport.deaf:
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
             self.close(condition)

@@ -12,7 +12,7 @@ from typing import Any
 
 from cproton import ffi, lib
 
-from bridge.amqp_values import DecodeError, Symbol, Symbols, decode, encode
+from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, decode, encode
 from bridge.engine.events import Condition, Detail, State, Terminus, TerminusKind, symbols
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,37 @@ def read_raw(data: Any) -> bytes:
 def read_map(data: Any) -> Mapping[Any, Any]:
     value = read_data(data)
     return value if isinstance(value, dict) else {}
+
+
+SMALL_DATA_BYTES = 256
+"""Data encoded in this or less costs nothing worth counting."""
+
+NODE_BYTES = 150
+"""What Proton and Python keep of a value within a list or map, however small: a null of one byte becomes two nodes."""
+
+
+def data_bytes(data: Any) -> int:
+    """Memory that the values of a pn_data_t take, where they are many or large."""
+    size = lib.pn_data_encoded_size(data) if data else 0
+    if size <= SMALL_DATA_BYTES:
+        return 0
+    value = read_data(data)
+    return int(2 * size + NODE_BYTES * (size if value is None else _count_values(value)))
+
+
+def _count_values(value: Any) -> int:
+    count, unseen = 0, [value]
+    while unseen:
+        item = unseen.pop()
+        count += 1
+        if isinstance(item, dict):
+            unseen += item
+            unseen += item.values()
+        elif isinstance(item, list | tuple):
+            unseen += item
+        elif isinstance(item, Described):
+            unseen += (item.descriptor, item.value)
+    return count
 
 
 def write_data(data: Any, value: Any) -> None:

@@ -39,6 +39,11 @@ class Layer:
         self._output = b""
         self._header_seen = False
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the peer not looked at yet."""
+        return len(self._input)
+
     def take(self) -> bytes:
         """Bytes to send now, once."""
         output, self._output = self._output, b""

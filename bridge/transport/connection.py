@@ -30,6 +30,13 @@ class Connection(Protocol):
         """When `handle_timeout` wants to be called (same clock as `now`); None for never."""
         ...
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory the peer makes us keep beyond what every connection costs: packets, frames and messages not complete,
+        and what it has set for later (aliases, links). Cheap: asked for after every read. Of the right size, not exact.
+        """
+        ...
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         """Take bytes of the peer; return the events they complete, in order (often empty). Without bytes: a turn, for
         what came from elsewhere."""
@@ -41,6 +48,11 @@ class Connection(Protocol):
 
     def handle_timeout(self, now: float) -> Sequence[Any]:
         """The deadline passed: keep-alive, idle timeout or handshake limit."""
+        ...
+
+    def shed(self) -> Sequence[Any]:
+        """Close, as the peer makes us hold more than there is room for: drop what is held, tell it by `data_to_send` in
+        the protocol's words as far as it can be told, and return the last events."""
         ...
 
     def data_to_send(self) -> bytes:

@@ -33,6 +33,30 @@ OTHERS_FIRST = "others have their turn"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
 
+UNCOUNTED_BYTES = 4 * 1024
+"""Changes up to this of what a connection holds are not told to its meter: most reads end in the middle of a small
+packet. 10 000 connections may hold 40 MiB that way."""
+
+
+class Meter(Protocol):
+    """Who counts the memory that connections hold, and says which of them there is room for."""
+
+    def begun(self, driver: Driver) -> None:
+        """A connection is there; its peer has not said who it is."""
+        ...
+
+    def identified(self, driver: Driver, user: str) -> bool:
+        """The peer is this user (empty: nobody is asked); False when there is no room for another connection of it."""
+        ...
+
+    def held(self, driver: Driver, held_bytes: int) -> None:
+        """The connection holds so much now, in its machine and unsent."""
+        ...
+
+    def ended(self, driver: Driver) -> None:
+        """The connection is gone."""
+        ...
+
 
 class Owner(Protocol):
     """Who a driver belongs to: a protocol session."""
@@ -53,8 +77,24 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_owner",
-        "_paused_for", "_slot", "_unread_bytes_max", "_write_bytes_max", "congested", "connection", "identity",
+        "_deadlines",
+        "_failed",
+        "_flush_scheduled",
+        "_gone",
+        "_linger_until",
+        "_loop",
+        "_make_owner",
+        "_meter",
+        "_owner",
+        "_paused_for",
+        "_slot",
+        "_unread_bytes_max",
+        "_write_bytes_max",
+        "account",
+        "congested",
+        "connection",
+        "held_bytes",
+        "identity",
         "transport",
     )  # fmt: skip
 
@@ -67,9 +107,10 @@ class Driver(asyncio.Protocol):
         gone: Callable[[Driver], None] | None = None,
         unread_bytes_max: int | None = None,
         identity: str | None = None,
+        meter: Meter | None = None,
     ) -> None:
         """`owner` is called once the transport is there; `gone` once it has been lost. `identity`: the name in the
-        peer's verified TLS certificate.
+        peer's verified TLS certificate. `meter` None: nobody counts what is held.
 
         `write_bytes_max`: bytes a peer may leave unread in our buffer before `congested` turns true. Owners deliver
         nothing more then, but what comes in has to be answered: above `unread_bytes_max` nothing is read of the peer
@@ -79,6 +120,11 @@ class Driver(asyncio.Protocol):
         self.congested = False
         self.transport: asyncio.Transport | None = None
         self.identity: Final = identity
+        self.held_bytes = 0
+        """What the meter knows of."""
+        self.account: Any = None
+        """Whatever the meter wants to find again."""
+        self._meter = meter
         self._make_owner: Callable[[Driver], Owner] | None = owner
         """Dropped when it was called: what it holds on to is not kept for the life of a connection."""
         self._owner: Owner | None = None
@@ -101,6 +147,8 @@ class Driver(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._write_bytes_max)
+        if self._meter is not None:
+            self._meter.begun(self)
         make_owner, self._make_owner = self._make_owner, None
         if make_owner is None:
             raise RuntimeError("a driver serves one transport")
@@ -119,6 +167,8 @@ class Driver(asyncio.Protocol):
         except Exception as error:
             self._fail(error)
             return
+        if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
+            self.count()
         if len(data) >= LARGE_READ_BYTES:
             self._flush()
             self.pause_reading(OTHERS_FIRST)
@@ -139,6 +189,8 @@ class Driver(asyncio.Protocol):
             self._log(peer, error)
         finally:
             self._owner = None  # it holds us too: without this both would wait for the garbage collector
+            if self._meter is not None:
+                self._meter.ended(self)
             if self._gone is not None:
                 self._gone(self)
 
@@ -200,6 +252,30 @@ class Driver(asyncio.Protocol):
             if not self._paused_for and self.transport is not None:
                 self.transport.resume_reading()
 
+    def identified(self, user: str) -> bool:
+        """The peer has said who it is; False when there is no room for another connection of this user."""
+        return self._meter is None or self._meter.identified(self, user)
+
+    def count(self) -> None:
+        """Tell the meter what the connection holds now."""
+        if self._meter is None:
+            return
+        held = self.connection.held_bytes
+        if self.transport is not None:
+            held += self.transport.get_write_buffer_size()
+        if held <= UNCOUNTED_BYTES:
+            held = 0
+        if held != self.held_bytes:
+            self.held_bytes = held
+            self._meter.held(self, held)
+
+    def shed(self) -> None:
+        """Close the connection as there is no room for what it holds. Who does not read is not told why."""
+        self._run(self._shed)
+        self.flush_soon()
+        if self.transport is not None and self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
+            self.abort()
+
     def abort(self) -> None:
         """Drop the socket without ceremony."""
         if self.transport is not None:
@@ -229,6 +305,11 @@ class Driver(asyncio.Protocol):
             frames = "".join(traceback.format_tb(error.__traceback__))
             log.error("the connection with %s ends: it raised %s\n%s", peer, type(error).__name__, frames)
 
+    def _shed(self) -> None:
+        events = self.connection.shed()
+        if events and self._owner is not None:
+            self._owner.handle(events)
+
     def _receive_nothing(self) -> None:
         self._dispatch(self.connection.receive_data(b"", self._loop.time()))
 
@@ -251,6 +332,8 @@ class Driver(asyncio.Protocol):
         data = connection.data_to_send()
         if data:
             transport.write(data)
+            if transport.get_write_buffer_size() > UNCOUNTED_BYTES:
+                self._loop.call_soon(self.count)  # what the socket takes has left by then
             unread_max = self._unread_bytes_max
             if self.congested and unread_max is not None and transport.get_write_buffer_size() > unread_max:
                 self.pause_reading(ANSWERS_UNREAD)

@@ -80,6 +80,16 @@ class WebSocketConnection:
     def deadline(self) -> float | None:
         return None if self._phase is Phase.CLOSED else self.inner.deadline
 
+    @property
+    def held_bytes(self) -> int:
+        return self.inner.held_bytes + (self._handshake_bytes if self._phase is Phase.HANDSHAKE else 0)
+
+    def shed(self) -> Sequence[Any]:
+        happened = self.inner.shed()
+        if self._phase is Phase.HANDSHAKE:
+            self._phase = Phase.CLOSED
+        return happened
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         if self._phase is Phase.CLOSED:
             return ()

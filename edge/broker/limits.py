@@ -12,6 +12,61 @@ MIB: Final = 1024 * KIB
 ROUTES_CACHED_MAX: Final = 100_000
 """Routes (one an address) kept resolved; about 1 KiB each. Beyond it the cache starts anew."""
 
+UNAUTHENTICATED_SHARE: Final = 8
+"""What connections may hold together whose peer has not said who it is, as a part of `Limits.memory_bytes_max`: 32 MiB
+are 8 000 devices that return at once after a power cut. Beyond it the oldest of the address with most of them gives
+way."""
+
+CONNECTIONS_SHARE: Final = 3
+"""The same for all other connections of a space: half-sent messages, answers nobody reads, links. A message that comes
+takes its size once more while it is put together, what waits for the disk as much as `PENDING_BYTES_MAX` allows, and
+what waits for readers `TRANSIENT_POOL_BYTES_MAX`."""
+
+BODIES_SHARE: Final = 8
+"""The same for the bodies of requests over HTTP."""
+
+ACCOUNT_SHARE_MAX: Final = 2
+"""The most one user, or one remote address, may take of the pool it is in: a half, so that others have the rest. Many
+devices may share a user, and many an address behind a router."""
+
+STRAINED_SHARE: Final = 4
+"""A pool is strained when less than this part of it is left: where most is held only one connection is read on, so that
+its message is completed before others are begun."""
+
+STRAINED_S_MAX: Final = 3.0
+"""How long a pool may be strained; then who holds most is disconnected. A message of 16 MiB takes so long at 45 Mbit/s;
+whoever is slower gets through while there is no strain."""
+
+STRAINED_LOOK_S: Final = 0.02
+"""How soon it is looked who may go on once a pool is strained: 20 ms bring 2.5 MB at 1 Gbit/s."""
+
+PACKETS_HELD_MAX: Final = 2
+"""Largest messages (`Limits.packet_bytes_max`) one connection may hold, half-sent or unread: an AMQP client may have
+begun a second on another link."""
+
+MEMORY_MESSAGES_MIN: Final = 8
+"""Largest messages `Limits.memory_bytes_max` has to hold, or two senders could not send theirs at once."""
+
+PLACES_KEPT_SHARE: Final = 10
+"""The last tenth of `connections_max` is for users and addresses with few connections: who opens all he can leaves
+these to others."""
+
+FEW_CONNECTIONS_SHARE: Final = 100
+"""What counts as few: a hundredth of `connections_max`."""
+
+MQTT_CONNECTION_BYTES: Final = 3 * KIB
+"""What a connection costs that does nothing, as measured: machine, handler, driver and the loop's part. Counted until
+its peer has said who it is; then the number of connections is bounded, and the process' memory."""
+
+AMQP_CONNECTION_BYTES: Final = 36 * KIB
+"""The same for AMQP: the engine's buffers."""
+
+TLS_CONNECTION_BYTES: Final = 48 * KIB
+"""What TLS adds to a connection."""
+
+WEBSOCKET_CONNECTION_BYTES: Final = 12 * KIB
+"""What WebSocket adds to a connection."""
+
 WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 """Bytes a peer may leave unread in our socket buffer before deliveries to it pause."""
 
@@ -362,6 +417,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """From accept to CONNECT or AMQP open."""
     idle_timeout_s: float = 60.0
     """AMQP idle timeout we announce."""
+    memory_bytes_max: int = 256 * MIB
+    """What the process may take, half of a 512 MiB Pi. What connections hold is bounded by parts of it; when the
+    process takes more all the same, nobody new is let in and who holds most is disconnected until it does not."""
     free_floor_bytes: int = 64 * MIB
     """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
     the image need some, and what addresses hold in reserve is still to be written when it is reached."""

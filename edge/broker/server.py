@@ -23,12 +23,14 @@ from edge.broker.limits import (
     PENDING_BYTES_MAX,
     TICK_S,
 )
+from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Listeners
 from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressTable
+from edge.broker.model.budget import Budget
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -94,6 +96,9 @@ class Broker:
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
         """The names we are reached under over HTTP and WebSocket."""
+        self.admission = Admission(
+            configuration.limits, Budget(configuration.limits.memory_bytes_max, configuration.space)
+        )
         self.listeners = self._make_listeners(administration)
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -181,6 +186,7 @@ class Broker:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         self.mqtt_sessions.tick(self._loop.time())
         self.router.tick()
+        self.admission.tick()
         self.gate.expire()
         self.listeners.check_certificates(self._loop.time())
 
@@ -198,6 +204,7 @@ class Broker:
             },
             self.site,
             lambda: not gate.open,
+            self.admission,
         )
 
 

@@ -31,6 +31,14 @@ apiVersion: enmasse.io/v1beta1
 kind: AddressSpace
 metadata: {{name: default}}
 spec: {{authenticationService: {{name: AUTHENTICATION}}}}
+---
+apiVersion: user.enmasse.io/v1beta1
+kind: MessagingUser
+metadata: {{name: default.first}}
+spec:
+  username: first
+  authentication: {{type: password, password: c2VjcmV0LXNlY3JldA==}}
+  authorization: [{{operations: [send, recv], addresses: ["#"]}}]
 """
 
 
@@ -42,10 +50,11 @@ def small(folder: Path, authentication: str) -> Waypost:
 
 @pytest.fixture(scope="module", params=["none", "standard"])
 def full(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Waypost]:
-    """A gateway with all its room taken by sockets that say nothing."""
+    """A gateway with all its room taken by clients that have said who they are, and say nothing more."""
     with small(tmp_path_factory.mktemp("small"), request.param) as gateway, contextlib.ExitStack() as stack:
-        for _ in range(ROOM):
-            stack.enter_context(Raw(gateway))
+        for i in range(ROOM):
+            client = stack.enter_context(Raw(gateway))
+            client.connect(f"first-{i}", username="first", password=b"secret-secret")
         yield gateway
 
 
@@ -82,6 +91,14 @@ def test_there_is_room_again(tmp_path: Path) -> None:
                 stack.enter_context(Raw(gateway).connect(f"first-{i}"))
             assert not accepts()
         wait_until(accepts, timeout_s=WAIT_S, what="room")
+
+
+def test_sockets_that_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
+    """The oldest of them gives way, however long it may take to say who it is."""
+    with small(tmp_path, "none") as gateway, contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(Raw(gateway)) for _ in range(ROOM)]
+        stack.enter_context(Raw(gateway, 5).connect("late"))
+        assert silent[0].receive() is None, "the oldest is closed"
 
 
 def test_so_many_are_told_and_for_so_long(full: Waypost) -> None:

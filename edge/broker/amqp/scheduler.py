@@ -26,6 +26,10 @@ class Flusher(Protocol):
 class Scheduler(Flusher, Protocol):
     """The same, of a link with work for more than one turn."""
 
+    def identified(self, user: str) -> bool:
+        """The peer has said who it is; False when there is no room for another connection of this user."""
+        ...
+
     def soon(self, callback: Callable[[], None]) -> None:
         """Call this in the next turn of the loop."""
         ...

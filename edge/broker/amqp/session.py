@@ -44,6 +44,9 @@ CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
 """What our open offers: clients of JMS do without what is not in it."""
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """In an open that a close follows."""
+_NO_PLACE: Final = Condition(
+    "amqp:resource-limit-exceeded", "the user, or the address, has as many connections as there is room for"
+)
 _CONTAINER_TAKEN: Final = Condition(
     "amqp:invalid-field", "the container id is in use over another connection", (("invalid-field", "container-id"),)
 )
@@ -158,11 +161,21 @@ class AmqpSession:
             self._engine.open(_NOT_ESTABLISHED)
             self._engine.close(_CONTAINER_TAKEN)
             return
+        if not self._may_show_a_token(user) and not self._driver.identified(user):
+            peer.closing = True
+            self._engine.open(_NOT_ESTABLISHED)
+            self._engine.close(_NO_PLACE)
+            return
         self._engine.open()
         if self._gate is not None and not self._gate.open:
             self._find_grant(self._gate, user)
         self._find_interceptor()
         self._take_will(event)
+
+    def _may_show_a_token(self, user: str) -> bool:
+        """It has not said who it is, and may put a token to `$cbs` yet."""
+        gate = self._gate
+        return not user and gate is not None and not gate.open and gate.tokens
 
     def _is_sole(self, user: str) -> bool:
         """The container id of this user is ours now; False when another connection has it."""
@@ -253,10 +266,14 @@ class AmqpSession:
         def known(verdict: Verdict, proven: Proven | None) -> None:
             if self._peer.closing or gate is None or grant is None:
                 return
+            unknown = not grant.user
             if proven is None:
                 decided("the token is not valid" if verdict is Verdict.REFUSED else verdict.value)
             elif not gate.renew(grant, proven):
                 decided(f"this connection is {grant.user}'s")
+            elif unknown and not self._driver.identified(proven.user):
+                decided(_NO_PLACE.description)
+                self._close(_NO_PLACE)
             else:
                 self._peer.name = proven.user
                 self._find_interceptor()

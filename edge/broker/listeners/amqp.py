@@ -8,7 +8,7 @@ from functools import partial
 from bridge.engine import Engine
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.driver import Driver, Meter
 from edge.broker.amqp.interception import LinkInterception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import CAPABILITIES, AmqpSession
@@ -44,7 +44,9 @@ class AmqpDrivers:
         self._clock = clock
         self._containers: set[tuple[str, str]] = set()
 
-    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+    def serve(
+        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
+    ) -> Driver:
         """A driver of a connection there is room for."""
         gate, limits = self._gate, self._limits
         anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
@@ -68,6 +70,7 @@ class AmqpDrivers:
             gone=gone,
             unread_bytes_max=UNREAD_BYTES_MAX,
             identity=identity,
+            meter=meter,
         )
 
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:

@@ -7,9 +7,17 @@ from functools import partial
 from typing import Final, Protocol
 
 from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.driver import Driver, Meter
 from edge.broker.configuration import BrokerConfiguration, Endpoint
-from edge.broker.limits import CERTIFICATES_CHECK_S, TURNED_AWAY_MAX
+from edge.broker.limits import (
+    AMQP_CONNECTION_BYTES,
+    CERTIFICATES_CHECK_S,
+    MQTT_CONNECTION_BYTES,
+    TLS_CONNECTION_BYTES,
+    TURNED_AWAY_MAX,
+    WEBSOCKET_CONNECTION_BYTES,
+)
+from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.frames import Bare, Frames
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError
@@ -23,7 +31,9 @@ SECURE: Final = ("mqtts", "amqps", "mqtt-wss", "amqp-wss")
 class Drivers(Protocol):
     """Makes the drivers of one protocol's connections; `around` puts a machine into what the listener speaks."""
 
-    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+    def serve(
+        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
+    ) -> Driver:
         """Of a connection there is room for; `identity` is the name in its verified client certificate."""
         ...
 
@@ -41,9 +51,11 @@ class Listeners:
         drivers: Mapping[str, Drivers],
         site: Site,
         guarded: Callable[[], bool],
+        admission: Admission,
     ) -> None:
         """`drivers` are by protocol, ``mqtt`` and ``amqp``; `site`, `guarded`: see `Frames`."""
         self._configuration = configuration
+        self._admission = admission
         self._around: dict[str, Frames | Bare] = {}
         self.by_name: dict[str, TcpListener] = {}
         for name in NAMES:
@@ -51,7 +63,8 @@ class Listeners:
             bytes_max = configuration.limits.packet_bytes_max
             framed = "-ws" in name
             around = Frames(protocol, message_bytes_max=bytes_max, site=site, guarded=guarded) if framed else Bare()
-            make = partial(self._serve, drivers[protocol], around)
+            meter = Counted(admission, _cost_bytes(name))
+            make = partial(self._serve, drivers[protocol], around, meter)
             turn_away = partial(self._turn_away, drivers[protocol], around)
             self._around[name] = around
             self.by_name[name] = TcpListener(name, make, turn_away)
@@ -123,13 +136,22 @@ class Listeners:
             "amqp-wss": configuration.amqp_wss,
         }[name]
 
-    def _serve(self, drivers: Drivers, around: Frames | Bare, gone: Gone, identity: str | None) -> Driver | None:
-        if self.connections >= self._configuration.limits.connections_max:
+    def _serve(
+        self, drivers: Drivers, around: Frames | Bare, meter: Meter, gone: Gone, identity: str | None
+    ) -> Driver | None:
+        full = self.connections >= self._configuration.limits.connections_max
+        if full and not self._admission.make_room():
             return None
-        return drivers.serve(gone, identity, partial(around.around, identity=identity))
+        return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 
     def _turn_away(self, drivers: Drivers, around: Frames | Bare, gone: Gone, identity: str | None) -> Driver | None:
         turning_away = sum(len(listener.turned_away) for listener in self.by_name.values())
         if turning_away >= TURNED_AWAY_MAX:
             return None
         return drivers.turn_away(gone, partial(around.around, identity=identity))
+
+
+def _cost_bytes(name: str) -> int:
+    """Of a connection of this listener that does nothing."""
+    cost = AMQP_CONNECTION_BYTES if name.startswith("amqp") else MQTT_CONNECTION_BYTES
+    return cost + (TLS_CONNECTION_BYTES if name in SECURE else 0) + (WEBSOCKET_CONNECTION_BYTES if "-ws" in name else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bridge.transport.connection import Connection
-from bridge.transport.driver import Driver
+from bridge.transport.driver import Driver, Meter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
@@ -37,7 +37,9 @@ class MqttDrivers:
         self._interception = interception
         self._clock = clock
 
-    def serve(self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection]) -> Driver:
+    def serve(
+        self, gone: Gone, identity: str | None, around: Callable[[Connection], Connection], meter: Meter
+    ) -> Driver:
         """A driver of a connection there is room for."""
         connection = MqttConnection(self._limits, self._clock())
         return Driver(
@@ -49,6 +51,7 @@ class MqttDrivers:
             gone=gone,
             unread_bytes_max=UNREAD_BYTES_MAX,
             identity=identity,
+            meter=meter,
         )
 
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:

@@ -36,7 +36,7 @@ from edge.broker.mqtt.connect import (
 )
 from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.inbound import Inbound
-from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
+from edge.broker.mqtt.limits import CHUNK_BYTES, CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound
 from edge.broker.mqtt.phase import (
@@ -59,9 +59,9 @@ class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     __slots__ = (
-        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_deadline", "_dialogue", "_end_reason",
-        "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "limits",
-        "version",
+        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue",
+        "_end_reason", "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported",
+        "_state", "limits", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -79,7 +79,7 @@ class Connection:
         """`Disconnected` has been given."""
         self._out: list[bytes] = []
         self._chunks: list[bytes] | None = None
-        self._chunk_bytes = self._need = 0
+        self._chunk_bytes = self._need = self._connect_bytes = 0
         self._client_id, self._end_reason = "", "closed by the gateway"
         self._state: SessionState  # this and the next from `accept` on
         self._outbound: Outbound
@@ -99,6 +99,19 @@ class Connection:
         if self._phase is Phase.OPEN:
             return self._now + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
         return self._connect_deadline if self._phase in BEFORE_OPEN else None
+
+    @property
+    def held_bytes(self) -> int:
+        """Packets not complete (or early), what CONNECT said, and what PUBLISH packets have us remember."""
+        held = self._chunk_bytes + self._connect_bytes
+        if self._chunks:
+            held += CHUNK_BYTES * len(self._chunks)
+        return held if self._inbound is None else held + self._inbound.held_bytes
+
+    def shed(self) -> Sequence[Event]:
+        """There is no room for what the client makes us hold. MQTT 5 clients are told Quota exceeded."""
+        self.disconnect(ReasonCode.QUOTA_EXCEEDED)
+        return self._last(publish_will=True)
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         """Bytes of the client; returns what they complete. Never raises for what the client sent."""
@@ -368,6 +381,7 @@ class Connection:
 
     def _connected(self, body: bytes, flags: int, found: list[Any]) -> None:
         self._connect = connect = decode_connect(body, flags)
+        self._connect_bytes = len(body)
         self._phase = after_packet(self._phase, PacketType.CONNECT, connect.version)
         self.version = connect.version
         self._dialogue = dialogue(connect.authentication_method)
@@ -497,7 +511,7 @@ class Connection:
 
     def _end(self, text: str, step: Step = Step.CLOSE) -> None:
         self._phase = after_step(self._phase, step)
-        self._end_reason, self._chunks = text, None
+        self._end_reason, self._chunks, self._chunk_bytes = text, None, 0
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
 

@@ -49,7 +49,7 @@ from edge.broker.mqtt.interception import (
 )
 from edge.broker.mqtt.login import Login
 from edge.broker.mqtt.session import Attachment, Session
-from edge.broker.mqtt.session_registry import NEVER_EXPIRES, SessionRegistry
+from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import AddressError, Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven
@@ -60,6 +60,8 @@ SUBSCRIPTIONS_EXPLAINED_MAX = 3
 """Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
 
 SUBSCRIBER_BEHIND = "a subscriber has to catch up"
+
+NO_PLACE = "the user, or the address, has as many connections as there is room for"
 
 REPLIES = "replies"
 """Response Information is a topic below this, with the client's identifier (MQTT 5 section 3.2.2.3.15)."""
@@ -123,7 +125,9 @@ class ConnectionHandler(Origin):
                 if self._interceptor.published(event):
                     continue
                 grant = self._grant
-                if grant is not None and not (grant.sends.get(event.run.address) or self._may_publish(grant, event)):
+                address = event.run.address
+                if grant is not None and not (grant.sends.get(address) or grant.may_send(address)):
+                    self._refuse(event, Refusal.NOT_AUTHORIZED)
                     continue
                 if event.run.qos < 2:
                     router.publish(self, event.run, event.packet_ids)
@@ -297,9 +301,11 @@ class ConnectionHandler(Origin):
             return
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
-        user = connect.username if proven is None else proven.user
+        user = "" if proven is None else proven.user
         try:
-            self._admission = self._interception.admit(user, authenticated=proven is not None)
+            self._admission = self._interception.admit(
+                user if proven is not None else connect.username, authenticated=proven is not None
+            )
         except NotAdmitted as error:
             log.warning("%s: not admitted: %s", self.name, error)
             self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
@@ -313,6 +319,10 @@ class ConnectionHandler(Origin):
             if refusal is not None:
                 self.connection.refuse(refusal)
                 return
+        if not self._driver.identified(user):
+            self._release()
+            self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_PLACE)
+            return
         self._connect = connect
         agreed = agree(connect, self.connection.limits)
         self._session, present = self._sessions.attach(
@@ -320,7 +330,7 @@ class ConnectionHandler(Origin):
             self,
             clean_start=connect.clean_start,
             expiry_s=agreed.session_expiry_s,
-            user=proven.user if proven is not None else "",
+            user=user,
         )
         self._interceptor = self._admission.interceptor(self, self._session)
         will = self._interceptor.will(connect.will, self._grant)
@@ -380,14 +390,6 @@ class ConnectionHandler(Origin):
             self._release()
             return ReasonCode.NOT_AUTHORIZED
         return None
-
-    def _may_publish(self, grant: Grant, event: Published) -> bool:
-        """False when the messages are refused: QoS 0 dropped and counted, else answered as the version allows."""
-        address = event.run.address
-        if grant.may_send(address):
-            return True
-        self._refuse(event, Refusal.NOT_AUTHORIZED)
-        return False
 
     def _refuse(self, event: Published | Rejected, why: Refusal) -> None:
         """Not taken: answered in its turn at QoS 1 and 2, only counted at QoS 0."""
@@ -493,18 +495,11 @@ class ConnectionHandler(Origin):
             self._detach(session, event)
 
     def _detach(self, session: Session, event: Disconnected) -> None:
-        """Give the session back, and publish the Will Message now, later, or not at all (section 3.1.2.5)."""
+        """Give the session back."""
         if event.session_expiry_s is not None and self._admission.keeps_session:
             expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
             self._sessions.expire_after(session, expiry_s)
         now = self._clock()
         will = self._connect.will if self._connect is not None and event.publish_will else None
         self._sessions.detach(session, now)
-        wills = self._sessions.wills
-        if will is None:
-            wills.drop(session.client_id)
-        elif will.delay_s and session.durable:
-            delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
-            session.will_due = (now + delay, will)
-        else:
-            wills.publish(session.client_id, will)
+        self._sessions.leave_will(session, will, now)

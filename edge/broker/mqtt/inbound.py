@@ -21,7 +21,14 @@ from edge.broker.message.mqtt_wire import Reader, decode_string, is_text
 from edge.broker.mqtt.acknowledgements import PUBACK, PUBCOMP, PUBREC, encode_acknowledgements, encode_reasons
 from edge.broker.mqtt.connect import reason_string
 from edge.broker.mqtt.events import Connect, Published, Rejected, Released
-from edge.broker.mqtt.limits import HEAD_BYTES_MAX, HEADS_CACHED_MAX, TOPIC_ALIAS_MAXIMUM, UNANSWERED_MAX
+from edge.broker.mqtt.limits import (
+    HEAD_BYTES,
+    HEAD_BYTES_MAX,
+    HEADS_CACHED_MAX,
+    PACKET_ID_BYTES,
+    TOPIC_ALIAS_MAXIMUM,
+    UNANSWERED_MAX,
+)
 from edge.broker.mqtt.names import check_topic_name
 from edge.broker.mqtt.state import SessionState
 
@@ -90,8 +97,9 @@ class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
     __slots__ = (
-        "_aliases", "_blocks", "_completing", "_connect", "_device", "_expected", "_flags", "_length_max", "_out",
-        "_receive_maximum", "_state", "_topics", "_version", "outstanding",
+        "_alias_bytes", "_aliases", "_block_bytes", "_blocks", "_completing", "_connect", "_device", "_expected",
+        "_flags", "_length_max", "_out", "_receive_maximum", "_state", "_topic_bytes", "_topics", "_version",
+        "outstanding",
     )  # fmt: skip
 
     def __init__(self, connect: Connect, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
@@ -111,6 +119,14 @@ class Inbound:
         self._topics: dict[bytes, str] = {}
         self._blocks: dict[bytes, tuple[int, bytes, bool]] = {}
         self._aliases: dict[int, str] = {}
+        self._topic_bytes = self._block_bytes = self._alias_bytes = 0
+        """What these three cost."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What the client has us remember: topic names, property blocks, QoS 2 packet identifiers."""
+        held = self._topic_bytes + self._block_bytes + self._alias_bytes
+        return held if self._expected is None else held + PACKET_ID_BYTES * len(self._state.incoming)
 
     @property
     def expected(self) -> set[int]:
@@ -238,7 +254,9 @@ class Inbound:
             if len(prefix) <= HEAD_BYTES_MAX:
                 if len(self._topics) >= HEADS_CACHED_MAX:
                     self._topics.clear()
+                    self._topic_bytes = 0
                 self._topics[prefix] = topic
+                self._topic_bytes += 2 * len(prefix) + HEAD_BYTES
         return topic
 
     def _properties(self, data: bytes, start: int, stop: int, topic: str) -> tuple[bytes, bytes, str, bool]:
@@ -263,13 +281,16 @@ class Inbound:
         if len(block) <= HEAD_BYTES_MAX:
             if len(self._blocks) >= HEADS_CACHED_MAX:
                 self._blocks.clear()
+                self._block_bytes = 0
             self._blocks[block] = found
+            self._block_bytes += 2 * len(block) + HEAD_BYTES
         return found
 
     def _alias(self, alias: int, topic: str) -> str:
         if alias > TOPIC_ALIAS_MAXIMUM:  # [MQTT-3.3.2-9]
             raise ProtocolError(f"topic alias {alias} above the maximum", ReasonCode.TOPIC_ALIAS_INVALID)
         if topic:
+            self._alias_bytes += len(topic) - len(self._aliases.get(alias, ""))
             self._aliases[alias] = topic
             return topic
         try:

@@ -12,6 +12,15 @@ CONNECT_BYTES_MAX: Final = 128 * KIB
 EARLY_BYTES_MAX: Final = MIB
 """Bytes a client may send behind CONNECT before its CONNACK (section 3.1.4 allows it); four reads of the driver."""
 
+CHUNK_BYTES: Final = 64
+"""What a read costs beside its bytes while its packet is not complete: a client may send one byte at a time."""
+
+PACKET_ID_BYTES: Final = 100
+"""A QoS 2 packet identifier that has not been released, in the sets it is in."""
+
+HEAD_BYTES: Final = 160
+"""What a topic name or property block costs that a connection remembers, beside twice its bytes."""
+
 KEEP_ALIVE_GRACE: Final = 1.5
 """Keep Alive periods without a packet before the client counts as gone [MQTT-3.1.2-22]."""
 

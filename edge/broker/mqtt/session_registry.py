@@ -18,7 +18,7 @@ from edge.broker.limits import SESSIONS_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import is_wide
-from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
@@ -119,6 +119,16 @@ class SessionRegistry:
         for subscriber in list(session.subscribers.values()):
             self._join_again(subscriber)
         return session, present
+
+    def leave_will(self, session: Session, will: Will | None, now: float) -> None:
+        """Its client has gone: publish the Will Message now, later, or not at all (section 3.1.2.5)."""
+        if will is None:
+            self.wills.drop(session.client_id)
+        elif will.delay_s and session.durable:
+            delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
+            session.will_due = (now + delay, will)
+        else:
+            self.wills.publish(session.client_id, will)
 
     def detach(self, session: Session, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""

@@ -32,6 +32,9 @@ class StubDriver:
     def flush_soon(self) -> None:
         self.flushes += 1
 
+    def identified(self, user: str) -> bool:
+        return True
+
     def soon(self, callback: Callable[[], None]) -> None:
         self.turns.append(callback)
 

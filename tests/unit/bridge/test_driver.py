@@ -21,6 +21,7 @@ class Chatty:
 
     closed = False
     deadline = None
+    held_bytes = 0
 
     def __init__(self) -> None:
         self.received = 0
@@ -35,6 +36,9 @@ class Chatty:
         return ()
 
     def handle_timeout(self, now: float) -> Sequence[object]:
+        return ()
+
+    def shed(self) -> Sequence[object]:
         return ()
 
     def data_to_send(self) -> bytes:

@@ -37,6 +37,9 @@ class StubTransport(asyncio.Transport):
         if self.aborted == 1 and self.driver is not None:
             asyncio.get_running_loop().call_soon(self.driver.connection_lost, None)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -50,6 +53,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.deadline: float | None = None
+        self.held_bytes = 0
         self.raise_at = ""
         self.output = b""
         self.ends = 0
@@ -72,6 +76,9 @@ class Echo:
         self.deadline = None
         self._step("handle_timeout")
         return ["timeout"]
+
+    def shed(self) -> Sequence[object]:
+        return ()
 
     def data_to_send(self) -> bytes:
         self._step("data_to_send")

@@ -123,6 +123,7 @@ class Echo:
 
     closed = False
     deadline = None
+    held_bytes = 0
 
     def __init__(self) -> None:
         self.out: list[bytes] = []
@@ -135,6 +136,9 @@ class Echo:
         return ()
 
     def handle_timeout(self, now: float) -> Sequence[Any]:
+        return ()
+
+    def shed(self) -> Sequence[object]:
         return ()
 
     def data_to_send(self) -> bytes:

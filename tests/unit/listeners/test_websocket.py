@@ -45,6 +45,7 @@ class Echo:
     def __init__(self, deadline: float | None = 10.0) -> None:
         self.closed = False
         self.deadline = deadline
+        self.held_bytes = 0
         self.ended = 0
         self.out = b""
 
@@ -60,6 +61,9 @@ class Echo:
 
     def handle_timeout(self, now: float) -> Sequence[Any]:
         return ["timeout"]
+
+    def shed(self) -> Sequence[object]:
+        return ()
 
     def data_to_send(self) -> bytes:
         data, self.out = self.out, b""

@@ -1,0 +1,241 @@
+"""Which connections there is room for, and which of them end to make room.
+
+A connection is counted with those of its remote address until its peer has said who it is, then with its user's. Where
+more is held than there is room for, who holds most gives it back: of the pool the greediest user, of that the greediest
+address, of that the greediest connection. Nobody is ended who holds nothing and has said who it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from typing import Final
+
+import msgspec
+
+from bridge.transport.driver import Driver
+from edge.broker.limits import (
+    FEW_CONNECTIONS_SHARE,
+    PACKETS_HELD_MAX,
+    PLACES_KEPT_SHARE,
+    STRAINED_LOOK_S,
+    STRAINED_S_MAX,
+    STRAINED_SHARE,
+    Limits,
+)
+from edge.broker.model.budget import Account, Budget
+
+log = logging.getLogger(__name__)
+
+NO_MEMORY: Final = "others have to complete what they have begun"
+
+IPV6_SITE_BITS: Final = 64
+"""Of an IPv6 address, those that tell one site from another (RFC 4291 section 2.5.4): who has one has 2**64 of them."""
+
+
+class AdmissionFigures(msgspec.Struct):
+    """Counted since the start."""
+
+    shed: int = 0
+    """Connections closed as they held more than there was room for."""
+    shed_bytes: int = 0
+    """What they held."""
+    displaced: int = 0
+    """Connections closed whose peers had not said who they are, to make room for others."""
+    refused: int = 0
+    """Connections refused: no place for another of this user from this address."""
+
+
+class Admission:
+    """Counts the connections of a broker, and closes those there is no room for. Made inside a running loop."""
+
+    def __init__(self, limits: Limits, budget: Budget) -> None:
+        self.budget = budget
+        self.figures = AdmissionFigures()
+        self._loop = asyncio.get_running_loop()
+        self._connection_bytes_max = PACKETS_HELD_MAX * limits.packet_bytes_max
+        self._places = limits.connections_max - limits.connections_max // PLACES_KEPT_SHARE
+        self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
+        self._relief: asyncio.TimerHandle | None = None
+        self._strained_since: float | None = None
+        self._paused: set[Driver] = set()
+        self._told = 0
+
+    # --- room for another connection --------------------------------------------------------------------------
+
+    def make_room(self) -> bool:
+        """End the oldest connection of the address with most that have not said who they are, where it has more than
+        one; False when there is none such. Whoever logs in at once is not the oldest for long."""
+        addresses = self.budget.unauthenticated.accounts.values()
+        most = max(addresses, key=_connections_of, default=None)
+        if most is None or most.connections <= 1:
+            return False
+        oldest: Driver = next(iter(most.holders))
+        self.figures.displaced += 1
+        self.forget(oldest)
+        oldest.abort()
+        return True
+
+    def begin(self, driver: Driver, cost_bytes: int) -> None:
+        """A connection whose peer is not known, and what it costs while it does nothing."""
+        driver.account = account = self.budget.unauthenticated_at(site_of(driver.address))
+        account.join()
+        self.hold(driver, cost_bytes)
+
+    def identify(self, driver: Driver, user: str) -> bool:
+        """The peer is this user. False when it cannot stay: the last places are for users and addresses with few."""
+        before: Account | None = driver.account
+        if before is None:
+            return False  # it was ended to make room
+        account = self.budget.user_at(user, before.name)
+        if self.budget.space.connections >= self._places and account.connections >= self._few:
+            self.figures.refused += 1
+            return False
+        before.hold(driver, 0)
+        before.leave()
+        driver.account = account
+        account.join()
+        self.hold(driver, driver.held_bytes)
+        return driver.account is not None  # it may have been the greediest
+
+    def hold(self, driver: Driver, held_bytes: int) -> None:
+        """It holds so much now."""
+        account: Account | None = driver.account
+        if account is None:
+            return
+        account.hold(driver, held_bytes)
+        if held_bytes > self._connection_bytes_max:
+            self._shed(driver)
+        exceeded = account.exceeded()
+        if exceeded is not None:
+            self.shed_greediest(exceeded, _strained_at(exceeded))
+        elif self._relief is None and self._strained:
+            self._relief = self._loop.call_later(STRAINED_LOOK_S, self._relieve)
+
+    def forget(self, driver: Driver) -> None:
+        """It counts no more; what may be left of it is its socket."""
+        account: Account | None = driver.account
+        if account is not None:
+            driver.account = None
+            self._paused.discard(driver)
+            account.hold(driver, 0)
+            account.leave()
+
+    # --- making room ------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Look at what connections hold unsent, which changes without them."""
+        if self.budget.space.bytes or self._paused:
+            self._relieve()
+        if self.figures.shed > self._told:
+            log.warning("%d connections closed: they held more than there is room for", self.figures.shed - self._told)
+            self._told = self.figures.shed
+
+    def shed_greediest(self, account: Account, bytes_max: int) -> int:
+        """End connections, where most is held first, until the account holds no more than this; how many were."""
+        count = 0
+        while account.bytes > bytes_max:
+            greediest = account.greediest()
+            enough = greediest.bytes // 2  # then it is looked again who is the greediest
+            for driver, _ in greediest.by_size():
+                if account.bytes <= bytes_max or greediest.bytes < enough:
+                    break
+                self._shed(driver)
+                count += 1
+        return count
+
+    @property
+    def _strained(self) -> bool:
+        space = self.budget.space
+        return space.bytes > _strained_at(space)
+
+    def _relieve(self) -> None:
+        if self._relief is not None:
+            self._relief.cancel()
+            self._relief = None
+        for driver in list(self.budget.space.all_holders()):
+            driver.count()
+        if self._strained:
+            self._wait_for_the_greediest()
+        elif self._strained_since is not None:
+            self._strained_since = None
+            paused, self._paused = self._paused, set()
+            for driver in paused:
+                driver.resume_reading(NO_MEMORY)
+
+    def _wait_for_the_greediest(self) -> None:
+        """Where most is held read only the connection that holds most, until it has completed what it began; not for
+        ever."""
+        space, now = self.budget.space, self._loop.time()
+        if self._strained_since is None:
+            self._strained_since = now
+        elif now - self._strained_since > STRAINED_S_MAX:
+            self._strained_since = now
+            self.shed_greediest(space, _strained_at(space))
+            return
+        goes_on, *others = (driver for driver, _ in space.greediest().by_size())
+        for driver in others:
+            driver.pause_reading(NO_MEMORY)
+            self._paused.add(driver)
+        self._paused.discard(goes_on)
+        goes_on.resume_reading(NO_MEMORY)
+
+    def _shed(self, driver: Driver) -> None:
+        account: Account | None = driver.account
+        if account is None:
+            return  # gone meanwhile
+        held = account.holders.get(driver, 0)
+        log.info("%s: closed, as it held %d bytes", driver.peername, held)
+        self.figures.shed += 1
+        self.figures.shed_bytes += held
+        self.forget(driver)
+        driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
+        driver.shed()
+
+
+class Counted:
+    """The `bridge.transport.driver.Meter` of the connections of one listener."""
+
+    __slots__ = ("_admission", "_cost_bytes")
+
+    def __init__(self, admission: Admission, cost_bytes: int) -> None:
+        """`cost_bytes`: of a connection that does nothing."""
+        self._admission = admission
+        self._cost_bytes = cost_bytes
+
+    def begun(self, driver: Driver) -> None:
+        self._admission.begin(driver, self._cost_bytes)
+
+    def identified(self, driver: Driver, user: str) -> bool:
+        return self._admission.identify(driver, user)
+
+    def held(self, driver: Driver, held_bytes: int) -> None:
+        admission = self._admission
+        if driver.account is not None and driver.account.parent is admission.budget.unauthenticated:
+            held_bytes += self._cost_bytes
+        admission.hold(driver, held_bytes)
+
+    def ended(self, driver: Driver) -> None:
+        self._admission.forget(driver)
+
+
+def site_of(address: str) -> str:
+    """What counts as one remote address: an IPv4 address, or the prefix of a site's IPv6 addresses."""
+    if ":" not in address:
+        return address
+    try:
+        found = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.IPv6Network((found, IPV6_SITE_BITS), strict=False))
+
+
+def _strained_at(account: Account) -> int:
+    return account.bytes_max - account.bytes_max // STRAINED_SHARE
+
+
+def _connections_of(account: Account) -> int:
+    return account.connections

@@ -1,0 +1,154 @@
+"""Who holds how much memory: accounts in a tree, charged by difference, and who holds most of it.
+
+Gateway, pool, user, remote address: what somebody holds counts in the account it is in and in all above it, so every
+bound is looked at where memory is taken, in a few additions. Accounts of users and addresses exist while somebody is in
+them. This module closes nothing: it knows who holds what, and its callers (`edge.broker.listeners.admission`) act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import Any
+
+from edge.broker.limits import (
+    ACCOUNT_SHARE_MAX,
+    BODIES_SHARE,
+    CONNECTIONS_SHARE,
+    UNAUTHENTICATED_SHARE,
+)
+
+Holder = Any
+"""Whoever holds something, by identity: a connection, a request."""
+
+
+class Account:
+    """What is held by somebody, or by all of several accounts."""
+
+    __slots__ = ("_lasting", "accounts", "bytes", "bytes_max", "connections", "holders", "name", "parent")
+
+    def __init__(self, name: str, bytes_max: int, parent: Account | None = None, *, lasting: bool = True) -> None:
+        """`bytes_max` is a bound its holders are kept to, not one that charges fail at. `lasting`: also when nobody is
+        in it."""
+        self.name = name
+        self.bytes = 0
+        self.bytes_max = bytes_max
+        self.connections = 0
+        self.parent = parent
+        self.accounts: dict[str, Account] = {}
+        self.holders: dict[Holder, int] = {}
+        """Bytes of each that holds any; who came first is first."""
+        self._lasting = lasting
+        if parent is not None:
+            parent.accounts[name] = self
+
+    def account(self, name: str, bytes_max: int) -> Account:
+        """The account of this name below, made where there is none. It goes when the last has left it."""
+        found = self.accounts.get(name)
+        return Account(name, bytes_max, self, lasting=False) if found is None else found
+
+    # --- charging ---------------------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """One connection more."""
+        account: Account | None = self
+        while account is not None:
+            account.connections += 1
+            account = account.parent
+
+    def leave(self) -> None:
+        """One connection is gone; what it held was given back."""
+        account: Account | None = self
+        while account is not None:
+            account.connections -= 1
+            account = account.parent
+        self._close_when_empty()
+
+    def hold(self, holder: Holder, held_bytes: int) -> None:
+        """`holder` holds so much now; 0: nothing any more."""
+        change = held_bytes - self.holders.get(holder, 0)
+        if held_bytes:
+            self.holders[holder] = held_bytes
+        else:
+            self.holders.pop(holder, None)
+        if change:
+            account: Account | None = self
+            while account is not None:
+                account.bytes += change
+                account = account.parent
+        if not held_bytes:
+            self._close_when_empty()
+
+    def _close_when_empty(self) -> None:
+        parent = self.parent
+        if parent is None or self._lasting or self.connections or self.holders or self.accounts:
+            return
+        if parent.accounts.get(self.name) is self:
+            del parent.accounts[self.name]
+            parent._close_when_empty()
+
+    # --- bounds -----------------------------------------------------------------------------------------------
+
+    def exceeded(self) -> Account | None:
+        """The nearest account, from this one up, that holds more than it may."""
+        account: Account | None = self
+        while account is not None and account.bytes <= account.bytes_max:
+            account = account.parent
+        return account
+
+    def has_room(self, more_bytes: int) -> bool:
+        """True when so much more keeps this account, and all above it, within their bounds."""
+        account: Account | None = self
+        while account is not None and account.bytes + more_bytes <= account.bytes_max:
+            account = account.parent
+        return account is None
+
+    def greediest(self) -> Account:
+        """Where most is held: of the accounts below the greediest, of those below it the greediest, and so on."""
+        account = self
+        while account.bytes and account.accounts:
+            account = max(account.accounts.values(), key=_bytes_of)
+        return account
+
+    def by_size(self) -> list[tuple[Holder, int]]:
+        """Its own holders, with what each holds, the greediest first."""
+        return sorted(self.holders.items(), key=itemgetter(1), reverse=True)
+
+    def all_holders(self) -> Iterator[Holder]:
+        """Every holder in it and below. Nothing may be charged between two."""
+        yield from self.holders
+        for account in self.accounts.values():
+            yield from account.all_holders()
+
+
+class Budget:
+    """The accounts of one gateway, from what its process may take (`Limits.memory_bytes_max`)."""
+
+    __slots__ = ("bodies", "gateway", "space", "unauthenticated")
+
+    def __init__(self, memory_bytes_max: int, space: str) -> None:
+        self.gateway = Account("gateway", memory_bytes_max)
+        self.unauthenticated = Account("unauthenticated", memory_bytes_max // UNAUTHENTICATED_SHARE, self.gateway)
+        """Connections whose peer has not said who it is; below it are remote addresses."""
+        self.space = Account(f"space {space}", memory_bytes_max // CONNECTIONS_SHARE, self.gateway)
+        """All other connections; below it are users, and below those remote addresses."""
+        self.bodies = Account("bodies", memory_bytes_max // BODIES_SHARE, self.gateway)
+        """Bodies of requests over HTTP; below it are remote addresses."""
+
+    def user_at(self, user: str, address: str) -> Account:
+        """The account of a user's connections from one address; `user` empty: nobody is asked."""
+        of_user = self.space.account(user, self.space.bytes_max // ACCOUNT_SHARE_MAX if user else self.space.bytes_max)
+        return of_user.account(address, self.space.bytes_max // ACCOUNT_SHARE_MAX)
+
+    def unauthenticated_at(self, address: str) -> Account:
+        """The account of connections from one address whose peer has not said who it is. The pool is all it may take: a
+        fleet behind a router returns at once, and who comes from elsewhere displaces one of it."""
+        return self.unauthenticated.account(address, self.unauthenticated.bytes_max)
+
+    def bodies_at(self, address: str) -> Account:
+        """The account of bodies of requests from one address."""
+        return self.bodies.account(address, self.bodies.bytes_max // ACCOUNT_SHARE_MAX)
+
+
+def _bytes_of(account: Account) -> int:
+    return account.bytes
