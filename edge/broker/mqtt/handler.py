@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,12 +16,10 @@ import msgspec
 
 from bridge.message import Run
 from bridge.transport.driver import Driver
-from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.model.topics import widened
 from edge.broker.mqtt.answers import REASONS, packet_ids_of, qos2_tokens, qos_of
 from edge.broker.mqtt.connect import agree
 from edge.broker.mqtt.connection import Connection
@@ -35,7 +33,6 @@ from edge.broker.mqtt.events import (
     Rejected,
     Released,
     Subscribe,
-    SubscriptionRequest,
     Unsubscribe,
 )
 from edge.broker.mqtt.interception import (
@@ -48,16 +45,14 @@ from edge.broker.mqtt.interception import (
     NotAdmitted,
 )
 from edge.broker.mqtt.login import Login
-from edge.broker.mqtt.session import Attachment, Session
+from edge.broker.mqtt.session import Attachment, Session, Subscriber
 from edge.broker.mqtt.session_registry import SessionRegistry
-from edge.broker.router.router import AddressError, Router
+from edge.broker.mqtt.subscribing import Subscribing
+from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven
 
 log = logging.getLogger(__name__)
-
-SUBSCRIPTIONS_EXPLAINED_MAX = 3
-"""Filters of one SUBSCRIBE whose refusal is told in words as well; the codes tell of all."""
 
 SUBSCRIBER_BEHIND = "a subscriber has to catch up"
 
@@ -278,11 +273,7 @@ class ConnectionHandler(Origin):
             case Subscribe():
                 self._subscribe(event)
             case Unsubscribe():
-                codes = [
-                    ReasonCode.SUCCESS if self._unsubscribe(pattern) else ReasonCode.NO_SUBSCRIPTION_EXISTED
-                    for pattern in event.filters
-                ]
-                self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, codes))
+                self._unsubscribe(event)
             case Received():
                 self._attached.journal.received(event.packet_ids)
             case Rejected():
@@ -413,44 +404,33 @@ class ConnectionHandler(Origin):
             self._gate.release(self._grant)
 
     def _subscribe(self, event: Subscribe) -> None:
+        subscribing = self._subscribing()
+        subscribing.subscribe(event)
+
+        def answer() -> None:
+            self.connection.subscribed(event.packet_id, subscribing.codes, subscribing.text)
+            self._deliver_retained(subscribing.wanting_retained)  # simple clients drop what comes before SUBACK
+
+        self._answer_when_saved(answer)
+
+    def _unsubscribe(self, event: Unsubscribe) -> None:
+        subscribing = self._subscribing()
+        subscribing.unsubscribe(event)
+        self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, subscribing.codes))
+
+    def _subscribing(self) -> Subscribing:
+        version = self.connection.version
+        return Subscribing(self._attached, self._sessions, self._interceptor, self._grant, version)
+
+    def _deliver_retained(self, subscribers: Iterable[Subscriber]) -> None:
         session = self._attached
-        codes: list[ReasonCode] = []
-        words: list[str] = []
-        feeds = []
-        for asked in event.requests:
-            request = self._as_its_version_means(asked)
-            if len(session.subscribers) >= SUBSCRIPTIONS_PER_SESSION_MAX and request.filter not in session.subscribers:
-                codes.append(ReasonCode.QUOTA_EXCEEDED)
-                words.append(f"{request.filter}: a session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions at most")
-                continue
-            code = self._interceptor.subscribe(request)
-            if code is not None:
-                codes.append(code)
-                continue
-            if self._grant is not None and not self._grant.may_receive(request.filter):
-                codes.append(ReasonCode.NOT_AUTHORIZED)
-                words.append(f"{request.filter}: not allowed to receive all that matches it")
-                continue
-            try:
-                subscriber, new = self._sessions.subscribe(session, request, event.identifier)
-            except AddressError as error:
-                log.info("%s: subscription to %s refused: %s", self.name, request.filter, error)
-                invalid = error.refusal is Refusal.ADDRESS_INVALID  # a SUBACK knows no topic names (section 3.9.3)
-                codes.append(ReasonCode.TOPIC_FILTER_INVALID if invalid else REASONS[error.refusal])
-                words.append(f"{request.filter}: {error}")
-                continue
-            codes.append(ReasonCode(request.qos))
-            shared = request.filter.startswith("$share/")
-            wanted = request.retain_handling == 0 or (request.retain_handling == 1 and new)
-            if wanted and not shared:
-                feeds.append((subscriber, subscriber.live or subscriber.durable))
-        text = "; ".join(words[:SUBSCRIPTIONS_EXPLAINED_MAX])
-        self._answer_when_saved(partial(self.connection.subscribed, event.packet_id, codes, text))
-        for subscriber, subscription in feeds:
-            if subscription is not None:
-                session.deliver_retained(subscriber, subscription, self._sessions.retained(subscriber.request.filter))
-        session.pump()
-        self._interceptor.pump()
+        for subscriber in subscribers:
+            pattern, subscription = subscriber.request.filter, subscriber.live or subscriber.durable
+            if subscription is not None and session.subscribers.get(pattern) is subscriber and not self._left:
+                session.deliver_retained(subscriber, subscription, self._sessions.retained(pattern))
+        if not self._left:
+            session.pump()
+            self._interceptor.pump()
 
     def _answer_when_saved(self, answer: Callable[[], None]) -> None:
         """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say."""
@@ -460,26 +440,6 @@ class ConnectionHandler(Origin):
             self._driver.flush_soon()
 
         self._sessions.on_disk.save_and_tell(self._attached, tell)
-
-    def _as_its_version_means(self, request: SubscriptionRequest) -> SubscriptionRequest:
-        """The request with the filter as it is matched. For MQTT 3.1 a wildcard may stand for names that begin with
-        ``$`` too (`topics.widened`), where the gateway has it so and no rights say otherwise: theirs never does."""
-        connect, wide = self._connect, widened(request.filter)
-        if wide == request.filter:
-            return request
-        if connect is not None and connect.version == 3 and self._sessions.legacy_dollar_topics and self._grant is None:
-            self._sessions.unsubscribe(self._attached, request.filter)  # one filter is one subscription
-            return msgspec.structs.replace(request, filter=wide)
-        self._sessions.unsubscribe(self._attached, wide)
-        return request
-
-    def _unsubscribe(self, pattern: str) -> bool:
-        """False when there was no such subscription."""
-        if widened(pattern) in self._attached.subscribers:
-            pattern = widened(pattern)
-        if self._interceptor.unsubscribe(pattern):
-            return True
-        return self._sessions.unsubscribe(self._attached, pattern)
 
     def _leave(self, event: Disconnected) -> None:
         session = self._session
