@@ -192,6 +192,8 @@ class Uplink:
         self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
         self._wake()
 
+    user: str = ""
+    """Nobody: what it holds is the configuration's."""
     selection: Any = None
     """It takes everything."""
     overlaps: bool = False

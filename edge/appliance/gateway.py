@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import logging
 import socket
 import time
@@ -21,7 +22,7 @@ from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
 from edge.appliance.console.lazy_server import LazyWebServer
-from edge.appliance.console.status import Commits, Status, Uplink
+from edge.appliance.console.status import AddressStatus, Commits, Status, Uplink
 from edge.appliance.problems import (
     Found,
     ProblemList,
@@ -38,11 +39,13 @@ from edge.broker.listeners.tcp import ListenError
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.retention.quotas import Room
+from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
-from edge.broker.store.records import StoreInfo, Summary
+from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
 
 if TYPE_CHECKING:
@@ -55,6 +58,9 @@ log = logging.getLogger(__name__)
 
 STATUS_REPORT_S: Final = 5.0
 """Period of the status report to the hub: a row of the lake's `gateway_status` each."""
+
+ADDRESSES_SHOWN_MAX: Final = 500
+"""Subscriptions and queues a status names, 2 us each: it is taken every second, and a client can make thousands."""
 
 STORE_FIGURES_S: Final = 0.5
 """The store's figures (a stat of its files, a sum over its logs) are taken at most this often."""
@@ -115,8 +121,8 @@ class Gateway:
         self._reporter: asyncio.Task[None] | None = None
         self._problems = ProblemList()
         self._refusals = Refusals()
-        self._info: StoreInfo | None = None
-        self._info_at = float("-inf")
+        self._totals: StoreTotals | None = None
+        self._totals_at = float("-inf")
         self._wear: Outlook
 
     async def start(self) -> dict[str, tuple[str, int]]:
@@ -192,28 +198,10 @@ class Gateway:
 
     def status(self) -> Status:
         """What the console shows."""
-        broker, info, commits = self.broker, self._store_info(), self.store.medium.commits
+        broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
         rooms = router.quotas.rooms()
-        topics = [
-            {
-                "address": subscription.declaration.pattern,
-                "type": "forwarder" if name.startswith("forwarder/") else "subscription",
-                "stored": sum(part.backlog + part.outstanding for part in subscription.parts),
-                "subscribers": len(subscription.consumers),
-            }
-            for name, subscription in router.durable_subscriptions.items()
-        ]
-        queues = [
-            {
-                "address": address,
-                "type": "queue",
-                "stored": queue.backlog + queue.outstanding,
-                "subscribers": len(queue.group.consumers),
-            }
-            for address, queue in router.queues.items()
-        ]
         return {
             "gateway": self.configuration.gateway,
             "dev": self._development,
@@ -229,12 +217,12 @@ class Gateway:
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,
             },
-            "addresses": [*topics, *queues],  # type: ignore[list-item]  # built to the shape of AddressStatus
+            "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "store": {
-                "messages": info.messages,
-                "bytes": info.bytes,
-                "file_bytes": info.file_bytes,
-                "memory_bytes": info.memory_bytes,
+                "messages": totals.messages,
+                "bytes": totals.bytes,
+                "file_bytes": totals.file_bytes,
+                "memory_bytes": totals.memory_bytes,
                 "quota": router.quotas.space_bytes,
                 "at_floor": router.quotas.closed,
                 "room": [room._asdict() for room in rooms],  # type: ignore[misc]  # as RoomStatus
@@ -275,11 +263,11 @@ class Gateway:
             "last_error": state.last_error,
         }
 
-    def _store_info(self) -> StoreInfo:
+    def _store_totals(self) -> StoreTotals:
         now = time.monotonic()
-        if self._info is None or now - self._info_at > STORE_FIGURES_S:
-            self._info, self._info_at, self._wear = self.store.info(), now, self._outlook()
-        return self._info
+        if self._totals is None or now - self._totals_at > STORE_FIGURES_S:
+            self._totals, self._totals_at, self._wear = self.store.totals(), now, self._outlook()
+        return self._totals
 
     def _outlook(self) -> Outlook:
         device, (totals, rows) = self.store.medium.device, self.store.medium.written
@@ -362,3 +350,18 @@ def _store_limits(configuration: BrokerConfiguration) -> Limits:
     """Small pages for a new store where messages may wait, for company or in memory: somebody asked for little wear."""
     waits = any(address.policy.durability.mode is not DurabilityMode.FSYNC for address in configuration.addresses)
     return Limits(page_bytes=PAGE_BYTES_WAITING) if waits else Limits()
+
+
+def _addresses(router: Router) -> Iterator[AddressStatus]:
+    """What is subscribed to and what waits in queues, those in use first."""
+    for name, subscription in router.durable_subscriptions.items():
+        yield {
+            "address": subscription.declaration.pattern,
+            "type": "forwarder" if name.startswith(FORWARDER_PREFIX) else "subscription",
+            "stored": sum(part.backlog + part.outstanding for part in subscription.parts),
+            "subscribers": len(subscription.consumers),
+        }
+    queues = router.queues
+    for address in itertools.chain(list(queues.opened), (each for each in queues if each not in queues.opened)):
+        consumers = router.subscriptions.competing.consumers(address) or 0
+        yield {"address": address, "type": "queue", "stored": queues.backlog(address), "subscribers": consumers}

@@ -149,8 +149,33 @@ YIELDING_LOGS_MAX: Final = 8
 FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
 """Free space above the floor at which messages are taken again, so that it does not flap."""
 
-RETAINED_MAX: Final = 100_000
-"""Retained messages in a space; each is held in memory as well, about 500 bytes with its topic."""
+NAME_CHARACTERS: Final = 256
+"""A queue, subscription, retained message (with its body) or session counts once more among the names of its user for
+each so many characters: a thousand names must not be a thousand times 64 KiB."""
+
+ADDRESS_REMEMBERED_CHARACTERS_MAX: Final = 512
+"""Longer addresses are looked at anew each time: 100 000 of 64 KiB are no cache but 6 GB."""
+
+QUEUES_LOOKED_AT_MAX: Final = 500
+"""Queues asked in one tick whether anybody uses them; with more, a round takes several ticks. 0.5 ms."""
+
+QUEUES_OPENED_MAX: Final = 50
+"""Queues nobody consumes from that are opened in one tick because messages in them may have expired; 0.1 ms each."""
+
+QUEUES_JOINED_MAX: Final = 500
+"""Queues with messages opened in one go for who consumes from all a filter matches, 0.1 ms each; then as many each
+tick."""
+
+QUEUE_REST_S: Final = 5.0
+"""How long a queue is kept open once nobody consumes from it: clients that come back for every message find it as it
+was. Then it is but a name (some 200 bytes instead of 3 KiB)."""
+
+ANYCAST_GROUPS_MAX: Final = 10_000
+"""Anycast addresses remembered that nobody consumes from any more, about 1 KiB each; then all of them are forgotten."""
+
+EXCLUDED_MAX: Final = 100_000
+"""Pairs of a message of one subscription and a consumer it must not go to again, about 100 bytes each; beyond it the
+oldest are forgotten, and may be delivered there once more."""
 
 RETAINED_PURGED_MAX: Final = 500
 """Expired retained messages taken away in one tick, some 5 ms of the loop's time; the others wait for the next ones,
@@ -167,8 +192,9 @@ second with a year to live must not leave one each time."""
 RETAINED_JUDGED_AGAIN_S: Final = 3_600
 """When a message is looked at again whose age cannot be told, as the clock was set after it came."""
 
-SESSIONS_MAX: Final = 20_000
-"""Sessions, connected or not; about 3 KiB each."""
+SESSIONS_ENDED_MAX: Final = 20
+"""Sessions of clients that are away looked at in one tick because their time has come: the end of one with 1 000
+filters takes 30 ms, of a usual one 0.1 ms."""
 
 SUBSCRIPTIONS_PER_SESSION_MAX: Final = 1_000
 """Filters one session may hold: a device needs a handful, a hostile one would make every route long."""
@@ -420,6 +446,32 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes_max: int = 256 * MIB
     """What the process may take, half of a 512 MiB Pi. What connections hold is bounded by parts of it; when the
     process takes more all the same, nobody new is let in and who holds most is disconnected until it does not."""
+    queues_max: int = 20_000
+    """Queues of a space that clients made, by sending or receiving. Names the configuration says count nowhere. One
+    that is not open takes about 1.5 KiB of memory."""
+    queues_per_user_max: int = 5_000
+    """Of those, one user's. Here and below: where users have to say who they are, nobody takes more than a quarter (of
+    sessions half, as a fleet may share one user)."""
+    queue_unused_s: int = 7 * 86_400
+    """A queue that clients made, is empty, and that nobody has used for so long, is forgotten; the next message makes
+    it anew, and goes on with its sequence numbers."""
+    subscriptions_max: int = 20_000
+    """Durable subscriptions of a space: filters of MQTT sessions that outlive their connections, shared ones, and
+    AMQP's; about 3 KiB each."""
+    subscriptions_per_user_max: int = 5_000
+    """Of those, one user's."""
+    filters_max: int = 50_000
+    """Subscriptions of connected clients that end with them; about 1 KiB each."""
+    filters_per_user_max: int = 12_500
+    """Of those, one user's."""
+    retained_max: int = 100_000
+    """Retained messages of a space, about 500 bytes each; a larger one (`NAME_CHARACTERS`) counts as several."""
+    retained_per_user_max: int = 25_000
+    """Of those, one user's."""
+    sessions_max: int = 20_000
+    """MQTT sessions, connected or not; about 3 KiB each."""
+    sessions_per_user_max: int = 10_000
+    """Of those, one user's."""
     free_floor_bytes: int = 64 * MIB
     """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
     the image need some, and what addresses hold in reserve is still to be written when it is reached."""

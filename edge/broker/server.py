@@ -78,6 +78,7 @@ class Broker:
             policies=configuration.policies,
             monotonic_s=self._loop.time,
             merge_live=merge_live,
+            limits=configuration.limits,
         )
         self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
         self.router.quotas.space_bytes = configuration.quota_bytes

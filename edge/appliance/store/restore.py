@@ -61,7 +61,7 @@ class _Origin(Origin):
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
         self.answered += len(tokens)
-        if why in (Refusal.FULL, Refusal.STORE_FAILED):
+        if why in (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED):
             self.refusal = why
 
 
@@ -112,7 +112,7 @@ def _router(opened: Offline, configuration: BrokerConfiguration) -> tuple[Router
     table = AddressTable(configuration.rules, configuration.default_rule)
     router = Router(
         opened.store, table, clock_ns=clock, flush_soon=lambda: None, policies=configuration.policies,
-        monotonic_s=time.monotonic,
+        monotonic_s=time.monotonic, limits=configuration.limits,
     )  # fmt: skip
     return router, clock
 

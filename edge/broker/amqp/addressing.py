@@ -55,6 +55,7 @@ CONDITIONS: Final = {
     Refusal.NO_CONSUMER: "amqp:not-found",
     Refusal.NO_CONSUMER_CONNECTED: "amqp:not-found",
     Refusal.FULL: "amqp:resource-limit-exceeded",
+    Refusal.NAMES: "amqp:resource-limit-exceeded",
     Refusal.STORE_FAILED: "amqp:internal-error",
     Refusal.ADDRESS_INVALID: "amqp:invalid-field",
     Refusal.TOO_LARGE: "amqp:link:message-size-exceeded",

@@ -35,7 +35,7 @@ _PROPERTIES, _BEYOND = bytes((0, 0x53, PROPERTIES)), bytes((0, 0x53, FOOTER + 1)
 
 _NS_IN_MS = 1_000_000
 _NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED)
-_PASSING = (Refusal.FULL, Refusal.STORE_FAILED)
+_PASSING = (Refusal.FULL, Refusal.NAMES, Refusal.STORE_FAILED)
 """Refusals that say nothing about the message."""
 _DIRECT = (AddressType.ANYCAST, AddressType.MULTICAST)
 _NOT_AUTHORIZED = CONDITIONS[Refusal.NOT_AUTHORIZED]
@@ -85,7 +85,7 @@ class IncomingLink(Origin):
 
     __slots__ = (
         "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
-        "address", "name",
+        "address", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -98,10 +98,12 @@ class IncomingLink(Origin):
         address: str | None,
         grant: Grant | None = None,
         relay: Relay | None = None,
+        user: str = "",
     ) -> None:
         """`address` None: the anonymous relay, every message says its own, and is held against `grant` if there is
         one; where there is an address the attach was. With a relay it is the anonymous relay, whatever the address."""
         self.name = name
+        self.user = user
         self.address = address = address if relay is None else None
         self._relay = relay
         self._engine = engine

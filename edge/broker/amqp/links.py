@@ -148,10 +148,10 @@ class SessionLinks:
         if address is not None and router.address_type(address) is AddressType.SUBSCRIPTION:
             raise Unacceptable("amqp:not-allowed", f"{address!r} is a subscription: it gets what is sent to its topic")
         relay = peer.interceptor.relay(address)
-        incoming = IncomingLink(self._engine, link, router, self._driver, peer.name, address, grant, relay)
+        incoming = IncomingLink(self._engine, link, router, self._driver, peer.name, address, grant, relay, peer.user)
         configured = None
         if dynamic is not None and TEMPORARY_QUEUE in target.capabilities:
-            router.make_temporary_queue(dynamic)
+            router.make_temporary_queue(dynamic, peer.user)
         elif dynamic is None and address is not None and relay is None:
             configured = address, router.address_type(address)
         self._add(link, Attachment(incoming, allowed, configured, dynamic))
@@ -203,6 +203,7 @@ class SessionLinks:
             selector=wanted.selector,
             shared=self._competes(wanted),
             on_stolen=self._forget,
+            user=peer.user,
         )
         options = wanted.options
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions

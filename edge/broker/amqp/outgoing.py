@@ -41,7 +41,7 @@ class OutgoingLink(Consumer):
 
     __slots__ = (
         "_clock_ns", "_driver", "_durable", "_engine", "_link", "_on_stolen", "_outstanding", "_resting", "_retained",
-        "_router", "_selector", "_subscription", "_tag", "name", "selection",
+        "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
     )  # fmt: skip
 
     def __init__(
@@ -57,12 +57,14 @@ class OutgoingLink(Consumer):
         selector: Selector | None = None,
         shared: bool = False,
         on_stolen: Callable[[Link], object] = lambda _: None,
+        user: str = "",
     ) -> None:
         """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
         for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
         to get it (topics, browsing). `on_stolen` is called before the link is detached because another has what it
         had."""
         self.name = name
+        self.user = user
         self._subscription: Joinable | None = None
         self._engine = engine
         self._link = link

@@ -34,6 +34,11 @@ class Peer:
         """Whom durable subscriptions belong to: nobody gets at those of another user by taking its container id."""
         return self.container_id if self.grant is None else f"{self.grant.user}/{self.container_id}"
 
+    @property
+    def user(self) -> str:
+        """Whose quotas pay for the names it makes."""
+        return "" if self.grant is None else self.grant.user
+
     def require(self, allowed: bool, what: str, address: str) -> None:
         """Raises `Unacceptable` unless it is allowed."""
         if not allowed or self.closing:

@@ -218,7 +218,7 @@ class AmqpSession:
         close is none such."""
         will, self._will = self._will, None
         if will is not None and condition is not None:
-            self._router.publish(WillOrigin(self.name), will, ())
+            self._router.publish(WillOrigin(self.name, self._peer.user), will, ())
 
     # --- inside: what the user may do -------------------------------------------------------------------------
 

@@ -30,8 +30,9 @@ BODY_PROPERTY: Final = "x-opt-will-body"
 class WillOrigin(Origin):
     """The origin of a will: nobody waits for an answer."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, user: str) -> None:
         self.name = name
+        self.user = user
 
     def accepted(self, tokens: Sequence[int]) -> None:
         """Nobody to tell."""

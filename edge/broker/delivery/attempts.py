@@ -19,6 +19,7 @@ from edge.broker.limits import (
     ATTEMPTS_KEPT_MAX,
     ATTEMPTS_TRACKED_MAX,
     ATTEMPTS_WRITTEN_S,
+    EXCLUDED_MAX,
 )
 from edge.broker.message.amqp_annotations import merged_run
 from edge.broker.model.address_policy import Redelivery
@@ -48,7 +49,16 @@ def unpack(packed: bytes) -> dict[int, int]:
 class Attempts:
     """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
 
-    __slots__ = ("_annotations", "_due", "_excluded", "changed", "counts", "parked")
+    __slots__ = (
+        "_annotations",
+        "_annotations_bytes",
+        "_due",
+        "_excluded",
+        "_exclusions",
+        "changed",
+        "counts",
+        "parked",
+    )
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -57,13 +67,23 @@ class Attempts:
         self.parked = Ranges()
         """Messages no consumer there may have; they wait for another one."""
         self._excluded: dict[int, set[Consumer]] = {}
+        """Of each message, whom it must not go to again; those said first come first."""
+        self._exclusions = 0
+        """How many pairs these are."""
         self._due: list[tuple[float, int]] = []
         self._annotations: dict[int, bytes] = {}
+        self._annotations_bytes = 0
 
     def failed(self, position: int) -> int:
         """Count a failed delivery; returns how many there were. Beyond the limit the oldest count is forgotten."""
-        count = self.counts[position] = self.counts.get(position, 0) + 1
+        count = self._track(position) + 1
+        self.counts[position] = count
         self.changed = True
+        return count
+
+    def _track(self, position: int) -> int:
+        """How often it has failed, 0 of one nothing was known of. It is delivered alone from now on."""
+        count = self.counts.setdefault(position, 0)
         if len(self.counts) > ATTEMPTS_TRACKED_MAX:
             oldest = next(iter(self.counts))
             self.forget(oldest, oldest)
@@ -78,8 +98,8 @@ class Attempts:
         for position in gone:
             if self.counts.pop(position):
                 self.changed = True
-            self._excluded.pop(position, None)
-            self._annotations.pop(position, None)
+            self._exclusions -= len(self._excluded.pop(position, ()))
+            self._annotations_bytes -= len(self._annotations.pop(position, b""))
 
     def pack(self) -> bytes | None:
         """What is to be kept: the counts, the highest where there are too many; None: nothing."""
@@ -91,10 +111,11 @@ class Attempts:
 
     def annotate(self, position: int, annotations: bytes) -> None:
         """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""
-        room = ATTEMPTS_ANNOTATION_BYTES_MAX - sum(map(len, self._annotations.values()))
-        if len(annotations) <= room:
+        others = self._annotations_bytes - len(self._annotations.get(position, b""))
+        if others + len(annotations) <= ATTEMPTS_ANNOTATION_BYTES_MAX:
             self._annotations[position] = annotations
-            self.counts.setdefault(position, 0)  # so that it is delivered alone
+            self._annotations_bytes = others + len(annotations)
+            self._track(position)
 
     def annotated(self, stored: Stored) -> Stored:
         """One message as it is to be delivered."""
@@ -103,8 +124,13 @@ class Attempts:
 
     def exclude(self, position: int, consumer: Consumer) -> None:
         """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too large for it)."""
-        self.counts.setdefault(position, 0)  # so that it is delivered alone
-        self._excluded.setdefault(position, set()).add(consumer)
+        self._track(position)
+        consumers = self._excluded.setdefault(position, set())
+        if consumer not in consumers:
+            consumers.add(consumer)
+            self._exclusions += 1
+        while self._exclusions > EXCLUDED_MAX:
+            self._exclusions -= len(self._excluded.pop(next(iter(self._excluded))))
 
     def excluded(self, position: int) -> set[Consumer] | None:
         return self._excluded.get(position)
@@ -112,7 +138,9 @@ class Attempts:
     def left(self, consumer: Consumer) -> None:
         """The consumer is gone, and what was said about it."""
         for position, consumers in list(self._excluded.items()):
-            consumers.discard(consumer)
+            if consumer in consumers:
+                consumers.discard(consumer)
+                self._exclusions -= 1
             if not consumers:
                 del self._excluded[position]
 
@@ -123,6 +151,11 @@ class Attempts:
         """What waits for its time or for another consumer is found again by who reads the log."""
         self.parked = Ranges()
         self._due.clear()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nothing is known of any message, and the store knows that."""
+        return not (self.counts or self.changed or self.parked or self._due)
 
     @property
     def delayed(self) -> int:

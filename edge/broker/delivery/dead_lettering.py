@@ -84,6 +84,11 @@ class DeadLettering:
         return bool(self._unread or self._again)
 
     @property
+    def is_at_rest(self) -> bool:
+        """Nothing is on its way, or to be."""
+        return not (self._unread or self._again or self._count or self._leaving or self._reading)
+
+    @property
     def leaving(self) -> list[tuple[int, int]]:
         """Ranges of positions that are to be given up, and are not yet."""
         return list(self._leaving)

@@ -24,6 +24,18 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
     selector: str | None = None
     """What its consumers select by, as `SubscribeOptions.selector`; None also of what an older version kept."""
 
+    user: str = ""
+    """Who made it; empty: nobody is known. It decides nothing."""
+
+    @property
+    def size(self) -> int:
+        """Characters of its names, for `NameQuotas`."""
+        return len(self.name) + len(self.pattern)
+
+    def is_like(self, other: Declaration) -> bool:
+        """The same, whoever made it."""
+        return msgspec.structs.replace(self, user=other.user) == other
+
     def replaces(self, older: Declaration) -> bool:
         """True when it is a new subscription under the name of an older one (JMS 2.0 section 8.3.3)."""
         if self.selector is None:

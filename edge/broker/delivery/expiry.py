@@ -42,7 +42,16 @@ class Waiting(Protocol):
 class Expiry:
     """See the module's docstring."""
 
-    __slots__ = ("_dead_lettering", "_deadletters", "_due_ns", "_subscription", "_window", "counts", "timeless")
+    __slots__ = (
+        "_dead_lettering",
+        "_deadletters",
+        "_subscription",
+        "_window",
+        "counts",
+        "due_ns",
+        "looking",
+        "timeless",
+    )
 
     def __init__(
         self,
@@ -59,8 +68,15 @@ class Expiry:
         self._window = window
         self._dead_lettering = dead_lettering
         self._deadletters = deadletters
-        self._due_ns: int | None = 0 if window.next < window.end else None
+        self.due_ns: int | None = 0 if window.next < window.end else None
         """When something that waits in the store may have expired (UTC); 0: not known, None: nothing expires."""
+        self.looking = False
+        """The sweeper is reading what waits."""
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Nobody looks, or is about to."""
+        return not self.looking and self.due_ns != 0
 
     def is_over(self, run: Run) -> bool:
         """Its time to live has passed."""
@@ -77,7 +93,7 @@ class Expiry:
     def stays(self, run: Run) -> None:
         """A run is left in the store: it may expire there."""
         if run.properties == self.timeless and not (
-            self._due_ns is None and self._dead_lettering.policy.ttl_max_s is not None
+            self.due_ns is None and self._dead_lettering.policy.ttl_max_s is not None
         ):
             return
         ttl = ttl_ns(run, self._dead_lettering.policy) if self.counts else None
@@ -88,20 +104,22 @@ class Expiry:
 
     def look(self) -> None:
         """Nobody knows of what is in the store whether it has expired."""
-        self._due_ns = 0
+        self.due_ns = 0
 
     # --- from the sweeper -------------------------------------------------------------------------------------
 
     def due(self, now_ns: int) -> bool:
         """Something that waits in the store may have expired."""
-        due_ns = self._due_ns
+        due_ns = self.due_ns
         if due_ns is None or now_ns < due_ns < now_ns + 2 * SWEEP_AGAIN_NS:  # further off: the clock was set back
             return False
-        self._due_ns = None
-        return self._subscription.lowest < self._window.end
+        self.due_ns = None
+        self.looking = self._subscription.lowest < self._window.end
+        return self.looking
 
     def give_up_expired(self, start: int, runs: Sequence[Stored], judge: Judge) -> bool:
         """See `edge.broker.delivery.sweep.Swept`."""
+        self.looking = False
         window = self._window
         at, again = start, judge.now_ns + SWEEP_AGAIN_NS
         soonest: int | None = None
@@ -117,7 +135,7 @@ class Expiry:
         more = bool(runs) and at < window.end
         all_gone = more and self._subscription.lowest >= at
         if all_gone:
-            self._due_ns = 0
+            self.due_ns = 0
         elif more or soonest is not None:
             self._look_again(again if soonest is None else min(soonest, again))
         return all_gone and self._dead_lettering.is_free
@@ -148,4 +166,4 @@ class Expiry:
             self._window.skip_to(end)
 
     def _look_again(self, at_ns: int) -> None:
-        self._due_ns = at_ns if self._due_ns is None else min(self._due_ns, at_ns)
+        self.due_ns = at_ns if self.due_ns is None else min(self.due_ns, at_ns)

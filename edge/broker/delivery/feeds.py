@@ -17,7 +17,12 @@ from itertools import chain
 from typing import Protocol
 
 from bridge.message import Run, Stored
-from edge.broker.limits import ADDRESSES_MATCHED_MAX, CURSORS_MOVED_MAX, FEEDS_LOOKED_AT_MAX
+from edge.broker.limits import (
+    ADDRESS_REMEMBERED_CHARACTERS_MAX,
+    ADDRESSES_MATCHED_MAX,
+    CURSORS_MOVED_MAX,
+    FEEDS_LOOKED_AT_MAX,
+)
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
 from edge.broker.store.contract import MessageLog
@@ -81,9 +86,11 @@ class Feed:
         """Those whose filter matches the address."""
         found = self._by_address.get(address)
         if found is None:
-            if len(self._by_address) >= ADDRESSES_MATCHED_MAX:
-                self._by_address.clear()
-            found = self._by_address[address] = tuple(self._tree.match(address))
+            found = tuple(self._tree.match(address))
+            if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+                if len(self._by_address) >= ADDRESSES_MATCHED_MAX:
+                    self._by_address.clear()
+                self._by_address[address] = found
         return found
 
 
@@ -92,6 +99,8 @@ class LogFeeds:
 
     def __init__(self, store: MessageLog) -> None:
         self._store = store
+        self.unattended: Callable[[Stored], None] = lambda _stored: None
+        """Hears of what was committed to a log that has no subscription here."""
         self.taken: list[tuple[int, Stored]] = []
         """(log, run) taken in memory, and not handed on yet."""
         self._feeds: dict[int, Feed] = {}
@@ -122,6 +131,15 @@ class LogFeeds:
                 del self._feeds[follower.log]
                 self._moved.pop(feed, None)
 
+    def serves(self, log: int) -> bool:
+        """Somebody follows the log."""
+        return log in self._feeds
+
+    def is_alone(self, follower: Follower) -> bool:
+        """Nobody else follows its log."""
+        feed = self._feeds.get(follower.log)
+        return feed is not None and len(feed.followers) == 1
+
     def took(self, log: int, stored: Stored) -> None:
         """A run was taken in memory: it is handed on before what is committed after it."""
         self.taken.append((log, stored))
@@ -135,6 +153,7 @@ class LogFeeds:
         for log, stored in chain(taken, appended):
             feed = feeds.get(log)
             if feed is None:
+                self.unattended(stored)
                 continue
             run, end = stored.run, stored.position + len(stored.run.bodies)
             if stored.position != feed.watermark:

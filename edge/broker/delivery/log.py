@@ -25,7 +25,7 @@ from edge.broker.delivery.log_reader import LogReader
 from edge.broker.delivery.order import Order
 from edge.broker.delivery.outstanding import Outstanding
 from edge.broker.delivery.sweep import Judge
-from edge.broker.limits import SUBSCRIPTION_BUFFER_BYTES_MAX
+from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.interfaces import Consumer, Outcome
 from edge.broker.model.isolation import delivered
@@ -110,9 +110,11 @@ class LogSubscription:
         """True when the run is one this subscription delivers."""
         found = self._address_matches.get(run.address)
         if found is None:
-            if len(self._address_matches) >= ADDRESSES_CACHED_MAX:
-                self._address_matches.clear()
-            found = self._address_matches[run.address] = matches(self.pattern, run.address)
+            found = matches(self.pattern, run.address)
+            if len(run.address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+                if len(self._address_matches) >= ADDRESSES_CACHED_MAX:
+                    self._address_matches.clear()
+                self._address_matches[run.address] = found
         return found and (self.accepts is None or self.accepts(run))
 
     def owed(self, run: Run) -> bool:
@@ -298,6 +300,15 @@ class LogSubscription:
         if self.order is not None and self.order.serves:
             return self.order.idle_now
         return not (self.reader.reading or self.behind or self.window.returned)
+
+    @property
+    def at_rest(self) -> bool:
+        """Nobody consumes from it, and all that is known of it the store says as well: another object may serve the
+        cursor later."""
+        if self.group or self._pumping or self.reader.reading or self._outstanding.count:
+            return False
+        parts = (self.failures, self.expiry, self.dead_lettering)
+        return all(part.is_at_rest for part in parts) and not (self.order and self.order.remembers)
 
     @property
     def backlog(self) -> int:

@@ -17,6 +17,11 @@ class Order(Protocol):
         """It serves the consumers now; else they get what comes, as it comes."""
         ...
 
+    @property
+    def remembers(self) -> bool:
+        """It knows of an order that is nowhere else."""
+        ...
+
     def arrived(self, stored: Stored) -> bool:
         """A run was committed; False when it is to be delivered as it comes."""
         ...

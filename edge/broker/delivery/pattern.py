@@ -23,13 +23,16 @@ class Joinable(Subscription, Protocol):
 class PatternSubscription:
     """All subscriptions a filter matches as one, those to come included (the router joins their consumers)."""
 
-    __slots__ = ("_parts", "pattern")
+    __slots__ = ("_complete", "_parts", "pattern")
     attempts = 0
 
-    def __init__(self, pattern: str, parts: Callable[[], Iterator[Joinable]]) -> None:
-        """`parts` gives what matches at the moment."""
+    def __init__(
+        self, pattern: str, parts: Callable[[], Iterator[Joinable]], complete: Callable[[], bool] = lambda: True
+    ) -> None:
+        """`parts` gives what matches at the moment; `complete`: all that has something is among them."""
         self.pattern = pattern
         self._parts = parts
+        self._complete = complete
 
     def join(self, consumer: Consumer) -> None:
         for part in self._parts():
@@ -45,7 +48,7 @@ class PatternSubscription:
 
     @property
     def idle_now(self) -> bool:
-        return all(part.idle_now for part in self._parts())
+        return self._complete() and all(part.idle_now for part in self._parts())
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the queue they came from; settle there."""

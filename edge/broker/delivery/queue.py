@@ -66,6 +66,10 @@ class QueueOrder:
     def serves(self) -> bool:
         return bool(self.views)
 
+    @property
+    def remembers(self) -> bool:
+        return bool(self.views or self._priorities)
+
     def arrived(self, stored: Stored) -> bool:
         run = stored.run
         if not (self.views or run.flags & GROUPED or run.properties != self._usual):

@@ -58,7 +58,7 @@ class TransientSubscription:
     idle_now = True
     __slots__ = (
         "_not_from", "_pool", "_position", "_qos0_only", "_waiting", "_waiting_bytes", "dropped", "expired", "group",
-        "pace", "pattern", "selector", "share_name",
+        "pace", "pattern", "selector", "share_name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class TransientSubscription:
         """Name under which consumers share it; None for a subscription of one consumer."""
         self.selector: str | None = None
         """What its consumers select by (`SubscribeOptions.selector`)."""
+        self.user: str | None = None
+        """Who made it; None: it is not counted among anybody's names."""
         self.dropped = 0
         """Messages not delivered because the consumer was too slow."""
         self.pace = Pace.KEEPING_UP

@@ -12,6 +12,7 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.NO_CONSUMER: 503,
     Refusal.NO_CONSUMER_CONNECTED: 503,
     Refusal.FULL: 503,
+    Refusal.NAMES: 429,
     Refusal.STORE_FAILED: 503,
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,

@@ -42,6 +42,11 @@ class Admission(NamedTuple):
     ended: asyncio.Future[Ended]
     """Done when the grant ends while the request is under way."""
 
+    @property
+    def user(self) -> str:
+        """Whose quotas pay for what it names; empty: nobody is known."""
+        return "" if self.grant is None else self.grant.user
+
 
 class Access:
     """Asks the gate about each request."""

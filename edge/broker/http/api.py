@@ -60,6 +60,7 @@ STATUS: Final = {
     Refusal.NO_CONSUMER: 503,
     Refusal.NO_CONSUMER_CONNECTED: 503,
     Refusal.FULL: 507,
+    Refusal.NAMES: 429,
     Refusal.STORE_FAILED: 503,
     Refusal.ADDRESS_INVALID: 400,
     Refusal.TOO_LARGE: 413,
@@ -118,7 +119,7 @@ class DeviceApi:
                     address = str(request.path_params["address"])
                     messages = [single(address, body, request.query_params, fields_of(request))]
                 _check_sending(admission.grant, messages)
-                publishing = await self._published(device, messages)
+                publishing = await self._published(device, messages, admission.user)
             return _answer(publishing, messages) if many else _single_answer(publishing)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
@@ -129,8 +130,8 @@ class DeviceApi:
         finally:
             self.publishing -= 1
 
-    async def _published(self, device: str, messages: list[Message]) -> PublishRequest:
-        publishing = PublishRequest(device, len(messages))
+    async def _published(self, device: str, messages: list[Message], user: str) -> PublishRequest:
+        publishing = PublishRequest(device, len(messages), user)
         if messages:
             publishing.publish(self._router, messages)
             await self._safe(publishing)
@@ -184,7 +185,7 @@ class DeviceApi:
                 address = check_address(str(request.path_params["address"]))
                 wait_s = _wait_s(request.query_params.get("wait", "0"))
                 _check_receiving(admission.grant, address)
-                return await self._next(request, admission, SingleReceiver(device), address, wait_s)
+                return await self._next(request, admission, SingleReceiver(device, admission.user), address, wait_s)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:

@@ -15,9 +15,10 @@ from edge.broker.router.router import Router
 class PublishRequest(Origin):
     """Origin of one request's messages; `answered` is done when every one of them has been answered."""
 
-    def __init__(self, name: str, count: int) -> None:
+    def __init__(self, name: str, count: int, user: str = "") -> None:
         """`name` of the device; tokens are the places ``0 <= i < count`` of the messages."""
         self.name = name
+        self.user = user
         self.refusals: dict[int, Refusal] = {}
         self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = set(range(count))
@@ -50,8 +51,9 @@ class ReceivedMessage(NamedTuple):
 class SingleReceiver(Consumer):
     """Consumer of one message, which is outstanding to it until `settle`."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, user: str = "") -> None:
         self.name = name
+        self.user = user
         self.received: asyncio.Future[ReceivedMessage] = asyncio.get_running_loop().create_future()
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from edge.broker.limits import ROUTES_CACHED_MAX
+from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
 from edge.broker.model.topics import covers, is_filter, is_wide, matches, overlaps
 
 
@@ -64,9 +64,10 @@ class AddressTable:
                 (rule for rule in self.rules if matches(rule.pattern, address)),
                 DEFAULT_RULE,
             )
-            if len(self._cache) >= ROUTES_CACHED_MAX:
-                self._cache.clear()
-            self._cache[address] = found
+            if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+                if len(self._cache) >= ROUTES_CACHED_MAX:
+                    self._cache.clear()
+                self._cache[address] = found
         return found
 
     def rule_of_filter(self, pattern: str) -> AddressRule:

@@ -24,6 +24,8 @@ class Refusal(enum.Enum):
     NO_CONSUMER_CONNECTED = "no consumer is connected"
     """Of a multicast address, which promises no more than to hand on to whoever is there."""
     FULL = "store is full"
+    NAMES = "too many names"
+    """Of queues, subscriptions, retained messages or sessions: of the user, or in the space (`limits.Limits`)."""
     STORE_FAILED = "store failed"
     ADDRESS_INVALID = "address invalid"
     TOO_LARGE = "message too large"
@@ -87,6 +89,9 @@ class Origin(Protocol):
     name: str
     """Identity of the device, as it goes into `Run.device`."""
 
+    user: str = ""
+    """Whose quota pays for the names its messages make; empty: nobody's, where nobody has to say who he is."""
+
     in_order: bool = False
     """It hears its answers in the order of what it sent, also over what consumers answer; others hear of anycast
     messages when their consumers settle them."""
@@ -137,6 +142,9 @@ class Consumer(Protocol):
     __slots__ = ()
 
     name: str
+
+    user: str = ""
+    """Whose quota pays for what it subscribes to, as `Origin.user`."""
 
     selection: Selection | None = None
     """What a consumer of queues wants of them; None: everything."""

@@ -16,6 +16,7 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
     Refusal.NO_CONSUMER: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.NO_CONSUMER_CONNECTED: ReasonCode.NO_MATCHING_SUBSCRIBERS,
     Refusal.FULL: ReasonCode.QUOTA_EXCEEDED,
+    Refusal.NAMES: ReasonCode.QUOTA_EXCEEDED,
     Refusal.STORE_FAILED: ReasonCode.UNSPECIFIED_ERROR,
     Refusal.ADDRESS_INVALID: ReasonCode.TOPIC_NAME_INVALID,
     Refusal.TOO_LARGE: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,  # 0x95 is none of a PUBACK's (section 3.4.2.1)

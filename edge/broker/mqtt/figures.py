@@ -14,7 +14,7 @@ from bridge.version import VERSION
 from edge.broker.model.topics import matches
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.router.router import Router
-from edge.broker.store.records import StoreInfo
+from edge.broker.store.records import StoreTotals
 
 PREFIX: Final = "$SYS/"
 
@@ -35,7 +35,7 @@ class ClientFigures(NamedTuple):
 class BrokerFigures:
     """What ``$SYS/broker/#`` says."""
 
-    def __init__(self, router: Router, clients: Callable[[], ClientFigures], store: Callable[[], StoreInfo]) -> None:
+    def __init__(self, router: Router, clients: Callable[[], ClientFigures], store: Callable[[], StoreTotals]) -> None:
         self._router = router
         self._clients = clients
         self._store = store

@@ -70,7 +70,7 @@ class ConnectionHandler(Origin):
 
     __slots__ = (
         "_admission", "_clock", "_connect", "_driver", "_gate", "_grant", "_interception", "_interceptor", "_left",
-        "_login", "_router", "_session", "_sessions", "connection", "name",
+        "_login", "_router", "_session", "_sessions", "connection", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +84,7 @@ class ConnectionHandler(Origin):
         interception: Interception = NO_INTERCEPTION,
     ) -> None:
         """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
-        self.name = ""
+        self.name = self.user = ""
         self.connection = connection
         self._driver = driver
         self._router = router
@@ -287,12 +287,12 @@ class ConnectionHandler(Origin):
 
     def admit(self, connect: Connect, proven: Proven | None, data: bytes | None = None) -> None:
         """The client is who it says: give it its session. `proven` None: nobody was asked."""
-        if self._sessions.full:
-            self.connection.refuse(ReasonCode.SERVER_BUSY)
-            return
         assigned = None if connect.client_id else f"auto-{uuid.uuid4().hex}"
         self.name = assigned or connect.client_id
-        user = "" if proven is None else proven.user
+        self.user = user = "" if proven is None else proven.user
+        if not self._sessions.has_room(self.name, user):
+            self.connection.refuse(ReasonCode.QUOTA_EXCEEDED)
+            return
         try:
             self._admission = self._interception.admit(
                 user if proven is not None else connect.username, authenticated=proven is not None

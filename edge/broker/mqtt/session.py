@@ -86,6 +86,10 @@ class Subscriber(Consumer):
         self.live: Joinable | None = None
 
     @property
+    def user(self) -> str:  # type: ignore[override]  # of the session
+        return self.session.user
+
+    @property
     def shared(self) -> bool:
         """It is a member of a shared subscription."""
         return self.request.filter.startswith(SHARE)
@@ -227,6 +231,12 @@ class Session:
         self._journal_changed = journal_changed
         self._journal: Qos2Journal | None = None
         self._overlaps: Overlaps | None = None
+
+    @property
+    def due_at(self) -> float | None:
+        """When something is to be done while the client is away (monotonic seconds); None: never."""
+        times = [at for at in (self.expires_at, self.will_due and self.will_due[0]) if at is not None]
+        return min(times, default=None)
 
     @property
     def journal(self) -> Qos2Journal:

@@ -14,16 +14,18 @@ from itertools import chain
 import msgspec
 
 from bridge.message import Run
-from edge.broker.limits import SESSIONS_MAX
+from edge.broker.limits import SESSIONS_ENDED_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import is_wide
+from edge.broker.mqtt.due_sessions import DueSessions
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
 from edge.broker.mqtt.session_store import Record, SessionStore
 from edge.broker.mqtt.wills import Wills
+from edge.broker.retention.names import NameKind
 from edge.broker.router.logs import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
 from edge.broker.store.contract import Store
@@ -55,15 +57,20 @@ class SessionRegistry:
         `legacy_dollar_topics`: a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too.
         """
         self.legacy_dollar_topics = legacy_dollar_topics
-        self.figures = BrokerFigures(router, self._figures, store.info)
+        self.figures = BrokerFigures(router, self._figures, store.totals)
         self.lifetime = Lifetime(router.clock)
         self.wills = Wills(router, store)
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
         self._router = router
+        self._names = router.names
         self._store = store
         self._translate = translate
         self._sessions: dict[str, Session] = {}
+        self._connected = 0
+        self._due = DueSessions()
+        self._restored: list[Session] = []
+        """Of them none has been looked at yet."""
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
@@ -77,16 +84,15 @@ class SessionRegistry:
     @property
     def connected(self) -> int:
         """Clients with a connection."""
-        return sum(1 for session in self._sessions.values() if session.attachment is not None)
+        return self._connected
 
     def attached(self) -> list[Attachment]:
         """The connections clients have."""
         return [session.attachment for session in self._sessions.values() if session.attachment is not None]
 
-    @property
-    def full(self) -> bool:
-        """No room for another session."""
-        return len(self._sessions) >= SESSIONS_MAX
+    def has_room(self, client_id: str, user: str) -> bool:
+        """There is a session of this client, or `user` may have another one."""
+        return client_id in self._sessions or self._names.has_room(NameKind.SESSION, user, len(client_id))
 
     def owner(self, client_id: str) -> str | None:
         """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
@@ -109,12 +115,16 @@ class SessionRegistry:
             session = None
         present = session is not None
         if session is None:
-            session = self._make(client_id)
+            session = self._make(client_id, user)
+        elif session.user != user:
+            self._names.gone(NameKind.SESSION, session.user, len(client_id))
+            self._names.made(NameKind.SESSION, user, len(client_id))
+            session.user = user
+        self._connected += session.attachment is None
         session.attachment = attachment
         session.expires_at = None
         session.will_due = None
         session.expiry_s = expiry_s
-        session.user = user
         self._on_disk.save(session)
         for subscriber in list(session.subscribers.values()):
             self._join_again(subscriber)
@@ -127,11 +137,13 @@ class SessionRegistry:
         elif will.delay_s and session.durable:
             delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
             session.will_due = (now + delay, will)
+            self._due.add(session)
         else:
-            self.wills.publish(session.client_id, will)
+            self.wills.publish(session.client_id, will, session.user)
 
     def detach(self, session: Session, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
+        self._connected -= session.attachment is not None
         session.attachment = None
         session.leave()
         if not session.durable:
@@ -139,6 +151,7 @@ class SessionRegistry:
             return
         if session.expiry_s != NEVER_EXPIRES:
             session.expires_at = now + session.expiry_s
+            self._due.add(session)
         session.clear_merged()
         session.release_group(ended=False)
         for subscriber in session.subscribers.values():
@@ -205,21 +218,36 @@ class SessionRegistry:
         self.now = now
         self.figures.tick(now)
         self.wills.tick(now)
-        for session in list(self._sessions.values()):
-            if session.attachment is None:
+        if self._restored:
+            self._count_from(now)
+        for _ in range(SESSIONS_ENDED_MAX):
+            session = self._due.take(now)
+            if session is None:
+                break
+            if session.attachment is None and not session.ended:
                 try:
                     self._look_at(session, now)
                 except Exception as error:
                     report(f"session {session.client_id!r}", "the others go on", error)
+        self._due.tidy(self._sessions.values(), len(self._sessions))
+
+    def _count_from(self, now: float) -> None:
+        """How long the clients of restored sessions have been away counts from our start."""
+        restored, self._restored = self._restored, []
+        for session in restored:
+            if session.attachment is None and not session.ended:
+                if session.expiry_s != NEVER_EXPIRES:
+                    session.expires_at = now + session.expiry_s
+                self._due.add(session)
 
     def _look_at(self, session: Session, now: float) -> None:
         """Of a client that is away: publish its will, end its session, when it is time."""
-        if session.expires_at is None and session.expiry_s != NEVER_EXPIRES:
-            session.expires_at = now + session.expiry_s  # restored: its time away counts from our start
         if session.will_due is not None and session.will_due[0] <= now:
             self._publish_will(session)
         if session.expires_at is not None and session.expires_at <= now:
             self._end(session)
+        else:
+            self._due.add(session)
 
     def _figures(self) -> ClientFigures:
         sessions = self._sessions.values()
@@ -229,13 +257,15 @@ class SessionRegistry:
         """Publish the Will Message that waits, if there is one."""
         if session.will_due is not None:
             will, session.will_due = session.will_due[1], None
-            self.wills.publish(session.client_id, will)
+            self.wills.publish(session.client_id, will, session.user)
         self.wills.end(session.client_id)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _make(self, client_id: str) -> Session:
+    def _make(self, client_id: str, user: str) -> Session:
+        self._names.made(NameKind.SESSION, user, len(client_id))
         session = Session(client_id, self._translate, self.lifetime, self._on_disk.journal_changed)
+        session.user = user
         self._sessions[client_id] = session
         return session
 
@@ -260,9 +290,9 @@ class SessionRegistry:
                 self._router.forget(name)
 
     def _restore(self, client_id: str, record: Record) -> None:
-        session = self._make(client_id)
+        session = self._make(client_id, record.user)
         session.expiry_s = record.expiry_s
-        session.user = record.user
+        self._restored.append(session)
         for request, identifier in record.subscriptions:
             subscriber = Subscriber(session, request, identifier, kept=request.qos > 0)
             session.subscribers[request.filter] = subscriber
@@ -380,6 +410,7 @@ class SessionRegistry:
         self._on_disk.forget(session)
         if self._sessions.get(session.client_id) is session:
             del self._sessions[session.client_id]
+            self._names.gone(NameKind.SESSION, session.user, len(session.client_id))
         self._publish_will(session)
         session.release_group(ended=True)
         session.clear_merged()

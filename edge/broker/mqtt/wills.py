@@ -25,8 +25,9 @@ _KIND: Final = "will"
 class WillOrigin(Origin):
     """The origin of a Will Message: nobody waits for an answer."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, user: str) -> None:
         self.name = name
+        self.user = user
 
     def accepted(self, tokens: Sequence[int]) -> None:
         """Nobody to tell."""
@@ -67,11 +68,11 @@ class Wills:
             self._kept.discard(client_id)
             self._store.delete(_KIND, client_id)
 
-    def publish(self, client_id: str, will: Will) -> None:
+    def publish(self, client_id: str, will: Will, user: str = "") -> None:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
         run = will.run
         copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-        self._router.publish(WillOrigin(client_id), copy, ())
+        self._router.publish(WillOrigin(client_id, user), copy, ())
         self.drop(client_id)
 
     def end(self, client_id: str) -> None:

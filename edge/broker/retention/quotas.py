@@ -69,7 +69,7 @@ class Account:
     def __init__(self, quotas: Quotas, policy: AddressPolicy) -> None:
         self._quotas = quotas
         self.policy = policy
-        self.logs: list[int] = []
+        self.logs: dict[int, None] = {}
         self.limited = False
         """Whoever publishes asks `admits` only while this is true."""
         self.room = 0
@@ -154,12 +154,20 @@ class Quotas:
         before = self._of_log.get(log)
         if before is not account:
             if before is not None:
-                before.logs.remove(log)  # a queue that is another rule's now: its bytes count once
+                del before.logs[log]  # a queue that is another rule's now: its bytes count once
             self._of_log[log] = account
-            account.logs.append(log)
+            account.logs[log] = None
             account.room = 0
             self._hurry(log, policy)
         return account
+
+    def forget(self, log: int) -> None:
+        """The log is nobody's any more."""
+        account = self._of_log.pop(log, None)
+        if account is not None:
+            del account.logs[log]
+            self._store.delay(log, 0)
+            self._store.keep_in_memory(log, keep=False)
 
     def configure(self, policies: Mapping[str, AddressPolicy]) -> None:
         """The promises of every rule that has some, by its pattern. What is reserved is set aside from now on."""
@@ -221,7 +229,7 @@ class Quotas:
         own, shared = self._missing(account, size)
         beyond = self._beyond(account, size)
         if own > 0 or shared > 0:
-            self._short(account.logs)
+            self._short(list(account.logs))
             plan = self._plan(account, log, size, own, shared)
             if plan is None:
                 return False

@@ -15,13 +15,14 @@ class ConfiguredAddresses:
 
     def __init__(self, table: AddressTable, policies: Mapping[str, AddressPolicy]) -> None:
         """`policies` are by pattern of the rule, those of subscriptions by ``topic::name``."""
-        self.table = table
-        self._policies = dict(policies)
+        self.configure(table, policies)
 
     def configure(self, table: AddressTable, policies: Mapping[str, AddressPolicy]) -> None:
         """These count from now on."""
         self.table = table
         self._policies = dict(policies)
+        self.expires = any(policy.ttl_max_s is not None for policy in policies.values())
+        """Some address gives messages a time to live of its own accord."""
 
     def type_of(self, address: str) -> AddressType:
         """The type of an address, or of every name a filter covers."""
@@ -43,8 +44,3 @@ class ConfiguredAddresses:
     def rule_policies(self) -> dict[str, AddressPolicy]:
         """Policies of addresses, by pattern of the rule."""
         return {name: policy for name, policy in self._policies.items() if "::" not in name}
-
-    @property
-    def expiring(self) -> bool:
-        """Some address gives messages a time to live of its own accord."""
-        return any(policy.ttl_max_s is not None for policy in self._policies.values())

@@ -13,6 +13,7 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, matches
+from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import Logs
 from edge.broker.store.contract import Store
@@ -27,7 +28,12 @@ class DurableSubscriptions:
     """What is declared stays over restarts, with a cursor in every log of topics its filter reaches."""
 
     def __init__(
-        self, store: Store, addresses: ConfiguredAddresses, logs: Logs, matches_changed: Callable[[], None]
+        self,
+        store: Store,
+        addresses: ConfiguredAddresses,
+        logs: Logs,
+        names: NameQuotas,
+        matches_changed: Callable[[], None],
     ) -> None:
         """`matches_changed` is called when an address may have other subscriptions than before."""
         self.by_name: dict[str, DurableSubscription] = {}
@@ -36,6 +42,7 @@ class DurableSubscriptions:
         self._store = store
         self._addresses = addresses
         self._logs = logs
+        self._names = names
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
         self._restore()
@@ -56,7 +63,12 @@ class DurableSubscriptions:
         name = options.durable_name or ""
         not_from = consumer.name if options.no_local else None
         declaration = Declaration(
-            name=name, pattern=pattern, all_qos=options.all_qos, not_from=not_from, selector=options.selector
+            name=name,
+            pattern=pattern,
+            all_qos=options.all_qos,
+            not_from=not_from,
+            selector=options.selector,
+            user=consumer.user,
         )
         found = self.by_name.get(name)
         if found is not None and declaration.replaces(found.declaration):
@@ -73,12 +85,14 @@ class DurableSubscriptions:
         return subscription
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
-        """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter."""
+        """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter, or
+        when there are too many.
+        """
         found = self.by_name.get(declaration.name)
         kept: list[int] = []
         consumers: list[Consumer] = []
         if found is not None:
-            if found.declaration == declaration:
+            if found.declaration.is_like(declaration):
                 return found
             if found.declaration.pattern != declaration.pattern:
                 raise AddressError(
@@ -87,6 +101,8 @@ class DurableSubscriptions:
                 )
             consumers, kept = found.consumers, [part.log for part in found.parts]
             self._drop(found)
+        elif not self._has_room(declaration):
+            raise AddressError(Refusal.NAMES, self._names.why(NameKind.SUBSCRIPTION, declaration.user))
         elif declaration.all_qos:
             self._note_bases(declaration.pattern)
         subscription = self._open(declaration, kept)
@@ -116,9 +132,16 @@ class DurableSubscriptions:
         subscription = DurableSubscription(declaration)
         self._open_parts(subscription, kept)
         self.by_name[declaration.name] = subscription
+        if _is_counted(declaration):
+            self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._tree.add(declaration.pattern, subscription)
         self._matches_changed()
         return subscription
+
+    def _has_room(self, declaration: Declaration) -> bool:
+        if not _is_counted(declaration):
+            return True
+        return self._names.has_room(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
 
     def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
         """Open a cursor in every topic log the filter reaches and that has none of it yet, and in the logs of `kept`:
@@ -180,8 +203,11 @@ class DurableSubscriptions:
     def _drop(self, subscription: DurableSubscription) -> None:
         for part in subscription.parts:
             part.retire()
-        del self.by_name[subscription.declaration.name]
-        self._tree.remove(subscription.declaration.pattern, subscription)
+        declaration = subscription.declaration
+        del self.by_name[declaration.name]
+        if _is_counted(declaration):
+            self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+        self._tree.remove(declaration.pattern, subscription)
         self._matches_changed()
 
     def _restore(self) -> None:
@@ -193,6 +219,11 @@ class DurableSubscriptions:
         for _, value in self._store.items("subscription"):
             declaration = msgspec.msgpack.decode(value, type=Declaration)
             self._open(declaration, logs.get(declaration.name, ()))
+
+
+def _is_counted(declaration: Declaration) -> bool:
+    """A client made it; a forwarder's is the configuration's."""
+    return not declaration.name.startswith(FORWARDER_PREFIX)
 
 
 def _steal(subscription: DurableSubscription, consumer: Consumer) -> None:

@@ -9,6 +9,7 @@ from bridge.message import Run
 from edge.broker.delivery import SharedSubscription, TransientSubscription, WaitingPool
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.model.topics import FilterTree, overlaps
+from edge.broker.retention.names import NameKind, NameQuotas
 
 
 class LiveSink(Protocol):
@@ -31,14 +32,19 @@ def unmerged(live: list[TransientSubscription], _pool: WaitingPool) -> Sequence[
 class LiveSubscriptions:
     """Nothing of them is on disk."""
 
-    def __init__(self, pool: WaitingPool, merge: MergeLive, matches_changed: Callable[[], None]) -> None:
+    def __init__(
+        self, pool: WaitingPool, merge: MergeLive, names: NameQuotas, matches_changed: Callable[[], None]
+    ) -> None:
         """`matches_changed` is called when an address may have other subscriptions than before."""
         self.temporary_queues: dict[str, SharedSubscription] = {}
         self._pool = pool
         self._merge = merge
+        self._names = names
         self._matches_changed = matches_changed
         self._tree: FilterTree[TransientSubscription] = FilterTree()
         self._shared: dict[str, TransientSubscription] = {}
+        self._reserved: dict[TransientSubscription, None] = {}
+        """Those whose filters begin with ``$``."""
 
     def __iter__(self) -> Iterator[TransientSubscription]:
         return iter(self._tree)
@@ -53,12 +59,11 @@ class LiveSubscriptions:
 
     def any_below(self, prefix: str) -> bool:
         """Somebody has a filter for names below `prefix`, which is reserved."""
-        below = prefix + "#"
-        return any(each.pattern.startswith("$") and overlaps(each.pattern, below) for each in self._tree)
+        return any(overlaps(each.pattern, prefix + "#") for each in self._reserved)
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
         """Make a subscription, or join the shared one of the options' name. Raises AddressError when that one selects
-        by something else."""
+        by something else, or when there are too many."""
         name = options.share_name
         subscription = self._shared.get(name) if name is not None else None
         if subscription is None:
@@ -75,13 +80,18 @@ class LiveSubscriptions:
         if subscription.share_name is not None:
             self._shared.pop(subscription.share_name, None)
         self._tree.remove(subscription.pattern, subscription)
+        self._reserved.pop(subscription, None)
+        if subscription.user is not None:
+            self._names.gone(NameKind.FILTER, subscription.user, len(subscription.pattern))
         self._matches_changed()
         return True
 
-    def make_temporary_queue(self, address: str) -> None:
-        """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete."""
+    def make_temporary_queue(self, address: str, user: str) -> None:
+        """What is sent to `address` (a topic nobody subscribes to) waits in memory for consumers that compete. Raises
+        AddressError when `user` has too many."""
+        self._count(user, address)
         queue = SharedSubscription(address, self._pool, lasting=True)
-        queue.share_name = address
+        queue.share_name, queue.user = address, user
         self.temporary_queues[address] = queue
         self._tree.add(address, queue)
         self._matches_changed()
@@ -95,6 +105,9 @@ class LiveSubscriptions:
         self.left(queue)
 
     def _make(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> TransientSubscription:
+        user = None if options.qos0_only else consumer.user  # a durable twin is counted, and must not lose this one
+        if user is not None:
+            self._count(user, pattern)
         name, not_from = options.share_name, consumer.name if options.no_local else None
         subscription: TransientSubscription
         if name is None or options.qos0_only:
@@ -103,8 +116,17 @@ class LiveSubscriptions:
             subscription = SharedSubscription(pattern, self._pool, not_from=not_from)
         subscription.share_name = name
         subscription.selector = options.selector
+        subscription.user = user
         if name is not None:
             self._shared[name] = subscription
         self._tree.add(pattern, subscription)
+        if pattern.startswith("$"):
+            self._reserved[subscription] = None
         self._matches_changed()
         return subscription
+
+    def _count(self, user: str, pattern: str) -> None:
+        """One more is the user's. Raises AddressError."""
+        if not self._names.has_room(NameKind.FILTER, user, len(pattern)):
+            raise AddressError(Refusal.NAMES, self._names.why(NameKind.FILTER, user))
+        self._names.made(NameKind.FILTER, user, len(pattern))

@@ -41,6 +41,26 @@ class Logs:
         """Pattern of the rule a log of topics is for; None when there has been none since the start."""
         return self._rules.get(log)
 
+    def of_queue(self, address: str) -> int:
+        """The log of a queue, with its cursor; made when it is new."""
+        log = self._store.log(f"queue {address}")
+        self._store.open_cursor(QUEUE_CURSOR, log, 0)
+        return log
+
+    def backlog(self, address: str) -> int:
+        """Messages of a queue that are not acknowledged."""
+        log = self._store.log(f"queue {address}")
+        return self._store.backlog(self._store.open_cursor(QUEUE_CURSOR, log, 0))
+
+    def forget_queue(self, address: str) -> bool:
+        """Give the log of a queue back. False when something is in it, on its way to it, or reads it."""
+        log = self._store.log(f"queue {address}")
+        return not self._feeds.serves(log) and self._store.free_log(log)
+
+    def is_alone(self, queue: LogSubscription) -> bool:
+        """Nobody else reads its log: it is not browsed."""
+        return self._feeds.is_alone(queue)
+
     def open_queue(self, address: str) -> LogSubscription:
         """The queue of an address; made when it is new."""
         log = self._store.log(f"queue {address}")

@@ -43,9 +43,13 @@ class PublishSink:
             self.answers.accept_with(joined, origin, tokens)
         self._flush_soon()
 
-    def retain(self, run: Run) -> Ticket | None:
+    def may_retain(self, run: Run, user: str) -> bool:
+        """`user` has room for it among the retained messages."""
+        return self._retained.admits(run, user)
+
+    def retain(self, run: Run, user: str) -> Ticket | None:
         """Make it the retained message of its address; the commit an answer waits for, None when nothing changes."""
-        ticket = self._retained.put(run)
+        ticket = self._retained.put(run, user)
         if ticket is not None:
             self._flush_soon()
         return ticket

@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 
 from bridge.message import AMQP, RETAIN, Run
-from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_MAX, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
+from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
 from edge.broker.message.translation import is_empty
 from edge.broker.model.topics import filter_levels, is_wide
+from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.store.contract import SmallState
 from edge.broker.store.ticket import Ticket
 
@@ -26,50 +27,66 @@ _NS_IN_S: Final = 1_000_000_000
 class _Level:
     """One level of the topic names that have a retained message."""
 
-    __slots__ = ("levels", "run")
+    __slots__ = ("levels", "run", "user")
 
     def __init__(self) -> None:
         self.run: Run | None = None
+        self.user = ""
+        """Who made the message."""
         self.levels: dict[str, _Level] | None = None
         """None instead of an empty one: most levels are leaves, and an empty dict costs 64 bytes."""
+
+
+class Kept(Run, gc=False):
+    """A retained message as it is kept on disk, with the user who made it."""
+
+    user: str = ""
 
 
 class RetainedMessages:
     """Held in memory and kept in the store; what `put` changes is on disk with the open group."""
 
-    def __init__(self, store: SmallState, ttl_ns: Callable[[Run], int | None] = lambda _run: None) -> None:
+    def __init__(
+        self, store: SmallState, names: NameQuotas, ttl_ns: Callable[[Run], int | None] = lambda _run: None
+    ) -> None:
         """`ttl_ns`: nanoseconds for which a run is worth delivering, None for ever."""
-        self.refused = 0
-        """Messages not retained because there are `limits.RETAINED_MAX` addresses with one."""
         self.expired = 0
         """Messages taken away because their time to live had passed."""
         self._ttl_ns = ttl_ns
         self._due: list[tuple[int, str]] = []
         """Heap of (when to look whether it has expired, address); what was replaced meanwhile is found out then."""
         self._store = store
+        self._names = names
         self._root = _Level()
         self._count = 0
         for address, value in store.items(KIND):
-            run = msgspec.msgpack.decode(value, type=Run)
-            self._set(address, run)
+            run = msgspec.msgpack.decode(value, type=Kept)
+            self._set(address, _plain(run), run.user)
             self._remember_expiry(run)
 
     def __len__(self) -> int:
         return self._count
 
-    def put(self, run: Run) -> Ticket | None:
-        """Replace the message of the run's address by its last one; an empty body clears it.
+    def admits(self, run: Run, user: str) -> bool:
+        """True when `user` may make the run's last message the one of its address."""
+        body = run.bodies[-1]
+        if _clears(run, body):
+            return True
+        level = self._level(run.address)
+        own = level.run if level is not None and level.user == user else None
+        replaced = None if own is None else _size(own)
+        return self._names.has_room(NameKind.RETAINED, user, _size_of(run.address, body), replaced=replaced)
+
+    def put(self, run: Run, user: str) -> Ticket | None:
+        """Replace the message of the run's address by its last one; an empty body clears it. `admits` comes before.
 
         Returns the ticket of the commit it waits for; None when nothing changes.
         """
         address, body = run.address, run.bodies[-1]
-        if not body or (run.flags & AMQP and is_empty(body)):
+        if _clears(run, body):
             return self.discard(address)
-        if self._count >= RETAINED_MAX and self._find(address) is None:
-            self.refused += 1
-            return None
-        kept = Run(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at)
-        self._set(address, kept)
+        kept = Kept(address, run.device, run.flags | RETAIN, run.properties, [body], run.received_at, user)
+        self._set(address, _plain(kept), user)
         self._remember_expiry(kept)
         return self._store.put(KIND, address, msgspec.msgpack.encode(kept))
 
@@ -146,6 +163,7 @@ class RetainedMessages:
             path.append(level)
         if path[-1].run is None:
             return None
+        self._names.gone(NameKind.RETAINED, path[-1].user, _size(path[-1].run))
         path[-1].run = None
         self._count -= 1
         for i in range(len(names), 0, -1):  # take away what is empty now
@@ -155,24 +173,52 @@ class RetainedMessages:
             del above[names[i - 1]]
         return self._store.delete(KIND, address)
 
-    def _set(self, address: str, run: Run) -> None:
+    def _set(self, address: str, run: Run, user: str) -> None:
         level = self._root
         for name in address.split("/"):
             if level.levels is None:
                 level.levels = {}
-            level = level.levels.setdefault(sys.intern(name), _Level())
+            below = level.levels.get(name)
+            if below is None:
+                below = level.levels[sys.intern(name)] = _Level()
+            level = below
         if level.run is None:
             self._count += 1
-        level.run = run
+        else:
+            self._names.gone(NameKind.RETAINED, level.user, _size(level.run))
+        level.run, level.user = run, sys.intern(user)
+        self._names.made(NameKind.RETAINED, user, _size(run))
 
     def _find(self, address: str) -> Run | None:
+        level = self._level(address)
+        return level.run if level is not None else None
+
+    def _level(self, address: str) -> _Level | None:
         level = self._root
         for name in address.split("/"):
             below = level.levels.get(name) if level.levels is not None else None
             if below is None:
                 return None
             level = below
-        return level.run
+        return level
+
+
+def _clears(run: Run, body: bytes) -> bool:
+    """It takes the message of its address away."""
+    return not body or bool(run.flags & AMQP and is_empty(body))
+
+
+def _plain(kept: Kept) -> Run:
+    return Run(kept.address, kept.device, kept.flags, kept.properties, kept.bodies, kept.received_at)
+
+
+def _size(run: Run) -> int:
+    return _size_of(run.address, run.bodies[-1])
+
+
+def _size_of(address: str, body: bytes) -> int:
+    """What a message counts by (`NameQuotas`): one whose address and body are small is one name."""
+    return len(address) + len(body)
 
 
 def _all(level: _Level, found: list[Run], *, top: bool) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edge.broker.limits import ROUTES_CACHED_MAX
+from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import AddressError, Refusal
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
@@ -33,8 +33,8 @@ class RouteTable:
         self._logs = logs
         self._quotas = quotas
 
-    def make(self, address: str) -> Route:
-        """The route of an address, as things are now."""
+    def make(self, address: str, user: str) -> Route:
+        """The route of an address, as things are now; `user` makes what it needs."""
         rule, competing, live = (
             self._addresses.table.rule(address),
             self._subscriptions.competing,
@@ -46,17 +46,21 @@ class RouteTable:
         elif rule.type is AddressType.SUBSCRIPTION:
             route = RefusingRoute(Refusal.ADDRESS_INVALID)
         elif rule.type.is_queue:
-            queue = competing.queue(address)
-            route = QueueRoute(queue.log, self._open_account(rule, queue.log))
+            try:
+                log = competing.queue_log(address, user)
+            except AddressError as error:
+                return RefusingRoute(error.refusal)
+            route = QueueRoute(log, self._open_account(rule, log))
         elif rule.type is AddressType.ANYCAST:
             route = AnycastRoute(competing.anycast_group(address))
         elif rule.type is AddressType.MULTICAST:
             route = MulticastRoute(live.sinks(address))
         else:
             route = self._topic_route(address, rule)
-        if len(self.made) >= ROUTES_CACHED_MAX:
-            self.made.clear()
-        self.made[address] = route
+        if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
+            if len(self.made) >= ROUTES_CACHED_MAX:
+                self.made.clear()
+            self.made[address] = route
         return route
 
     def account(self, address: str) -> Account | None:

@@ -18,21 +18,24 @@ from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.delivery.sweep import Sweeper
+from edge.broker.limits import Limits
 from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
 from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
 from edge.broker.model.isolation import Listeners, guarded
+from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
+from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions, MergeLive, unmerged
 from edge.broker.router.logs import Logs
 from edge.broker.router.publish_sink import PublishSink
-from edge.broker.router.queues import CompetingConsumers
+from edge.broker.router.queues import Queues
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.router.route_table import RouteTable
 from edge.broker.router.routes import Route
@@ -73,14 +76,17 @@ class Router:
         policies: Mapping[str, AddressPolicy] | None = None,
         monotonic_s: Callable[[], float] | None = None,
         merge_live: MergeLive = unmerged,
+        limits: Limits | None = None,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
 
         `policies` are by pattern of the rule, those of subscriptions by ``topic::name``; `monotonic_s` times
-        redeliveries (None: by `clock_ns`); `merge_live` says whose live copies are one.
+        redeliveries (None: by `clock_ns`); `merge_live` says whose live copies are one; `limits` bound the names
+        clients make (None: by default).
         """
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
         self.now_ns = clock_ns
+        self._now_s = now_s
         self.clock = Clock(clock_ns, clock_good, now_s)
         self.figures = Figures()
         self.flush_soon = flush_soon = flush_soon or self.flush
@@ -96,7 +102,9 @@ class Router:
         self.pool = WaitingPool(self._worthless, flush_soon)
         self._pressure = self.pool.pressure
         self.feeds = LogFeeds(store)
-        self.retained = RetainedMessages(store, lambda run: ttl_ns(run, self.policy(run.address)))
+        limits = limits or Limits()
+        self.names = NameQuotas(limits)
+        self.retained = RetainedMessages(store, self.names, lambda run: ttl_ns(run, self.policy(run.address)))
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
         self.quotas = Quotas(store, short=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
@@ -104,13 +112,17 @@ class Router:
         self._configure_policies()
         routes: dict[str, Route] = {}
         logs, watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
+        queues = Queues(
+            store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
+        )
+        self.feeds.unattended = queues.unattended
         self.subscriptions = SubscriptionRegistry(
             store,
             self.feeds,
             self._addresses,
-            competing=CompetingConsumers(store, self._addresses, logs, self.figures, watchers),
-            durable=DurableSubscriptions(store, self._addresses, logs, routes.clear),
-            live=LiveSubscriptions(self.pool, merge_live, routes.clear),
+            competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear),
+            durable=DurableSubscriptions(store, self._addresses, logs, self.names, routes.clear),
+            live=LiveSubscriptions(self.pool, merge_live, self.names, routes.clear),
             watchers=watchers,
             flush_soon=flush_soon,
         )
@@ -133,7 +145,7 @@ class Router:
         self.figures.received += len(run.bodies)
         route = self._made.get(run.address)
         if route is None:
-            route = self.routes.make(run.address)
+            route = self.routes.make(run.address, origin.user)
         route.publish(self._sink, origin, run, tokens)
         if self._pressure.pressing:
             self._pressure.hold(origin)
@@ -183,6 +195,8 @@ class Router:
         self.answers.expire()
         self.retained.purge(self.now_ns(), self.deadletters.expired)
         self.feeds.tick()
+        self.queues.tick(self._now_s(), self.now_ns())
+        self.subscriptions.competing.tick()
         if self._credit.failing:
             self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         else:
@@ -254,9 +268,9 @@ class Router:
             found.join(consumer)
         return found
 
-    def make_temporary_queue(self, address: str) -> None:
+    def make_temporary_queue(self, address: str, user: str = "") -> None:
         """As `LiveSubscriptions.make_temporary_queue`."""
-        self.subscriptions.live.make_temporary_queue(address)
+        self.subscriptions.live.make_temporary_queue(address, user)
 
     def end_temporary_queue(self, address: str) -> None:
         """Delete it with what is in it; its consumers get nothing more."""
@@ -267,7 +281,7 @@ class Router:
         self._made.clear()
 
     @property
-    def queues(self) -> Mapping[str, LogSubscription]:
+    def queues(self) -> Queues:
         """Queues by address."""
         return self.subscriptions.competing.queues
 
@@ -288,12 +302,17 @@ class Router:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _forget_queue(self, address: str, log: int) -> None:
+        """The queue is about to be no more."""
+        self._made.pop(address, None)
+        self.quotas.forget(log)
+
     def _of_logs(self) -> list[LogSubscription]:
         return self.subscriptions.of_logs()
 
     def _configure_policies(self) -> None:
         self.quotas.configure(self._addresses.rule_policies)
-        self.pool.expiring = self._addresses.expiring
+        self.pool.expiring = self._addresses.expires
 
     def _worthless(self, run: Run) -> bool:
         """It is stored nowhere, and has waited too long."""

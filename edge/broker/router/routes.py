@@ -71,9 +71,15 @@ class TopicRoute:
                 sink.answers.refuse(origin, tokens, Refusal.FULL)  # it comes again: nobody is to have it twice
                 return
             log = None
+        retains = bool(run.flags & RETAIN)
+        if retains and not sink.may_retain(run, origin.user):
+            if tokens:
+                sink.answers.refuse(origin, tokens, Refusal.NAMES)
+                return
+            retains = False
         for subscription in self.live:
             subscription.offer(run)
-        ticket = sink.retain(run) if run.flags & RETAIN else None
+        ticket = sink.retain(run, origin.user) if retains else None
         if ticket is not None:
             if log is not None:
                 sink.keep(log, origin, run, ())

@@ -10,11 +10,11 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
+from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions
-from edge.broker.router.queues import CompetingConsumers
 from edge.broker.store.contract import Store
 
 
@@ -57,7 +57,7 @@ class SubscriptionRegistry:
             subscription = self.live.temporary_queues[address]
             subscription.join(consumer)
         elif options.browse and kind.is_queue:
-            subscription = BrowsingSubscription(self._store, self._feeds, self.competing.queue(address))
+            subscription = BrowsingSubscription(self._store, self._feeds, self.competing.queue(address, consumer.user))
             subscription.join(consumer)
         elif kind.is_queue or kind is AddressType.ANYCAST:
             subscription = self.competing.join(consumer, address, stored=kind.is_queue)
@@ -103,7 +103,7 @@ class SubscriptionRegistry:
 
     def of_logs(self) -> list[LogSubscription]:
         """Every cursor that is served."""
-        return [*self.competing.queues.values(), *self.durable.parts()]
+        return [*self.competing.queues.opened.values(), *self.durable.parts()]
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.store.epochs import Epochs
-from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo
+from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
 from edge.broker.store.ticket import Ticket
 
 
@@ -37,10 +37,22 @@ class MessageLog(Protocol):
     """
 
     def log(self, name: str) -> int:
-        """The number of the log called `name`; made (in the open group) when it is new.
+        """The number of the log called `name`; made (in the open group) when it is new, of a free one if it can be.
 
         Raises StoreError when there are 524 287 logs.
         """
+        ...
+
+    def free_log(self, log: int) -> bool:
+        """Drop the cursors of an empty log and give its number to the next log that is made; positions go on there, so
+        none comes twice. False, and nothing happens, while something is in it or on its way to it.
+
+        Its name is free at once. Nobody may go on using the number.
+        """
+        ...
+
+    def backlog(self, cursor: int) -> int:
+        """Committed positions the cursor is not done with. Raises KeyError when there is no such cursor."""
         ...
 
     def delay(self, log: int, delay_s: float) -> None:
@@ -292,6 +304,10 @@ class Store(MessageLog, SmallState, Retention, Lineage, Commits, Protocol):
 
     def info(self) -> StoreInfo:
         """What the store holds; O(logs + cursors)."""
+        ...
+
+    def totals(self) -> StoreTotals:
+        """What it holds in all: O(1), and so behind by some calls where there are very many logs."""
         ...
 
     def close(self) -> None:

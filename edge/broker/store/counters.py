@@ -73,9 +73,11 @@ class Counters:
             or self._uncounted_commits + 1 >= limits.counted_commits_max
             or self.uncounted_bytes + group.size >= limits.counted_bytes_max
             or len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max
+            or bool(group.freed)
+            or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
             or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
         )
-        touched = set(group.new_logs)
+        touched = group.freed.union(group.new_logs)
         if group.counting:
             group.counters = {**self.uncounted, **group.sequences}
             touched |= self.uncounted_logs | group.ends.keys()

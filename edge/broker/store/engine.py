@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from bridge.message import Run, Stored
+from edge.broker.store.census import Census
 from edge.broker.store.commits import GroupCommits
 from edge.broker.store.crash_losses import CrashLosses
 from edge.broker.store.cursors import cursor_states
@@ -17,7 +18,7 @@ from edge.broker.store.log_reads import LogReads
 from edge.broker.store.logs import check_text
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.memory_buffer import MemoryBuffer
-from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo
+from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.spiller import Spiller
@@ -41,6 +42,7 @@ class StoreEngine(Generic[M]):
         self._counters, self._ledger = tables.counters, tables.ledger
         self._buffer = MemoryBuffer(limits, tables)
         self._buffered = self._buffer.logs
+        self._census = Census(self._logs, self._buffer)
         self._crash = CrashLosses(limits, tables, medium)
         self._reads = LogReads(limits, self._logs, medium, post=post, clock=clock)
         self._commits = GroupCommits(
@@ -67,6 +69,24 @@ class StoreEngine(Generic[M]):
             self._gatherer.open.new_logs.append(number)
             self._gatherer.open.urgent = True
         return number
+
+    def free_log(self, log: int) -> bool:
+        state, gatherer = self._logs[log], self._gatherer
+        cursors = self._cursors.of(state)
+        empty = all(cursor.progress.position >= state.next for cursor in cursors)
+        if not empty or state.buffer is not None or gatherer.is_writing(log):
+            return False
+        for cursor in cursors:
+            self._cursors.drop(cursor.cursor)
+        self._logs.free(state)
+        gatherer.delay(log, 0)
+        gatherer.open.freed.add(log)
+        gatherer.open.urgent = True
+        return True
+
+    def backlog(self, cursor: int) -> int:
+        state = self._cursors[cursor]
+        return state.progress.backlog(state.log.next)
 
     def delay(self, log: int, delay_s: float) -> None:
         self._gatherer.delay(log, delay_s)
@@ -241,6 +261,7 @@ class StoreEngine(Generic[M]):
         logs = [
             LogInfo(s.log, s.name, self._buffer.kept_from(s), s.next, s.bytes + self._buffer.bytes_of(s))
             for s in self._logs
+            if not s.is_free
         ]
         cursors = [
             CursorInfo(s.cursor, s.name, s.log.log, s.progress.position, s.progress.backlog(s.log.next))
@@ -250,6 +271,11 @@ class StoreEngine(Generic[M]):
         memory = sum(buffered.size for buffered in self._buffer.logs.values())
         files = self.medium.file_bytes()
         return StoreInfo(self.epoch, messages, size, files, self.pending_bytes, memory, logs, cursors)
+
+    def totals(self) -> StoreTotals:
+        messages, size = self._census.take()
+        memory = sum(buffered.size for buffered in self._buffer.logs.values())
+        return StoreTotals(messages, size, self.medium.file_bytes(), memory)
 
     def close(self) -> None:
         if self._closed:

@@ -93,13 +93,16 @@ class Gatherer:
     def waits(self) -> bool:
         """There is something to write, however little it hurries; messages have a time of their own."""
         group = self.open
-        return bool(
-            self.moved or group.state or group.opened or group.dropped or group.new_logs or group.given_up
-        )  # fmt: skip
+        names = group.opened or group.dropped or group.new_logs or group.freed
+        return bool(self.moved or group.state or names or group.given_up)
 
     @property
     def pending_bytes(self) -> int:
         return self.open.size + (self.sealed.size if self.sealed is not None else 0)
+
+    def is_writing(self, log: int) -> bool:
+        """Messages are on their way to a log."""
+        return log in self.open.sizes or (self.sealed is not None and log in self.sealed.ends)
 
     def bytes_of(self, log: int) -> int:
         """Bytes of bodies by which a log is about to grow."""
@@ -125,6 +128,7 @@ class Gatherer:
         """What was appended is given up; the rest joins the open group. `cursors` are those there are by now."""
         following = self.open
         following.new_logs[:0] = group.new_logs
+        following.freed |= group.freed
         following.opened |= {cursor for cursor in group.opened if cursor in cursors}
         self.moved |= {cursor for cursor in group.moved if cursor in cursors}
         following.dropped |= group.dropped

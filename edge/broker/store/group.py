@@ -65,6 +65,8 @@ class Group:
     sizes: dict[int, int] = field(default_factory=dict)
     """Bytes of bodies by log."""
     new_logs: list[int] = field(default_factory=list)
+    freed: set[int] = field(default_factory=set)
+    """Logs that gave up their names; they may have others by now."""
     opened: set[int] = field(default_factory=set)
     dropped: set[int] = field(default_factory=set)
     state: dict[tuple[str, str], bytes | None] = field(default_factory=dict)

@@ -23,6 +23,9 @@ PAGE_BYTES_WAITING: Final = 1024
 TEXT_BYTES_MAX: Final = 0xFFFF
 """UTF-8 bytes of an address or a device name: both protocols' names fit (MQTT 5 section 1.5.4), and 16 bits hold it."""
 
+LOGS_ADDED_UP_MAX: Final = 1_000
+"""Logs looked at in one go for what all of them hold, 1 ms; with more a status page is some seconds behind."""
+
 VALUE_BYTES_MAX: Final = 512 * MIB
 """One value of small durable state: above any MQTT packet (256 MiB), below SQLite's billion bytes a row."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.errors import StoreError
@@ -19,6 +20,15 @@ class LogRow(NamedTuple):
     first: int
     next: int
     bytes: int
+
+
+FREE: Final = "free "
+"""Begins the name of a log that is nobody's, and may be made another's."""
+
+
+def free_name(log: int) -> str:
+    """The name of a log that has none."""
+    return f"{FREE}{log}"
 
 
 @dataclass(slots=True, eq=False)
@@ -43,6 +53,11 @@ class LogState:
     """The end of it that is in memory only; None: every message goes by the medium."""
 
     @property
+    def is_free(self) -> bool:
+        """It is nobody's."""
+        return self.name == free_name(self.log)
+
+    @property
     def medium_end(self) -> int:
         """Where what is on the medium ends."""
         return self.next if self.buffer is None else self.buffer.written
@@ -54,6 +69,7 @@ class LogTable:
     def __init__(self) -> None:
         self._states: dict[int, LogState] = {}
         self._numbers: dict[str, int] = {}
+        self._free: deque[LogState] = deque()
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
 
@@ -62,6 +78,10 @@ class LogTable:
 
     def __contains__(self, log: int) -> bool:
         return log in self._states
+
+    def __len__(self) -> int:
+        """They are numbered from 1 on."""
+        return len(self._states)
 
     def __iter__(self) -> Iterator[LogState]:
         return iter(self._states.values())
@@ -74,8 +94,14 @@ class LogTable:
         return self._numbers.get(name)
 
     def make(self, name: str) -> LogState:
-        """A new log. Raises StoreError when there are too many, or the name cannot be written."""
+        """A log that has nothing. Raises StoreError when there are too many, or the name cannot be written."""
         check_text("log", name)
+        if self._free and self._free[0].first == self._free[0].next:
+            state = self._free.popleft()
+            del self._numbers[state.name]
+            state.name = name
+            self._numbers[name] = state.log
+            return state
         number = len(self._states) + 1
         if number > LOGS_MAX:
             raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
@@ -86,6 +112,15 @@ class LogTable:
     def add(self, state: LogState) -> None:
         self._states[state.log] = state
         self._numbers[state.name] = state.log
+        if state.is_free:
+            self._free.append(state)
+
+    def free(self, state: LogState) -> None:
+        """Nobody needs it, or will use its number before `make` gives it away again."""
+        del self._numbers[state.name]
+        state.name = free_name(state.log)
+        state.thinned_to = (0, 0)
+        self.add(state)
 
 
 def check_text(what: str, text: str) -> None:

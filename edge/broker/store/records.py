@@ -97,6 +97,18 @@ class CursorInfo(NamedTuple):
     backlog: int
 
 
+class StoreTotals(NamedTuple):
+    """What a store holds in all, for status pages."""
+
+    messages: int
+    bytes: int
+    """Bytes of bodies."""
+    file_bytes: int
+    """Bytes of the files on the medium, 0 in memory."""
+    memory_bytes: int
+    """Bytes of bodies, part of `bytes`, that are in memory only."""
+
+
 class StoreInfo(NamedTuple):
     """What a store holds; for status pages."""
 

@@ -28,7 +28,7 @@ from edge.broker.store.files import StoreFiles
 from edge.broker.store.group import CursorRow, Group, Outcome
 from edge.broker.store.ledger import Entries, OpenLedger
 from edge.broker.store.limits import KIB, POSITION_BITS, POSITION_MAX, Limits
-from edge.broker.store.logs import LogRow
+from edge.broker.store.logs import LogRow, free_name
 from edge.broker.store.problems import COMMITS, Problems
 from edge.broker.store.records import LedgerEntry, Loss, Summary
 from edge.broker.store.removal_jobs import Evicted, Reclaim, Reclaimed, Thinned, Thinning
@@ -247,6 +247,8 @@ def _statements(job: Job) -> list[tuple[str, Sequence[Any]]]:
         statements += _inserts(_BOOT, [job.boot])
     statements += _inserts(_SEGMENT, job.segments)
     statements += (("DELETE FROM cursor WHERE cursor = ?", (cursor,)) for cursor in sorted(group.dropped))
+    # a name is free before another log takes it: rows may come in any order
+    statements += (("UPDATE log SET name = ? WHERE log = ?", (free_name(log), log)) for log in sorted(group.freed))
     statements += _inserts(_LOG, group.log_rows)
     firsts = ((spill.first, spill.log) for spill in group.spills if spill.first is not None)
     statements += (("UPDATE log SET first = ? WHERE log = ?", first) for first in firsts)
@@ -270,7 +272,9 @@ class _Table(NamedTuple):
 _BOOT: Final = _Table("boot", BootRow._fields, "ON CONFLICT DO NOTHING")
 _SEGMENT: Final = _Table("segment", Row._fields)
 _LOG: Final = _Table(
-    "log", LogRow._fields, "ON CONFLICT (log) DO UPDATE SET next = excluded.next, bytes = excluded.bytes"
+    "log",
+    LogRow._fields,
+    "ON CONFLICT (log) DO UPDATE SET name = excluded.name, next = excluded.next, bytes = excluded.bytes",
 )
 _CURSOR: Final = _Table(
     "cursor",

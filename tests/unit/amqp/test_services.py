@@ -213,7 +213,7 @@ MANY = RETAINED_STEPS_MAX * 2
 def full_of_retained() -> Site:
     site = Site()
     for i in range(MANY):
-        site.router.retained.put(Run(f"topic/{i}", "m", RETAIN, b"", [b"%d" % i]))
+        site.router.retained.put(Run(f"topic/{i}", "m", RETAIN, b"", [b"%d" % i]), "")
     return site
 
 

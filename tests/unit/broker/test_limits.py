@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from bridge.message import RETAIN, Run, Stored
+from bridge.message import Run, Stored
 from edge.broker import limits
 from edge.broker.delivery import log as log_subscription
 from edge.broker.delivery import transient
 from edge.broker.model import addresses, interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
-from edge.broker.router import retained, route_table
+from edge.broker.router import route_table
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
@@ -72,19 +72,6 @@ class Rig:
 @pytest.fixture
 def rig() -> Rig:
     return Rig()
-
-
-def test_retained_messages(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retained, "RETAINED_MAX", 2)
-    for name in ("a", "b", "c", "a"):
-        rig.publish(f"t/{name}", name.encode(), flags=1 | RETAIN)
-    rig.settle()
-    assert [run.address for run in rig.router.retained.matching("t/+")] == ["t/a", "t/b"]
-    assert rig.router.retained.refused == 1
-    assert rig.device.answers == ["accepted"] * 4, "it is a message all the same"
-    rig.publish("t/a", b"", flags=1 | RETAIN)
-    rig.publish("t/c", b"c", flags=1 | RETAIN)
-    assert [run.address for run in rig.router.retained.matching("t/+")] == ["t/b", "t/c"]
 
 
 def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

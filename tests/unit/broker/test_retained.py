@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.message import Run
-from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX
+from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RETAINED_STALE_MAX, Limits
 from edge.broker.model.topics import matches, widened
+from edge.broker.retention.names import NameQuotas
 from edge.broker.router.retained import KIND, RetainedMessages
 from tests.support.memory_store import MemoryStore
 
@@ -28,18 +29,18 @@ def run(address: str, body: bytes) -> Run:
 )
 def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     store = MemoryStore(post=lambda call: call())
-    retained = RetainedMessages(store)
+    retained = RetainedMessages(store, NameQuotas(Limits()))
     model: dict[str, bytes] = {}
     for i, (address, keep) in enumerate(changes):
         body = b"%d" % i if keep else b""
-        changed = retained.put(run(address, body))
+        changed = retained.put(run(address, body), "")
         assert (changed is not None) is (keep or address in model)
         if keep:
             model[address] = body
         else:
             model.pop(address, None)
     store.flush()
-    for each in (retained, RetainedMessages(store)):
+    for each in (retained, RetainedMessages(store, NameQuotas(Limits()))):
         assert len(each) == len(model)
         for pattern in filters:
             found = {kept.address: kept.bodies[0] for kept in each.matching(pattern)}
@@ -52,9 +53,9 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
 
 
 def test_a_wildcard_looks_at_its_own_branch_only() -> None:
-    retained = RetainedMessages(MemoryStore(post=lambda call: call()))
+    retained = RetainedMessages(MemoryStore(post=lambda call: call()), NameQuotas(Limits()))
     for i in range(20_000):
-        retained.put(run(f"plant/{i}/temperature", b"1"))
+        retained.put(run(f"plant/{i}/temperature", b"1"), "")
     steps = list(retained.walk("plant/77/+"))
     assert [each.address for each in steps if each is not None] == ["plant/77/temperature"]
     assert len(steps) <= 4
@@ -68,10 +69,10 @@ class Shelf:
         self.judged: set[str] = set()
         self.unknown_age: set[str] = set()
         self.store = store or MemoryStore(post=lambda call: call())
-        self.kept = RetainedMessages(self.store, lambda run: int(run.bodies[0]) * 10**9 or None)
+        self.kept = RetainedMessages(self.store, NameQuotas(Limits()), lambda run: int(run.bodies[0]) * 10**9 or None)
 
     def put(self, address: str, ttl_s: int) -> None:
-        self.kept.put(Run(address, "d", 1, b"", [b"%d" % ttl_s], self.now_s * 10**9))
+        self.kept.put(Run(address, "d", 1, b"", [b"%d" % ttl_s], self.now_s * 10**9), "")
 
     def tick(self, now_s: int) -> None:
         self.now_s = now_s

@@ -183,7 +183,7 @@ class TestOwnTimes:
         site.send("queue/a", b"waits", properties=expiry(60))
         site.settle_down(wait_s=61)
         assert site.lost == []
-        site.router.queues["queue/a"].policy = HOUR
+        site.router.reconfigure(site.router.table, {"queue/#": HOUR})
         site.settle_down(wait_s=SWEEP_AGAIN_S)
         site.settle_down(wait_s=3600)
         assert site.kept("queue/a") == 0

@@ -18,7 +18,7 @@ COUNT = RETAINED_STEPS_MAX * 2
 def site() -> Site:
     made = Site()
     for i in range(COUNT):
-        made.router.retained.put(Run(f"up/{i}", "d", RETAIN | 1, b"", [b"%d" % i]))
+        made.router.retained.put(Run(f"up/{i}", "d", RETAIN | 1, b"", [b"%d" % i]), "")
     return made
 
 

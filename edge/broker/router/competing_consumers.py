@@ -1,0 +1,150 @@
+"""Addresses whose consumers compete: queues, which are stored, and anycast addresses, which are not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from edge.broker.delivery import AnycastGroup, LogSubscription
+from edge.broker.delivery.pattern import Joinable, PatternSubscription
+from edge.broker.limits import ANYCAST_GROUPS_MAX, QUEUES_JOINED_MAX
+from edge.broker.model.interfaces import Consumer, Figures
+from edge.broker.model.topics import FilterTree, is_filter, matches
+from edge.broker.router.configured import ConfiguredAddresses
+from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.queues import Queues
+
+logger = logging.getLogger(__name__)
+
+
+class CompetingConsumers:
+    """Queues and anycast groups by address, made when somebody sends to them or consumes from them."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        addresses: ConfiguredAddresses,
+        figures: Figures,
+        watchers: CreditWatchers,
+        forget_routes: Callable[[], None],
+    ) -> None:
+        """`watchers` hear of the credit of anycast addresses, whose answers count in `figures`."""
+        self.queues = queues
+        self.anycast: dict[str, AnycastGroup] = {}
+        self._addresses = addresses
+        self._figures = figures
+        self._watchers = watchers
+        self._forget_routes = forget_routes
+        self._pattern_consumers: FilterTree[Consumer] = FilterTree()
+        """Of anycast addresses."""
+        self._to_open: dict[Consumer, list[str]] = {}
+        """Queues with messages that are not open yet, of who consumes from all a filter matches."""
+
+    def queue_log(self, address: str, user: str) -> int:
+        """The log of a queue, made for `user` when it is new. Raises AddressError when there are too many."""
+        return self.queues.make(address, user)
+
+    def queue(self, address: str, user: str) -> LogSubscription:
+        """The queue of an address; otherwise as `queue_log`."""
+        self.queue_log(address, user)
+        return self.queues[address]
+
+    def anycast_group(self, address: str) -> AnycastGroup:
+        """The consumers of an anycast address."""
+        group = self.anycast.get(address)
+        if group is None:
+            if len(self.anycast) >= ANYCAST_GROUPS_MAX:
+                self._forget_anycast()
+            group = AnycastGroup(address, self._figures, partial(self._credit_changed, address))
+            self.anycast[address] = group
+            for consumer in self._pattern_consumers.match(address):
+                group.join(consumer)
+        return group
+
+    def _credit_changed(self, address: str) -> None:
+        """Consumers of an anycast address may take more."""
+        if address in self._watchers and address in self.anycast and self.anycast[address].credit:
+            self._watchers.changed(address)
+
+    def join(self, consumer: Consumer, address: str, *, stored: bool) -> Joinable:
+        """Consume from a queue (`stored`) or an anycast address, or from all a filter matches."""
+        if not is_filter(address):
+            one: Joinable = self.queue(address, consumer.user) if stored else self.anycast_group(address)
+            one.join(consumer)
+            return one
+        in_use: Mapping[str, Joinable] = self.queues.opened if stored else self.anycast
+
+        def parts() -> Iterator[Joinable]:
+            return (part for name, part in list(in_use.items()) if matches(address, name))
+
+        joined = PatternSubscription(address, parts, lambda: consumer not in self._to_open)
+        joined.join(consumer)
+        (self.queues.consumers if stored else self._pattern_consumers).add(address, consumer)
+        if stored:
+            closed = (name for name in self.queues if name not in self.queues.opened and matches(address, name))
+            to_open = [name for name in closed if self.queues.backlog(name)]
+            if to_open:
+                self._to_open[consumer] = [*self._to_open.get(consumer, ()), *to_open]
+                self._open_for(consumer)
+        return joined
+
+    def tick(self) -> None:
+        """Every `limits.TICK_S`: go on opening queues for who consumes from all a filter matches."""
+        for consumer in list(self._to_open):
+            self._open_for(consumer)
+
+    def _open_for(self, consumer: Consumer) -> None:
+        """Open some, which joins it to them."""
+        names = self._to_open[consumer]
+        for name in names[-QUEUES_JOINED_MAX:]:
+            if name in self.queues:
+                self.queues[name].pump()
+        del names[-QUEUES_JOINED_MAX:]
+        if not names:
+            del self._to_open[consumer]
+            consumer.exhausted()
+
+    def left(self, consumer: Consumer, subscription: PatternSubscription) -> None:
+        """The consumer has left all a filter matches, and is not to be joined to what comes."""
+        self._pattern_consumers.remove(subscription.pattern, consumer)
+        self.queues.consumers.remove(subscription.pattern, consumer)
+        self._to_open.pop(consumer, None)
+
+    def consumers(self, address: str) -> int | None:
+        """How many a queue or anycast address has; None when it is neither."""
+        found = self.queues.opened.get(address) or self.anycast.get(address)
+        if found is None:
+            return 0 if address in self.queues else None
+        return len(found.group.consumers)
+
+    def follow_configuration(self) -> None:
+        """Rules or policies have changed."""
+        self.queues.follow_configuration()
+        self.report_former_queues()
+
+    def former_queues(self, pattern: str = "#") -> dict[str, LogSubscription]:
+        """Queues below a filter whose addresses are of another type now, with what they had left then."""
+        return {address: self.queues[address] for address in self._former(pattern)}
+
+    def report_former_queues(self) -> None:
+        """What is left in them comes to nobody but forwarders before they are queues again."""
+        left = {address: self.queues.backlog(address) for address in self._former()}
+        left = {address: count for address, count in left.items() if count}
+        if left:
+            logger.warning(
+                "messages left in queues whose addresses are of another type now: %d in %d queues, %r is one; "
+                "they stay in the store for forwarders that match, or until these are queues again",
+                sum(left.values()),
+                len(left),
+                next(iter(left)),
+            )
+
+    def _former(self, pattern: str = "#") -> list[str]:
+        rule = self._addresses.table.rule
+        return [each for each in self.queues if matches(pattern, each) and not rule(each).type.is_queue]
+
+    def _forget_anycast(self) -> None:
+        """Forget the addresses nobody consumes from, and with them the routes that lead there."""
+        self.anycast = {address: group for address, group in self.anycast.items() if group.group}
+        self._forget_routes()

@@ -1,0 +1,128 @@
+"""One client makes names without end: it is stopped at its quota, others do not notice, and it leaves nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from edge.broker.limits import Limits
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.mqtt import packets
+from tests.fault.hostile.naming import durable_filters, figures, queue_names
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, edge, resident_mib, wait_until
+
+RESIDENT_MIB_MAX = 256.0
+"""Half of what a small Pi has."""
+WORST_S_MAX = 5.0
+"""A round trip of another client, on a machine with other work; the figures are in the report of the slow tests."""
+RESTART_S_MAX = 10.0
+"""As above; alone it is 1.6 s for 20 000 queues."""
+
+SMALL = {"queuesMax": 300, "subscriptionsMax": 200, "sessionsMax": 8, "retainedMax": 250, "queueUnusedS": 1}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Waypost]:
+    """A gateway with small limits."""
+    gateway = {"apiVersion": "waypost/v1", "kind": "Gateway", "metadata": {"name": "g"}, "spec": {"limits": SMALL}}
+    queues = {"address": "queue/#", "type": "queue"}
+    address = {"apiVersion": "waypost/v1", "kind": "Address", "metadata": {"name": "default.queues"}, "spec": queues}
+    (tmp_path / "g.yaml").write_text(yaml.safe_dump_all([gateway, address]))
+    with edge(tmp_path, "gw", "--config", str(tmp_path / "g.yaml")) as running:
+        yield running
+
+
+def consume_all(gateway: Waypost, count: int) -> None:
+    """Take every message of all queues."""
+    with Raw(gateway, version=5).connect("consumer") as client:
+        client.subscribe("queue/#", qos=1)
+        for _ in range(count):
+            packet = client.receive()
+            assert isinstance(packet, packets.Publish)
+            client.send(packets.PubAck(packet.packet_id))
+        client.send(packets.PingReq())
+        while not isinstance(client.receive(), packets.PingResp):
+            pass
+
+
+def can_make_queues(gateway: Waypost, prefix: str) -> bool:
+    taken, _ = queue_names(gateway, 1, prefix=prefix)
+    return taken == 1
+
+
+def test_queues_stop_at_the_quota_and_are_forgotten_when_unused(small: Waypost) -> None:
+    seen = figures(small, queue_names, 500)
+    assert (seen.made, seen.refused) == (300, 200)
+    assert seen.worst_s < WORST_S_MAX
+    small.kill()
+    small.start()
+    assert not can_make_queues(small, "queue/other/"), "who made what is known after a restart"
+    consume_all(small, 300)
+    wait_until(lambda: can_make_queues(small, "queue/other/"), timeout_s=30, what="room for other queues")
+
+
+def test_filters_stop_at_the_quota_and_end_with_their_sessions(small: Waypost) -> None:
+    assert durable_filters(small, 500) == (200, 300)
+    small.kill()
+    small.start()
+    with Raw(small, version=5).connect("other") as other:
+        assert other.subscribe("plant/#", qos=1) == [1], "a session that ends with its connection keeps nothing"
+    with Raw(small, version=5).connect("filters-0"):
+        pass  # a clean start ends the session
+    assert durable_filters(small, 200, name="more") == (200, 0)
+
+
+def test_sessions_stop_at_the_quota(small: Waypost) -> None:
+    clients = [Raw(small, version=5).connect(f"c{i}") for i in range(SMALL["sessionsMax"])]
+    for version, expected in ((5, ReasonCode.QUOTA_EXCEEDED), (4, ReasonCode.SERVER_UNAVAILABLE)):
+        with Raw(small, version=version) as late:
+            late.send(packets.Connect("late", version))
+            answer = late.receive()
+            assert isinstance(answer, packets.ConnAck)
+            assert answer.reason is expected
+    Raw(small, version=5).connect("c0").close()  # whose session is there comes in
+    for client in clients:
+        client.close()
+
+
+def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
+    with Raw(small, version=5).connect("r") as client:
+        answers = []
+        for i in range(260):
+            client.send(packets.Publish(f"r/{i}", b"x", qos=1, retain=True, packet_id=i + 1))
+            answer = client.receive()
+            assert isinstance(answer, packets.PubAck)
+            answers.append(int(answer.reason) < 0x80)
+        assert answers == [True] * 250 + [False] * 10
+        client.send(packets.Publish("r/0", b"", qos=1, retain=True, packet_id=1))
+        client.receive()
+        client.send(packets.Publish("r/new", b"x", qos=1, retain=True, packet_id=2))
+        answer = client.receive()
+        assert isinstance(answer, packets.PubAck)
+        assert int(answer.reason) < 0x80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", [queue_names, durable_filters])
+def test_the_most_names_there_may_be(tmp_path: Path, attack, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    with edge(tmp_path, "gw") as gateway:
+        idle = figures(gateway, lambda *_: time.sleep(5) or (1, 0), 0)
+        seen = figures(gateway, attack, Limits().queues_max + 5_000)
+        memory = resident_mib(gateway.pid)
+        gateway.kill()
+        begin = time.monotonic()
+        gateway.start()
+        restart_s = time.monotonic() - begin
+        with capsys.disabled():
+            print(f"\nidle {idle}\nseen {seen}\n{memory:.0f} MiB, restart {restart_s:.1f} s")
+        assert seen.made == Limits().queues_max
+        assert seen.refused == 5_000
+        assert memory < RESIDENT_MIB_MAX
+        assert resident_mib(gateway.pid) < RESIDENT_MIB_MAX
+        assert restart_s < RESTART_S_MAX
+        assert seen.worst_s < WORST_S_MAX

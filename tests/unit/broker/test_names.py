@@ -1,0 +1,325 @@
+"""Names clients make: how many, for how long, and what is given back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.message import DURABLE, RETAIN, Run, Stored
+from edge.broker.limits import NAME_CHARACTERS, QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, Limits
+from edge.broker.model import interfaces
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.retention.names import NameKind, NameQuotas
+from edge.broker.router.router import Router
+from tests.support.memory_store import MemoryStore
+
+SMALL = Limits(
+    queues_max=6, queues_per_user_max=3, queue_unused_s=100, subscriptions_max=4, subscriptions_per_user_max=2,
+    filters_max=4, filters_per_user_max=2, retained_max=6, retained_per_user_max=3,
+)  # fmt: skip
+RULES = [AddressRule("queue/#", AddressType.QUEUE), AddressRule("queue/ours", AddressType.QUEUE)]
+
+
+class Device(interfaces.Origin, interfaces.Consumer):
+    """Sends, and takes what comes."""
+
+    credit = 1000
+
+    def __init__(self, user: str = "") -> None:
+        self.name = f"device of {user}"
+        self.user = user
+        self.answers: list[object] = []
+        self.got: list[bytes] = []
+        self.sequences: list[int] = []
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.answers += ["accepted"] * len(tokens)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        self.answers += [why] * len(tokens)
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.got += stored.run.bodies
+        self.sequences += range(stored.sequence, stored.sequence + len(stored.run.bodies))
+        if stored.position >= 0:
+            last = stored.position + len(stored.run.bodies) - 1
+            subscription.settle(self, stored.position, last, Outcome.ACCEPTED)
+
+
+class Site:
+    """A router with small limits."""
+
+    def __init__(self) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.now = 1000.0
+        self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
+        self.boot()
+
+    def boot(self) -> None:
+        self.store.commit_listeners.clear()
+        self.router = Router(
+            self.store,
+            AddressTable(RULES),
+            clock_ns=lambda: int(self.now * 1e9),
+            flush_soon=lambda: None,
+            monotonic_s=lambda: self.now,
+            limits=SMALL,
+        )
+
+    def settle(self, wait_s: float = 0.0) -> None:
+        self.now += wait_s
+        for _ in range(8):
+            self.router.tick()
+            while self.posted:
+                self.posted.popleft()()
+
+    def send(self, device: Device, address: str, body: bytes = b"m", *, retain: bool = False) -> object:
+        flags = 1 | DURABLE | (RETAIN if retain else 0)
+        self.router.publish(device, Run(address, device.name, flags, b"", [body]), [1])
+        self.settle()
+        return device.answers[-1]
+
+    def take(self, address: str) -> Device:
+        """Consume all a queue has, and leave."""
+        device = Device()
+        joined = self.router.subscribe(device, address, SubscribeOptions())
+        joined.pump()
+        self.settle()
+        self.router.unsubscribe(device, joined, forget=False)
+        self.settle()
+        return device
+
+    def count(self, kind: NameKind) -> int:
+        return self.router.names.count(kind)
+
+
+class TestQuotas:
+    def test_queues_of_a_user(self) -> None:
+        site, greedy, other = Site(), Device("greedy"), Device("other")
+        assert [site.send(greedy, f"queue/{i}") for i in range(5)] == ["accepted"] * 3 + [Refusal.NAMES] * 2
+        assert site.send(other, "queue/x") == "accepted", "others have their own"
+        assert site.send(greedy, "queue/0") == "accepted", "what is there goes on"
+        assert site.send(greedy, "queue/ours") == "accepted", "the configuration's name is nobody's"
+        assert site.count(NameKind.QUEUE) == 4
+
+    def test_queues_of_the_space(self) -> None:
+        site = Site()
+        anybody = Device()
+        assert [site.send(anybody, f"queue/{i}") for i in range(8)] == ["accepted"] * 6 + [Refusal.NAMES] * 2
+
+    def test_a_queue_made_by_a_consumer(self) -> None:
+        site, greedy = Site(), Device("greedy")
+        for i in range(3):
+            site.router.subscribe(greedy, f"queue/{i}", SubscribeOptions())
+        with pytest.raises(AddressError) as raised:
+            site.router.subscribe(greedy, "queue/3", SubscribeOptions())
+        assert raised.value.refusal is Refusal.NAMES
+        assert "greedy" in str(raised.value)
+
+    def test_who_made_what_is_known_after_a_restart(self) -> None:
+        site, greedy = Site(), Device("greedy")
+        for i in range(3):
+            site.send(greedy, f"queue/{i}")
+        for i in range(2):
+            site.router.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}"))
+            site.send(greedy, f"t/{i}", retain=True)
+        site.settle()
+        site.boot()
+        assert site.send(greedy, "queue/3") == Refusal.NAMES
+        assert site.send(Device("other"), "queue/3") == "accepted"
+        with pytest.raises(AddressError):
+            site.router.subscribe(greedy, "t/2", SubscribeOptions(durable_name="s2"))
+        assert site.send(greedy, "t/2", retain=True) == "accepted"
+        assert site.send(greedy, "t/3", retain=True) == Refusal.NAMES
+
+    def test_subscriptions(self) -> None:
+        site, greedy = Site(), Device("greedy")
+        durable = [site.router.subscribe(greedy, f"t/{i}", SubscribeOptions(durable_name=f"s{i}")) for i in range(2)]
+        live = [site.router.subscribe(greedy, f"t/{i}", SubscribeOptions()) for i in range(2)]
+        for options in (SubscribeOptions(durable_name="s2"), SubscribeOptions()):
+            with pytest.raises(AddressError):
+                site.router.subscribe(greedy, "t/2", options)
+        site.router.subscribe(greedy, "t/2", SubscribeOptions(qos0_only=True))  # the twin of a durable one
+        for one in (*durable, *live):
+            site.router.unsubscribe(greedy, one, forget=True)
+        assert site.count(NameKind.SUBSCRIPTION) == site.count(NameKind.FILTER) == 0
+
+    def test_forwarders_are_the_configurations(self) -> None:
+        site = Site()
+        for i in range(9):
+            site.router.subscribe(Device("u"), f"t/{i}", SubscribeOptions(durable_name=f"forwarder/hub/{i}"))
+        assert site.count(NameKind.SUBSCRIPTION) == 0
+
+    def test_retained(self) -> None:
+        site, greedy = Site(), Device("greedy")
+        reader = Device()
+        site.router.subscribe(reader, "t/#", SubscribeOptions())
+        answers = [site.send(greedy, f"t/{i}", retain=True) for i in range(4)]
+        assert answers == ["accepted"] * 3 + [Refusal.NAMES]
+        assert len(reader.got) == 3, "what is refused comes again: nobody is to have it twice"
+        assert site.send(greedy, "t/0", b"newer", retain=True) == "accepted"
+        assert site.send(greedy, "t/1", b"", retain=True) == "accepted"
+        assert site.send(greedy, "t/9", retain=True) == "accepted"
+        assert site.send(greedy, "t/0", bytes(NAME_CHARACTERS), retain=True) == Refusal.NAMES, "it would be two"
+        assert [run.bodies for run in site.router.retained.matching("t/0")] == [[b"newer"]]
+
+    def test_a_temporary_queue(self) -> None:
+        site = Site()
+        for i in range(2):
+            site.router.make_temporary_queue(f"temp/{i}", "greedy")
+        with pytest.raises(AddressError):
+            site.router.make_temporary_queue("temp/2", "greedy")
+        site.router.end_temporary_queue("temp/0")
+        site.router.make_temporary_queue("temp/2", "greedy")
+
+    def test_long_names_count_as_several(self) -> None:
+        names = NameQuotas(SMALL)
+        assert names.has_room(NameKind.QUEUE, "u", 3 * NAME_CHARACTERS - 1)
+        assert not names.has_room(NameKind.QUEUE, "u", 3 * NAME_CHARACTERS)
+        assert [one.refused for one in names if one.kind is NameKind.QUEUE] == [1]
+
+    @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 3 * NAME_CHARACTERS)), max_size=30))
+    def test_what_was_made_and_is_gone_leaves_nothing(self, made: list[tuple[str, int]]) -> None:
+        names = NameQuotas(SMALL)
+        kept = []
+        for user, size in made:
+            if names.has_room(NameKind.QUEUE, user, size):
+                names.made(NameKind.QUEUE, user, size)
+                kept.append((user, size))
+            assert names.count(NameKind.QUEUE) <= SMALL.queues_max
+        for user, size in reversed(kept):
+            names.gone(NameKind.QUEUE, user, size)
+        assert names.count(NameKind.QUEUE) == 0
+        assert not names._counts[NameKind.QUEUE].users
+
+
+class TestQueues:
+    def test_nobody_consumes_so_nothing_is_open(self) -> None:
+        site = Site()
+        site.send(Device(), "queue/a")
+        assert not site.router.queues.opened
+        assert site.router.queues.backlog("queue/a") == 1
+        assert site.take("queue/a").got == [b"m"]
+
+    def test_closed_when_its_consumers_have_left(self) -> None:
+        site = Site()
+        site.send(Device(), "queue/a")
+        site.take("queue/a")
+        assert "queue/a" in site.router.queues.opened
+        site.settle(QUEUE_REST_S)
+        assert not site.router.queues.opened
+        site.send(Device(), "queue/a", b"2")
+        assert site.take("queue/a").got == [b"2"]
+
+    def test_open_while_something_is_outstanding(self) -> None:
+        site, device = Site(), Device()
+        site.send(device, "queue/a")
+        held: list[Subscription] = []
+        device.deliver = lambda subscription, _stored: held.append(subscription)  # type: ignore[method-assign]
+        joined = site.router.subscribe(device, "queue/a", SubscribeOptions())
+        joined.pump()
+        site.settle()
+        site.router.unsubscribe(device, joined, forget=False, keep=True)
+        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_REST_S)
+        assert "queue/a" in site.router.queues.opened
+        held[0].settle(device, 0, 0, Outcome.ACCEPTED)
+        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_REST_S)
+        assert not site.router.queues.opened
+
+    def test_a_consumer_of_all_a_filter_matches_gets_what_closed_ones_have_and_get(self) -> None:
+        site, device = Site(), Device()
+        site.send(Device(), "queue/a", b"before")
+        joined = site.router.subscribe(device, "queue/+", SubscribeOptions())
+        joined.pump()
+        site.settle()
+        site.send(Device(), "queue/b", b"after")
+        assert device.got == [b"before", b"after"]
+        site.router.unsubscribe(device, joined, forget=False)
+        site.send(Device(), "queue/b", b"left")
+        assert device.got == [b"before", b"after"]
+
+    def test_forgotten_when_unused(self) -> None:
+        site, device = Site(), Device("u")
+        site.send(device, "queue/a")
+        site.send(device, "queue/full")
+        site.send(device, "queue/ours")
+        site.take("queue/a")
+        site.take("queue/ours")
+        log = site.router.queues["queue/a"].log
+        site.settle(QUEUE_REST_S)
+        site.settle(SMALL.queue_unused_s - 1)
+        assert "queue/a" in site.router.queues
+        site.settle(2)
+        assert sorted(site.router.queues) == ["queue/full", "queue/ours"]
+        assert site.count(NameKind.QUEUE) == 1
+        assert dict(site.store.items("queue")).keys() == {"queue/full", "queue/ours"}
+        assert all(info.name != "queue queue/a" for info in site.store.info().logs)
+        site.send(device, "queue/a", b"again")
+        again = site.take("queue/a")
+        assert again.got == [b"again"]
+        assert again.sequences == [1], "no number is given twice"
+        assert site.router.queues["queue/a"].log == log, "a log that nobody has is used again"
+
+    def test_one_that_is_used_now_and_then_stays(self) -> None:
+        site = Site()
+        for _ in range(5):
+            site.send(Device(), "queue/a")
+            site.take("queue/a")
+            site.settle(SMALL.queue_unused_s * 0.9)
+        assert "queue/a" in site.router.queues
+
+    def test_after_a_restart_too(self) -> None:
+        site = Site()
+        site.send(Device(), "queue/a")
+        site.take("queue/a")
+        site.settle(1)
+        site.boot()
+        site.settle(1)
+        assert "queue/a" in site.router.queues
+        site.settle(SMALL.queue_unused_s + 1)
+        assert not list(site.router.queues)
+
+    def test_one_that_is_browsed_stays(self) -> None:
+        site, device = Site(), Device()
+        site.send(device, "queue/a")
+        site.take("queue/a")
+        browsing = site.router.subscribe(device, "queue/a", SubscribeOptions(browse=True))
+        site.settle(QUEUE_REST_S)
+        site.settle(SMALL.queue_unused_s + 1)
+        assert "queue/a" in site.router.queues
+        site.send(device, "queue/a", b"seen")
+        browsing.pump()
+        site.settle()
+        assert device.got == [b"seen"]
+
+    def test_one_whose_message_was_refused_is_forgotten_as_well(self) -> None:
+        site = Site()
+        site.router.publish(Device(), Run("queue/a", "d", 1, b"", [b"m"]), [1])
+        queues = site.router.queues
+        assert "queue/a" in queues
+        site.take("queue/a")
+        site.settle(QUEUE_REST_S)
+        site.settle(SMALL.queue_unused_s + 1)
+        assert "queue/a" not in queues
+
+    def test_a_tick_does_bounded_work(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("edge.broker.router.queues.QUEUES_LOOKED_AT_MAX", 2)
+        assert QUEUES_LOOKED_AT_MAX > 2
+        site = Site()
+        for i in range(6):
+            site.send(Device(), f"queue/{i}")
+            site.take(f"queue/{i}")
+        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_REST_S)
+        site.now += SMALL.queue_unused_s + 1
+        site.router.tick()
+        assert len(site.router.queues) == 4
+        site.settle()
+        assert len(site.router.queues) == 0
