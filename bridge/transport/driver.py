@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.turn import turn_of
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Driver(asyncio.Protocol):
         "_owner",
         "_paused_for",
         "_slot",
+        "_turn",
         "_unread_bytes_max",
         "_write_bytes_max",
         "account",
@@ -132,6 +134,7 @@ class Driver(asyncio.Protocol):
         self._write_bytes_max = write_bytes_max
         self._unread_bytes_max = unread_bytes_max
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self._flush_scheduled = False
         self._failed = False
         """The machine or its owner has raised: the socket is being dropped."""
@@ -170,7 +173,7 @@ class Driver(asyncio.Protocol):
         if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
             self.count()
         if len(data) >= LARGE_READ_BYTES:
-            self._flush()
+            self.write()
             self.pause_reading(OTHERS_FIRST)
             self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
@@ -227,7 +230,7 @@ class Driver(asyncio.Protocol):
         """Write what the connection has to send at the end of this turn of the loop."""
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._turn.add(self)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call this in the next turn of the loop: work too long for one is done in parts."""
@@ -318,7 +321,8 @@ class Driver(asyncio.Protocol):
             self._owner.handle(events)
         self.flush_soon()
 
-    def _flush(self) -> None:
+    def write(self) -> None:
+        """The end of a turn has come (`bridge.transport.turn`): write what the connection has to send."""
         self._flush_scheduled = False
         if self.transport is not None and not self._failed:
             try:

@@ -70,7 +70,7 @@ WEBSOCKET_CONNECTION_BYTES: Final = 12 * KIB
 WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 """Bytes a peer may leave unread in our socket buffer before deliveries to it pause."""
 
-ADDRESSES_MATCHED_MAX: Final = 10_000
+ADDRESSES_MATCHED_MAX: Final = 100_000
 """Addresses of one log whose subscriptions are kept found; beyond it they are looked for anew."""
 
 FEEDS_LOOKED_AT_MAX: Final = 1_000

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from bridge.transport.turn import turn_of
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
@@ -65,6 +66,7 @@ class Broker:
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
         self._flush_scheduled = False
         self._paused = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -177,6 +179,7 @@ class Broker:
         self._flush()
 
     def _committed(self, commit: Committed) -> None:
+        self._turn.write()  # the answers, before the loop reads what came meanwhile
         self._arm_batch_timer()
         if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
             self._paused = False

@@ -97,7 +97,9 @@ class Origin(Protocol):
     messages when their consumers settle them."""
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        """These messages are on disk, or delivered where the address type does not store. Acknowledge them."""
+        """These messages are on disk, or delivered where the address type does not store. Acknowledge them.
+
+        They may be those of several runs, in the order published."""
         ...
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:

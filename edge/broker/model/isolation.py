@@ -42,9 +42,15 @@ def end_consumer(consumer: Consumer, error: Exception) -> None:
 def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:
     """Give an origin answers: accepted, or refused for `why`. False when it raised: its connection ends, and the caller
     gives it no more answers."""
-    if why is None:
-        return origin_called(origin, origin.accepted, tokens)
-    return origin_called(origin, origin.refused, tokens, why)
+    try:
+        if why is None:
+            origin.accepted(tokens)
+        else:
+            origin.refused(tokens, why)
+    except Exception as error:
+        _end(origin, f"sender {origin.name!r}", error)
+        return False
+    return True
 
 
 def origin_called(origin: Origin, call: Callable[P, None], *arguments: P.args, **named: P.kwargs) -> bool:

@@ -21,6 +21,8 @@ PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 def encode_acknowledgements(first: int, packet_ids: Sequence[int]) -> bytes:
     """One four byte packet with this first byte for each packet identifier, in order."""
+    if len(packet_ids) == 1:
+        return (first << 24 | 2 << 16 | packet_ids[0]).to_bytes(4, "big")
     words = array.array("H", (first << 8 | 2,)) * (2 * len(packet_ids))
     words[1::2] = array.array("H", packet_ids)
     if sys.byteorder == "little":

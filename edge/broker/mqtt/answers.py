@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from edge.broker.message.mqtt_reason_codes import ReasonCode
@@ -31,8 +32,15 @@ def qos2_tokens(packet_ids: Sequence[int]) -> list[int]:
     return [packet_id | _QOS_2 for packet_id in packet_ids]
 
 
+def by_qos(tokens: Sequence[int]) -> Iterable[Sequence[int]]:
+    """The tokens of an answer in parts that are of one QoS each."""
+    if max(tokens) < _QOS_2:
+        return (tokens,)
+    return [list(part) for _, part in groupby(tokens, lambda token: token < _QOS_2)]
+
+
 def qos_of(tokens: Sequence[int]) -> int:
-    """1 or 2; the tokens of one answer are alike."""
+    """1 or 2, of tokens that are alike."""
     return 1 if tokens[0] < _QOS_2 else 2
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
-from bridge.message import Run
+from bridge.message import QOS_MASK, Run
 from bridge.transport.driver import Driver
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.mqtt.answers import REASONS, packet_ids_of, qos2_tokens, qos_of
+from edge.broker.mqtt.answers import REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
 from edge.broker.mqtt.connect import agree
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
@@ -113,21 +113,20 @@ class ConnectionHandler(Origin):
             raise
 
     def _handle(self, events: Sequence[Any]) -> None:
-        router = self._router
+        publish = self._router.publish
         for event in events:
             kind = type(event)
             if kind is Published:
-                if self._interceptor.published(event):
+                if self._interceptor is not PASS_THROUGH and self._interceptor.published(event):
                     continue
-                grant = self._grant
-                address = event.run.address
-                if grant is not None and not (grant.sends.get(address) or grant.may_send(address)):
+                run, grant = event.run, self._grant
+                if grant is not None and not (grant.sends.get(run.address) or grant.may_send(run.address)):
                     self._refuse(event, Refusal.NOT_AUTHORIZED)
                     continue
-                if event.run.qos < 2:
-                    router.publish(self, event.run, event.packet_ids)
+                if run.flags & QOS_MASK < 2:
+                    publish(self, run, event.packet_ids)
                 else:
-                    self._publish_once(event.run, event.packet_ids)
+                    self._publish_once(run, event.packet_ids)
             elif kind is Acknowledged:
                 self._attached.acknowledged(event.messages, event.outcome)
             else:
@@ -192,12 +191,13 @@ class ConnectionHandler(Origin):
     # --- origin -----------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
-        qos = qos_of(tokens)
-        if qos == 2:
-            tokens = packet_ids_of(tokens)
-            self._attached.state.answered(tokens)
-        self._interceptor.accepted(tokens)
-        self.connection.acknowledge(qos, tokens)
+        for alike in by_qos(tokens):
+            packet_ids, qos = packet_ids_of(alike), qos_of(alike)
+            if qos == 2:
+                self._attached.state.answered(packet_ids)
+            if self._interceptor is not PASS_THROUGH:
+                self._interceptor.accepted(packet_ids)
+            self.connection.acknowledge(qos, packet_ids)
         self._flush_answers()
 
     def _flush_answers(self) -> None:
@@ -212,6 +212,11 @@ class ConnectionHandler(Origin):
             self._sessions.on_disk.save_incoming(self._attached)
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        for alike in by_qos(tokens):
+            self._refused(alike, why)
+
+    def _refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        """`tokens` are of one QoS."""
         if self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
             return
         hearer = self._hearer(tokens)

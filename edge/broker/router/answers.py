@@ -25,6 +25,8 @@ class Verdict(enum.Enum):
     ACCEPTED = "accepted"
 
 
+_ACCEPTED: Final = Verdict.ACCEPTED
+
 _Waiting = tuple[Ticket, Origin, Sequence[int], Refusal | Verdict | None]
 """What is waited for, whom to answer for which tokens, and what; None: as the ticket says."""
 
@@ -49,7 +51,9 @@ class Answers:
         if tokens:
             if self._replies:
                 origin, tokens = self.ordered.behind(origin, tokens)
-            self._wait(ticket, origin, tokens, None)
+            self._waiting.append((ticket, origin, tokens, None))
+            awaiting = self.awaiting_commit
+            awaiting[origin] = awaiting.get(origin, 0) + 1
 
     def accept(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Accepted now, or behind what the origin sent before [MQTT-4.6.0-2]."""
@@ -95,9 +99,13 @@ class Answers:
                 ticket, origin, tokens, verdict = waiting.popleft()
                 left = awaiting.pop(origin) - 1
                 if left:
-                    awaiting[origin] = left
+                    tokens, more = self._with_following(ticket, origin, tokens, verdict)
+                    if left > more:
+                        awaiting[origin] = left = left - more
+                    else:
+                        left = 0
                 why = _refusal(ticket.error) if verdict is None else verdict
-                if why is Verdict.ACCEPTED:
+                if why is _ACCEPTED:
                     self._figures.acknowledged += len(tokens)
                     heard = origin in ended or answered(origin, tokens, None)
                 else:
@@ -115,6 +123,21 @@ class Answers:
         if self._replies:
             self._figures.refused += self.ordered.expire()
 
+    def _with_following(
+        self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None
+    ) -> tuple[Sequence[int], int]:
+        """`tokens` with those of the next answers that are the same, and how many answers those were."""
+        waiting, together = self._waiting, list(tokens)
+        count = 0
+        while waiting:
+            following, whom, its_tokens, its_verdict = waiting[0]
+            if whom is not origin or following is not ticket or its_verdict is not verdict:
+                break
+            together += its_tokens
+            waiting.popleft()
+            count += 1
+        return (together, count) if count else (tokens, 0)
+
     def _wait(self, ticket: Ticket, origin: Origin, tokens: Sequence[int], verdict: Refusal | Verdict | None) -> None:
         self._waiting.append((ticket, origin, tokens, verdict))
         self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
@@ -123,5 +146,5 @@ class Answers:
 def _refusal(error: StoreError | None) -> Refusal | Verdict:
     """What the outcome of a commit is to the origins that waited for it."""
     if error is None:
-        return Verdict.ACCEPTED
+        return _ACCEPTED
     return Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED

@@ -41,7 +41,7 @@ class Counters:
         Raises StoreError.
         """
         known, sequences, ends = self.sequences, group.sequences, group.ends
-        missing = {run.address for _, run in group.runs} - known.keys()
+        missing = {run.address for _, run in group.runs if run.address not in known}
         if missing:
             loaded = load(missing)
             known.update(dict.fromkeys(missing, 0))

@@ -4,16 +4,48 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge.broker.limits import Limits
-from edge.broker.message.mqtt_properties import encode_run
+from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 from edge.broker.mqtt import events, packets
 from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import conversations
 from tests.unit.mqtt.cases import CASES
+
+
+@st.composite
+def publishes(draw: st.DrawFn, version: int) -> bytes:
+    """A PUBLISH of few topic names, with or without properties, up to one that needs three bytes for its length."""
+    properties = NONE
+    if version == 5:
+        properties = draw(
+            st.sampled_from(
+                (
+                    NONE,
+                    Properties(content_type="text/plain"),
+                    Properties(user_property=(("a", "b"),) * 12),
+                    Properties(topic_alias=1),
+                    Properties(payload_format_indicator=1),
+                )
+            )
+        )
+    qos = draw(st.sampled_from((0, 0, 1, 1, 1, 2)))
+    size = draw(st.sampled_from((0, 1, 100, 130, 400, 17_000)))
+    packet = packets.Publish(
+        draw(st.sampled_from(("a", "a/b", "plant/7/temp"))),
+        draw(st.sampled_from((b"x", b"\xff"))) * size,
+        qos=qos,
+        retain=draw(st.booleans()),
+        dup=bool(qos) and draw(st.booleans()),
+        packet_id=draw(st.sampled_from((1, 2, 3, 65_535))) if qos else 0,
+        properties=properties,
+    )
+    return packet.encode(version)
 
 
 class Session:
@@ -112,6 +144,45 @@ def test_hot_path_says_what_the_packets_say(conversation: tuple[int, list[packet
     ]
     assert found == expected
     assert not session.connection.data_to_send()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_was_read_before_is_read_as_the_first_time(data: Any) -> None:
+    """`Inbound.read_known` leaves out checks, and changes nothing: good packets and damaged ones, over and over."""
+    version = data.draw(st.sampled_from((3, 4, 5)))
+    pool = data.draw(st.lists(publishes(version), min_size=1, max_size=4))
+    steps = data.draw(st.lists(st.sampled_from(pool), min_size=1, max_size=30))
+    stream = bytearray(b"".join(steps))
+    for at, value in data.draw(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 255)), max_size=2)):
+        stream[at % len(stream)] = value
+    cuts = data.draw(st.lists(st.integers(0, 10_000), max_size=4))
+    limits = Limits(packet_bytes_max=data.draw(st.sampled_from((300, 1 << 20))), receive_maximum=12)
+    read_with_and_without(packets.Connect("c", version).encode() + stream, cuts, limits)
+
+
+@pytest.mark.parametrize("version", [3, 4, 5])
+@pytest.mark.parametrize(
+    ("payload", "packet_id"), [(b"", 0), (bytes(400), 2), (b"", 2)], ids=["identifier 0", "too large", "good"]
+)
+def test_a_topic_that_is_known_excuses_nothing(version: int, payload: bytes, packet_id: int) -> None:
+    known, then = (packets.Publish("a", b"x", 1, packet_id=1), packets.Publish("a", payload, 1, packet_id=packet_id))
+    first = packets.Connect("c", version).encode() + known.encode(version)
+    stream = first + known.encode(version) + then.encode(version)
+    session = read_with_and_without(stream, [len(first)], Limits(packet_bytes_max=300))
+    assert len(session.flat) == 4 + (packet_id == 2 and not payload)
+
+
+def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Session:
+    """Read a stream with `Inbound.read_known` and without: the same comes out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Inbound, "read_known", lambda _self, _data, pos, _events: pos)
+        unknown = run(stream, cuts, limits=limits)
+    known = run(stream, cuts, limits=limits)
+    assert known.flat == unknown.flat
+    assert known.output == unknown.output
+    assert known.connection._receiver.outstanding == unknown.connection._receiver.outstanding
+    return known
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,70 @@
+"""The end of a turn of the event loop: whoever has something to write writes it there, all in one callback.
+
+A handle of the loop for every connection and turn would cost more than most of what is written. Nothing here knows what
+is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+log = logging.getLogger(__name__)
+
+
+class Writer(Protocol):
+    """Somebody with something to write."""
+
+    def write(self) -> None:
+        """The turn ends. What fails there ends its own connection, and is not raised."""
+        ...
+
+
+class Turn:
+    """What waits for the end of a turn of one loop; used inside the loop only."""
+
+    __slots__ = ("_loop", "_scheduled", "_writers")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._scheduled = False
+        self._writers: list[Writer] = []
+
+    def add(self, writer: Writer) -> None:
+        """Have it write at the end of this turn. Who is added twice is called twice."""
+        self._writers.append(writer)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._end)
+
+    def write(self) -> None:
+        """Write now, ahead of the end of the turn."""
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            try:
+                writer.write()
+            except Exception as error:  # the others write all the same
+                _report(error)
+
+    def _end(self) -> None:
+        self._scheduled = False
+        self.write()
+
+
+def _report(error: Exception) -> None:
+    """Type and place alone: what an exception says may quote a message."""
+    log.error("a write raised %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+
+
+_of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turn] = WeakKeyDictionary()
+
+
+def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
+    """The turn of a loop, the same for all who ask."""
+    found = _of_loop.get(loop)
+    if found is None:
+        found = _of_loop[loop] = Turn(loop)
+    return found

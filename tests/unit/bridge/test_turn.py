@@ -1,0 +1,57 @@
+"""The end of a turn: one callback for all who write, and what one raises is its own (`bridge.transport.turn`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from bridge.transport.turn import turn_of
+
+SECRET = "what a customer sends"
+
+
+class Writer:
+    """Notes that it was called, and raises if it is to."""
+
+    def __init__(self, order: list[str], name: str, *, fails: bool = False) -> None:
+        self._order = order
+        self._name = name
+        self._fails = fails
+
+    def write(self) -> None:
+        self._order.append(self._name)
+        if self._fails:
+            raise ValueError(SECRET)
+
+
+def test_everybody_writes_at_the_end_of_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+    async def turn() -> list[str]:
+        order: list[str] = []
+        found = turn_of(asyncio.get_running_loop())
+        assert turn_of(asyncio.get_running_loop()) is found
+        for name in ("first", "raises", "last"):
+            found.add(Writer(order, name, fails=name == "raises"))
+        order.append("in the turn")
+        await asyncio.sleep(0)
+        return order
+
+    with caplog.at_level(logging.ERROR):
+        assert asyncio.run(turn()) == ["in the turn", "first", "raises", "last"]
+    assert "a write raised ValueError" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def test_what_is_written_early_is_written_once() -> None:
+    async def turn() -> list[str]:
+        order: list[str] = []
+        found = turn_of(asyncio.get_running_loop())
+        found.add(Writer(order, "early"))
+        found.write()
+        found.add(Writer(order, "late"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return order
+
+    assert asyncio.run(turn()) == ["early", "late"]
