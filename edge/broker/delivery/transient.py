@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from bridge.message import Run, Stored
+from bridge.message import QOS_MASK, Run, Stored
 from edge.broker.delivery.consumer_group import SETTLED, ConsumerGroup, part_of
 from edge.broker.delivery.pressure import Pace, Pressure
 from edge.broker.limits import (
@@ -90,10 +90,11 @@ class TransientSubscription:
         """Deliver a run now, or keep it for when the consumer has credit."""
         if (self._qos0_only and run.qos) or run.device == self._not_from:
             return
-        stored = Stored(SETTLED, 0, run)
-        if run.qos:
+        if run.flags & QOS_MASK:
             stored = Stored(self._position, 0, run)
             self._position += len(run.bodies)
+        else:
+            stored = Stored(SETTLED, 0, run)
         if not self._waiting and len(self.group.consumers) == 1:
             consumer = self.group.consumers[0]
             try:

@@ -9,7 +9,7 @@ from typing import Final
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Refusal
 
-_QOS_2: Final = 1 << 16
+QOS_2: Final = 1 << 16
 """Tokens of QoS 2 messages carry this bit beside their packet identifier."""
 
 REASONS: Final[Mapping[Refusal, ReasonCode]] = {
@@ -29,21 +29,21 @@ REASONS: Final[Mapping[Refusal, ReasonCode]] = {
 
 def qos2_tokens(packet_ids: Sequence[int]) -> list[int]:
     """The tokens of QoS 2 messages; those of QoS 1 are their packet identifiers."""
-    return [packet_id | _QOS_2 for packet_id in packet_ids]
+    return [packet_id | QOS_2 for packet_id in packet_ids]
 
 
 def by_qos(tokens: Sequence[int]) -> Iterable[Sequence[int]]:
     """The tokens of an answer in parts that are of one QoS each."""
-    if max(tokens) < _QOS_2:
+    if max(tokens) < QOS_2:
         return (tokens,)
-    return [list(part) for _, part in groupby(tokens, lambda token: token < _QOS_2)]
+    return [list(part) for _, part in groupby(tokens, lambda token: token < QOS_2)]
 
 
 def qos_of(tokens: Sequence[int]) -> int:
     """1 or 2, of tokens that are alike."""
-    return 1 if tokens[0] < _QOS_2 else 2
+    return 1 if tokens[0] < QOS_2 else 2
 
 
 def packet_ids_of(tokens: Sequence[int]) -> Sequence[int]:
     """The packet identifiers behind tokens."""
-    return tokens if tokens[0] < _QOS_2 else [token - _QOS_2 for token in tokens]
+    return tokens if tokens[0] < QOS_2 else [token - QOS_2 for token in tokens]

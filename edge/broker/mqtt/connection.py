@@ -282,6 +282,11 @@ class Connection:
         elif self._phase is _OPEN and packet_ids:
             self._receiver.puback(packet_ids, reason, text)
 
+    def puback(self, packet_ids: Sequence[int]) -> None:
+        """These messages of QoS 1, which came over this connection, are safe: as `acknowledge`."""
+        if self._phase is _OPEN:
+            self._receiver.puback_safe(packet_ids)
+
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """PUBREC for those of these QoS 2 messages that came over this connection."""
         if self._phase is _OPEN:

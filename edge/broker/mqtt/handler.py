@@ -20,7 +20,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
-from edge.broker.mqtt.answers import REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
+from edge.broker.mqtt.answers import QOS_2, REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
 from edge.broker.mqtt.connect import agree
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
@@ -191,12 +191,15 @@ class ConnectionHandler(Origin):
     # --- origin -----------------------------------------------------------------------------------------------
 
     def accepted(self, tokens: Sequence[int]) -> None:
+        if self._interceptor is PASS_THROUGH and max(tokens) < QOS_2:
+            self.connection.puback(tokens)
+            self._driver.flush_soon()
+            return
         for alike in by_qos(tokens):
             packet_ids, qos = packet_ids_of(alike), qos_of(alike)
             if qos == 2:
                 self._attached.state.answered(packet_ids)
-            if self._interceptor is not PASS_THROUGH:
-                self._interceptor.accepted(packet_ids)
+            self._interceptor.accepted(packet_ids)
             self.connection.acknowledge(qos, packet_ids)
         self._flush_answers()
 

@@ -254,11 +254,17 @@ class Inbound:
 
     def puback(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBACK for these; before MQTT 5 a refusal is not sent."""
+        if not reason:
+            self.puback_safe(packet_ids)
+            return
         self._answered(len(packet_ids))
-        if reason:
-            self._acknowledge(PUBACK, packet_ids, reason, text)
-        else:
-            self._out.append(encode_acknowledgements(PUBACK, packet_ids))
+        self._acknowledge(PUBACK, packet_ids, reason, text)
+
+    def puback_safe(self, packet_ids: Sequence[int]) -> None:
+        """PUBACK without a reason."""
+        outstanding = self.outstanding - len(packet_ids)
+        self.outstanding = outstanding if outstanding > 0 else 0
+        self._out.append(encode_acknowledgements(PUBACK, packet_ids))
 
     def pubrec(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBREC for those of these whose PUBLISH came over this connection."""

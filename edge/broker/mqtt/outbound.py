@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from struct import Struct
 
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import LocalError, ProtocolError
@@ -19,9 +20,13 @@ from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, e
 from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.events import Connect, Delivery
 from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
-from edge.broker.mqtt.state import PACKET_ID_MAX, InFlight, SessionState
+from edge.broker.mqtt.state import InFlight, SessionState
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
+_HEAD_1, _HEAD_2 = Struct(">BBH").pack, Struct(">BBBH").pack
+"""First byte, remaining length of one byte or two, length of the topic name."""
+SHORT_LENGTH_MAX = 16_383
+"""Largest remaining length that takes two bytes."""
 ALIAS_ROOM_BYTES = 4
 """What a topic alias adds to a packet that has the topic name as well: the property, and a byte of its length."""
 
@@ -74,7 +79,7 @@ class Outbound:
     def window(self) -> int:
         """Messages of QoS 1 and 2 that may be sent now."""
         state = self._state
-        return max(0, min(self._inflight_max, PACKET_ID_MAX - len(state.reserved)) - state.in_flight)
+        return max(0, min(self._inflight_max, state.free_packet_ids) - len(state.outgoing) - len(state.released))
 
     def deliver(self, delivery: Delivery, *, send: bool) -> Sequence[int]:
         """Send one PUBLISH a message, as new ones; returns the indexes of those larger than the client takes.
@@ -82,6 +87,8 @@ class Outbound:
         With `send` false the messages only enter the session, to be sent when it is resumed.
         """
         bodies: Sequence[bytes] = delivery.run.bodies
+        if send and len(bodies) == 1 and self._deliver_one(delivery, bodies[0]):
+            return ()
         first, topic, block = self._head(delivery)
         between = len(block) + (2 if delivery.qos else 0)
         indexes: Sequence[int] = range(len(bodies))
@@ -120,6 +127,31 @@ class Outbound:
                 middles = [middle + block for middle in middles]
             write_publishes(self._out, first, topic, middles=middles, between=between, bodies=bodies)
         return skipped
+
+    def _deliver_one(self, delivery: Delivery, body: bytes) -> bool:
+        """Send the only message of a run; False when there is more to look at than to write it."""
+        address = delivery.run.address
+        if self._aliases is not None or self._last_kept or delivery.kept or "\0" in address:
+            return False
+        topic = address.encode()
+        block = b"" if self._version < 5 else self._block(delivery)
+        size = 2 + len(topic) + len(block) + len(body) + (2 if delivery.qos else 0)
+        if size > SHORT_LENGTH_MAX or size + 3 > self._packet_bytes_max:
+            return False
+        first = 0x30 | delivery.qos << 1 | (_RETAIN_BIT if delivery.retain else 0)
+        if size < 128:
+            head = _HEAD_1(first, size, len(topic)) + topic
+        else:
+            head = _HEAD_2(first, size & 127 | 128, size >> 7, len(topic)) + topic
+        if delivery.qos:
+            if not self.window:
+                raise LocalError("a message delivered into no window")
+            packet_id = self._state.reserve_one()
+            self._state.outgoing[packet_id] = (delivery, 0)
+            self._out += (head, packet_id.to_bytes(2, "big") + block, body)
+        else:
+            self._out += (head, block, body)
+        return True
 
     def resume(self) -> list[InFlight]:
         """Send again what the session has in flight, PUBREL first, both in their order [MQTT-4.4.0-1].
@@ -243,12 +275,15 @@ class Outbound:
         run = delivery.run
         first = 0x30 | delivery.qos << 1 | (_RETAIN_BIT if delivery.retain else 0)
         topic = encode_string(run.address)
-        if self._version < 5:
-            return first, topic, b""
-        if not delivery.identifiers and not run.properties:
-            return first, topic, b"\0"
-        raw = subscription_identifiers(delivery.identifiers) + run.properties
-        return first, topic, encode_variable_byte_integer(len(raw)) + raw
+        return first, topic, b"" if self._version < 5 else self._block(delivery)
+
+    def _block(self, delivery: Delivery) -> bytes:
+        """Properties with their length (MQTT 5)."""
+        properties = delivery.run.properties
+        if not delivery.identifiers and not properties:
+            return b"\0"
+        raw = subscription_identifiers(delivery.identifiers) + properties
+        return encode_variable_byte_integer(len(raw)) + raw
 
     def _aliased(
         self, first: int, topic: bytes, ids: Sequence[bytes], block: bytes, delivery: Delivery, bodies: Sequence[bytes]

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from bridge.message import AMQP, RETAIN, Run, Stored
+from bridge.message import AMQP, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
@@ -170,7 +170,7 @@ class Subscriber(Consumer):
                     subscription.settle(self, position, last, Outcome.ACCEPTED)
                     position = last + 1
                 continue
-            qos = min(left.qos, qos_max)
+            qos = min(left.flags & QOS_MASK, qos_max)
             token = Token(subscription, position, self)
             if qos == 2 and self.kept and isinstance(subscription, LogSubscription):
                 delivery = Delivery(left, qos, retain, token, identifiers, kept=True)

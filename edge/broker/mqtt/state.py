@@ -120,6 +120,11 @@ class SessionState:
             self.connection.complete(packet_ids)
 
     @property
+    def free_packet_ids(self) -> int:
+        """Packet identifiers the client cannot know, whether or not they are in flight."""
+        return PACKET_ID_MAX - len(self._reserved) if self._reserved else PACKET_ID_MAX
+
+    @property
     def in_flight(self) -> int:
         """Messages in flight to the client: packet identifiers in use by us."""
         return len(self.outgoing) + len(self.released)
@@ -142,6 +147,15 @@ class SessionState:
                 self._next = stop
                 return ids
         return self._reserve_one_by_one(count)
+
+    def reserve_one(self) -> int:
+        """As `reserve` of one."""
+        packet_id = self._next
+        taken = packet_id in self.outgoing or packet_id in self.released
+        if taken or packet_id == PACKET_ID_MAX or self._reserved:
+            return self._reserve_one_by_one(1)[0]
+        self._next = packet_id + 1
+        return packet_id
 
     def _taken(self, ids: Sequence[int]) -> bool:
         return not self.reserved.isdisjoint(ids)
