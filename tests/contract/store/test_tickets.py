@@ -140,7 +140,7 @@ class TestFailures:
             patched.setattr(rig.store.medium, "commit", wrong)
             ticket = append(rig)
             flush(rig)
-        assert "a mistake" in str(ticket.error)
+        assert "KeyError: see the log" in str(ticket.error)
         after = append(rig)
         flush(rig)
         assert (after.decided, after.error) == (True, None)
