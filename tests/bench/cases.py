@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import backlog, figures, latency, writes
+from tests.bench import backlog, figures, latency, unlike, writes
 from tests.bench.brokers import Broker, Mosquitto
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib
@@ -91,6 +91,7 @@ CASES: Final[dict[str, Benchmark]] = {
             60, mqtt_in, Artemis, 1.3, absent_session, warm_rounds=4,
         ),
         latency.BENCHMARK,
+        *unlike.CASES,
         Comparison(
             "amqp-anycast", "AMQP anycast, 5 senders, 1 receiver, settled end to end", 20, amqp_anycast, None, ROUTER
         ),

@@ -1,0 +1,146 @@
+"""MQTT as a fleet sends it: topics, sizes and contents that differ, and many connections with a message each.
+
+What is alike and comes in deep windows is measured in `cases`; a broker that is fast there may still be slow here.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from statistics import median
+from typing import Final
+
+from tests.bench.brokers import Broker, Mosquitto, WaypostBroker
+from tests.bench.comparison import Benchmark, Comparison, Settings
+from tests.bench.load import LoadGenerators
+from tests.bench.packages import say
+from tests.bench.result import Result, at_most
+from tests.bench.sessions import absent_session
+
+UNLIKE: Final = ("-V", "20", "-Z", "400")
+"""20 topics a connection, payloads of 16 to 400 bytes."""
+FLEET: Final = 500
+"""Connections with one message each under way."""
+CURVE: Final = (1, 10, 100, 1_000, 5_000)
+"""Connections, one message each."""
+FILES_BESIDE: Final = 200
+
+_WINDOWS: Final = ("-c", "50", "-w", "20")
+_SUBSCRIBER: Final = ("-S", "1", "-f", "load/#")
+
+
+def _load(load: LoadGenerators, broker: Broker, *arguments: str, figure: str = "pub_per_s") -> float:
+    return load.run("mqttload", broker.port("mqtt"), *UNLIKE, *arguments)[figure]
+
+
+def _measure(*arguments: str, figure: str = "pub_per_s") -> Callable[[LoadGenerators, Broker], float]:
+    return lambda load, broker: _load(load, broker, *arguments, figure=figure)
+
+
+def _one_each(connections: int, messages: int, *more: str, figure: str = "pub_per_s") -> Callable[..., float]:
+    return _measure("-c", str(connections), "-w", "1", "-n", str(messages), "-q", "1", *more, figure=figure)
+
+
+def stored(broker: Broker) -> None:
+    """Waypost stores every message; the peer is spared it."""
+    if broker.name == "waypost":
+        absent_session(broker)
+
+
+def _curve(load: LoadGenerators, settings: Settings) -> list[Result]:
+    """Messages stored a second, by connections."""
+    _allow_files(max(CURVE) + FILES_BESIDE)
+    with ExitStack() as stack:
+        theirs, ours = stack.enter_context(Mosquitto()), stack.enter_context(WaypostBroker())
+        absent_session(ours)
+        results = []
+        for connections in CURVE:
+            messages = 2_000 if connections == 1 else max(20_000, 4 * connections)
+            measure = _one_each(connections, messages)
+            values: dict[str, list[float]] = {broker.name: [] for broker in (ours, theirs)}
+            for _ in range(settings.rounds):
+                for broker in (ours, theirs):
+                    values[broker.name].append(measure(load, broker))
+            mine, others = values[ours.name], values[theirs.name]
+            ratio = median(a / b for a, b in zip(mine, others, strict=True))
+            say(f"  mqtt-connections {connections}: {median(mine):,.0f} and {median(others):,.0f} msg/s")
+            about = f"MQTT QoS 1, {connections} connections with a message each, ours on disk first"
+            name = f"mqtt-connections-{connections}"
+            results.append(Result(name, about, "msg/s", median(mine), None, theirs.name, median(others), ratio))
+        return results
+
+
+def _allow_files(files: int) -> None:
+    """For this process and the brokers and generators it starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, hard), hard))
+
+
+PACED: Final = ("-c", str(FLEET), "-n", "100000", "-q", "1", "-r", "20000", *UNLIKE)
+PUBACK_MS_MAX: Final = 2.0
+
+
+def _paced(load: LoadGenerators, settings: Settings) -> list[Result]:
+    """The median PUBACK at a steady rate that many connections share."""
+    with Mosquitto() as theirs, WaypostBroker() as ours:
+        absent_session(ours)
+        values: dict[str, list[float]] = {broker.name: [] for broker in (ours, theirs)}
+        for number in range(settings.rounds + 1):
+            for broker in (ours, theirs):
+                found = load.run("mqttload", broker.port("mqtt"), *PACED)
+                if number:  # the first warms up
+                    values[broker.name].append(found["ack_us_p50"] / 1e3)
+        mine, others = (median(values[broker.name]) for broker in (ours, theirs))
+    goal = at_most(PUBACK_MS_MAX, mine)
+    return [Result("mqtt-fleet-latency", LATENCY.about, "ms, p50", mine, goal, theirs.name, others, mine / others)]
+
+
+LATENCY: Final = Benchmark(
+    "mqtt-fleet-latency", f"MQTT QoS 1, unlike, 20 000 msg/s from {FLEET} connections: PUBACK, median", 80, _paced
+)
+
+_WHAT: Final = "MQTT, 50 connections, 20 topics each, 16-400 B"
+_EACH: Final = "MQTT QoS 1, unlike, {} connections with a message each"
+_compared = partial(Comparison, peer=Mosquitto)
+CASES: Final = (
+    _compared(
+        "mqtt-unlike-in", f"{_WHAT}, QoS 1, window 20; ours on disk first, theirs stored nowhere", 30,
+        _measure(*_WINDOWS, "-n", "100000", "-q", "1"), goal=0.9, prepare=stored,
+    ),
+    _compared(
+        "mqtt-unlike-through", f"{_WHAT}, QoS 1, through to one live subscriber", 40,
+        _measure(*_WINDOWS, "-n", "100000", "-q", "1", *_SUBSCRIBER, figure="recv_per_s"), goal=0.9,
+    ),
+    _compared(
+        "mqtt-unlike-qos0", f"{_WHAT}, QoS 0, through to one subscriber", 40,
+        _measure("-c", "50", "-n", "300000", "-q", "0", "-Q", "0", *_SUBSCRIBER, figure="recv_per_s"), goal=0.9,
+    ),
+    _compared(
+        "mqtt-unlike-qos2", f"{_WHAT}, QoS 2, window 20; ours on disk first, theirs stored nowhere", 60,
+        _measure(*_WINDOWS, "-n", "20000", "-q", "2"), goal=0.3, prepare=stored,
+    ),
+    _compared(
+        "mqtt-unlike-retained", f"{_WHAT}, QoS 1, window 20, all retained; ours on disk first", 60,
+        _measure(*_WINDOWS, "-n", "40000", "-q", "1", "-R", "1"), goal=0.2,
+    ),
+    _compared(
+        "mqtt-fleet-in", f"{_EACH.format(FLEET)}; ours on disk first, theirs stored nowhere", 40,
+        _one_each(FLEET, 50_000), goal=0.7, prepare=stored,
+    ),
+    _compared(
+        "mqtt-fleet-2000-in", f"{_EACH.format(2_000)}; ours on disk first, theirs stored nowhere", 40,
+        _one_each(2_000, 50_000), goal=0.7, prepare=stored,
+    ),
+    _compared(
+        "mqtt-fleet-through", f"{_EACH.format(FLEET)}, through to one live subscriber", 40,
+        _one_each(FLEET, 50_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
+    ),
+    LATENCY,
+    Benchmark(
+        "mqtt-connections", f"{_EACH.format('1 to 5 000')}; ours on disk first, theirs stored nowhere", 120, _curve
+    ),
+)  # fmt: skip
+"""What is measured; the goals of QoS 2 and of retained messages are what no change may fall below."""
