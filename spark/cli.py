@@ -80,7 +80,8 @@ def run(
     try:
         jobs = runner.chosen(names)
     except KeyError as unknown:
-        raise click.UsageError(f"no job named {unknown}; see `analytics run --help`") from None
+        known = ", ".join(job.name for job in runner.chosen(()))
+        raise click.UsageError(f"no job named {unknown}; jobs: {known}") from None
     options = session.Options(
         master=master,
         quick=runner.is_small(lake) and not follow,

@@ -34,7 +34,12 @@ def hub() -> None:
 
 
 @hub.command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Directory of the registry and the lake.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory of the registry and the lake.",
+)
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="Configuration (YAML).")
 @click.option("--dev", is_flag=True, help="Loopback only, any gateway, tenant `default`.")
 @click.option("--amqp", metavar="HOST:PORT", help=f"Where gateways connect; {AMQP_DEFAULT} unless given.")

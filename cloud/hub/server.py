@@ -40,7 +40,7 @@ from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from edge.broker.configuration import TlsListener
 from edge.broker.limits import CERTIFICATES_CHECK_S
-from edge.broker.listeners.tcp import ListenError, TcpListener
+from edge.broker.listeners.tcp import ListenError, TcpListener, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
 
 log = logging.getLogger(__name__)
@@ -301,6 +301,11 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         registry, landing = await asyncio.to_thread(open_lake, configuration)
         await Hub(configuration, registry, landing).run(ready, stop)
 
+    try:
+        for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
+            require_free(name, endpoint.host, endpoint.port)
+    except ListenError as error:
+        raise HubError(str(error)) from error
     with data_directory(configuration.data):
         uvloop.run(main())
 

@@ -49,7 +49,12 @@ def edge() -> None:
 
 
 @edge.command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory; made when it is new.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Data directory; made when it is new.",
+)
 @click.option("--config", type=click.Path(path_type=Path, exists=True), help="YAML resources, instead of applied ones.")
 @click.option("--dev", is_flag=True, help="For trying out: loopback only, no authentication, a preset address space.")
 @click.option("--mqtt", metavar="HOST:PORT", help="Listen for MQTT here; port 0 picks a free one.")
@@ -114,11 +119,16 @@ def run(
 def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     import uvloop
 
-    from edge.broker.listeners.tcp import ListenError
+    from edge.appliance.configuration.validate import LISTENERS
+    from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreError
 
     try:
+        for name in LISTENERS:
+            endpoint = getattr(configuration, name)
+            if endpoint is not None:
+                require_free(name, endpoint.host, endpoint.port)
         return int(uvloop.run(_run(configuration, options)))
     except ListenError as error:
         raise CommandError(str(error), code=Exit.USAGE) from None
@@ -208,7 +218,8 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 
     Where clients need credentials, give --data and run this as the user the gateway runs as.
     """
-    url = f"http://{http or _console_of(data) or HTTP}/api/v1/status"
+    place = _place(http) if http is not None else _console_of(data)
+    url = f"http://{place or HTTP}/api/v1/status"
     document = _ask(url, _token(data) if data is not None else None)
     if not isinstance(document, dict) or "store" not in document:
         raise CommandError(
@@ -219,6 +230,17 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
         click.echo(json.dumps(document, indent=2))
         return
     _print_status(document)
+
+
+def _place(http: str) -> str:
+    """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
+    from edge.appliance.configuration import values
+
+    try:
+        return str(values.endpoint(http.removeprefix("http://").rstrip("/")))
+    except ValueError as why:
+        hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
+        raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
 
 
 def _ask(url: str, token: str | None) -> Any:

@@ -216,6 +216,7 @@ class Gateway:
             "messages": {
                 "received": router.figures.received,
                 "acknowledged": router.figures.acknowledged,
+                "refused": router.figures.refused,
             },
             "addresses": list(itertools.islice(_addresses(router), ADDRESSES_SHOWN_MAX)),
             "store": {

@@ -25,6 +25,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 def write(known: LakeFigures, out: Path, facts: Facts | None = None, now: datetime | None = None) -> int:
     """Draw what is `known` into `out`; returns the file's bytes. Raises `OSError` when it cannot be written."""
     content = render(known, facts or Facts(), now or datetime.now(UTC))
+    if out.exists() and not out.is_file():  # a device or a pipe stays what it is
+        out.write_bytes(content)
+        return len(content)
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = out.with_name(f".{out.name}.fresh")
     fresh.write_bytes(content)

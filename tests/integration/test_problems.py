@@ -57,6 +57,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         assert "quota.bytes" in problem["next_step"]
         status: dict[str, Any] = json.loads(ask(port, "/api/v1/status")[1])
         assert status["problems"] == [problem]
+        assert status["messages"] == {"received": 2, "acknowledged": 1, "refused": 1}
         shown = command("edge", "status", "--http", f"127.0.0.1:{port}").stdout
         for part in problem.values():
             assert part in shown

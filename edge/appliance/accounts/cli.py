@@ -27,6 +27,7 @@ from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security.credentials import (
     BY_RESOURCE,
     CredentialFile,
+    CredentialsDamaged,
     CredentialsError,
     User,
     ending,
@@ -102,6 +103,9 @@ def add(
     password, made = _secret(password_stdin, generate)
 
     def make(file: CredentialFile) -> None:
+        if name in file.load().users:
+            step = f"its rights: waypost device allow {name}\na new password: waypost device credentials rotate {name}"
+            raise CommandError(f"there is a user {name} already", hint=step)
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
@@ -216,6 +220,9 @@ def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
     try:
         with CredentialFile.open(data) as file:
             return use(file)
+    except CredentialsDamaged as error:
+        step = "move it away and add the devices again: waypost device add; no messages are in it"
+        raise CommandError(str(error), hint=step, code=Exit.INTEGRITY) from None
     except CredentialsError as error:
         raise CommandError(str(error)) from None
 
@@ -224,7 +231,8 @@ def _mine(file: CredentialFile, name: str) -> User:
     """The user, if these commands may change it."""
     user = file.load().users.get(name)
     if user is None:
-        raise CommandError(f"there is no user {name}", hint="list the users with `waypost device list`")
+        step = f"list the users: waypost device list --data {file.path.parent}"
+        raise CommandError(f"there is no user {name}", hint=step)
     if user.origin == BY_RESOURCE:
         raise CommandError(f"user {name} comes from a MessagingUser resource", hint="change that with `waypost apply`")
     return user
@@ -242,7 +250,8 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     except UnicodeDecodeError:
         raise CommandError("the password on standard input is not UTF-8", code=Exit.USAGE) from None
     if not password:
-        raise CommandError("no password on standard input", code=Exit.USAGE)
+        step = "write one line to it, or leave --password-stdin out: then one is made and printed"
+        raise CommandError("no password on standard input: it is empty", hint=step, code=Exit.USAGE)
     return password, None
 
 

@@ -19,10 +19,12 @@ class Clients(TypedDict, total=False):
 
 
 class Messages(TypedDict, total=False):
-    """Counters since the process started; `acknowledged` are those whose sender was told that they are safe."""
+    """Counters since the process started; of `acknowledged` their senders were told that they are safe, of `refused`
+    that they are not. MQTT with QoS 0 and AMQP settled by its sender are told nothing."""
 
     received: int
     acknowledged: int
+    refused: int
     delivered: int
 
 

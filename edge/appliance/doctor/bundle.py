@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -38,6 +39,8 @@ def write_bundle(target: Path, around: Surroundings, results: Sequence[Result], 
     """Write the archive, readable by its owner alone; returns the names in it. Raises OSError."""
     documents = [resource.document for resource in around.resources]
     redactor = Redactor(known_secrets(around.configuration, documents), key_files(around.configuration))
+    if target.exists() and not target.is_file():
+        raise OSError(errno.EEXIST, "not a regular file", str(target))
     part = target.with_name(target.name + ".part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     names: list[str] = []

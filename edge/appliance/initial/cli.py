@@ -10,7 +10,7 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT
 
 
 @click.command()
-@click.option("--data", type=click.Path(path_type=Path), required=True, help="Data directory to make.")
+@click.option("--data", type=click.Path(path_type=Path, file_okay=False), required=True, help="Data directory to make.")
 @click.option("--name", help="Name of the gateway.  [default: name of this machine]")
 @click.option("--mqtt", metavar="HOST:PORT", help=f"Where devices connect with MQTT, or none.  [default: {MQTT}]")
 @click.option("--amqp", metavar="HOST:PORT", help=f"The same with AMQP 1.0.  [default: {AMQP}]")

@@ -57,6 +57,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self._deadline: float | None = None
         self._delay = RECONNECT_DELAY_S
         self._why = "connection lost"
+        self._unreachable = False
         self._done = False
 
     def run(self) -> None:
@@ -124,15 +125,17 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
 
     def on_transport_error(self, event: Any) -> None:
         condition = event.transport.condition
-        self._why = str(condition) if condition is not None else "transport error"
+        self._why = _words(condition) if condition is not None else "transport error"
+        self._unreachable = condition is not None and condition.name == "proton.pythonio"
 
     def on_link_error(self, event: Any) -> None:
-        self._why = str(event.link.remote_condition)
+        self._why = _words(event.link.remote_condition)
         self._device.hindered(f"cannot send to {self._device.settings.address}: {self._why}")
         event.connection.close()
 
     def on_connection_error(self, event: Any) -> None:
-        self._why = str(event.connection.remote_condition)
+        self._why = _words(event.connection.remote_condition)
+        self._unreachable = False
 
     def on_transport_closed(self, event: Any) -> None:
         if event.connection != self._connection:  # Proton makes a new wrapper for each event
@@ -142,7 +145,7 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         if was_open:
             self._device.disconnected(self._why)
         else:
-            self._device.hindered(f"cannot connect: {self._why}")
+            self._device.hindered(f"cannot connect: {self._why}", unreachable=self._unreachable)
         if self._done:
             self._container.stop()
             return
@@ -181,3 +184,9 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         if seq is not None:
             self._device.hindered(f"a reading was not accepted: {event.delivery.remote_state}")
             self._device.outbox.take_back(seq)
+
+
+def _words(condition: Any) -> str:
+    """An error condition for a person; what Proton itself says of sockets has no name worth telling."""
+    description = condition.description or condition.name
+    return str(description if condition.name == "proton.pythonio" else f"{condition.name}: {description}")

@@ -64,7 +64,8 @@ def simulate(
     """Run one device that measures this machine and delivers every reading at least once.
 
     While the gateway is unreachable readings wait in the device; each is sent until it is acknowledged. SIGTERM ends
-    the measuring; what is left is delivered. Exit code 1 when readings were left over or given up.
+    the measuring; what is left is delivered. Exit code 1 when readings were left over or given up, 3 when nobody
+    answered.
     """
     scheme = urlsplit(url).scheme
     if scheme.removesuffix("s") != protocol:
@@ -94,8 +95,18 @@ def simulate(
         f"left {len(outbox)}, given up {outbox.dropped}"
     )
     if outbox.dropped or len(outbox):
-        click.echo(f"not everything was acknowledged: {simulated.trouble or 'the gateway was too slow'}", err=True)
-        sys.exit(Exit.FAILED)
+        raise _left(simulated, url)
+
+
+def _left(simulated: Device, url: str) -> CommandError:
+    """Not everything was acknowledged."""
+    what = f"not everything was acknowledged: {simulated.trouble or 'the gateway was too slow'}"
+    if simulated.unreachable:
+        step = f"does a gateway serve {url}? Its `ready` line says where"
+        return CommandError(what, hint=step, code=Exit.UNREACHABLE)
+    name = simulated.settings.user or "NAME"
+    step = f"password and rights are those of `waypost device add {name}`; `waypost device list` shows the rights"
+    return CommandError(what, hint=step)
 
 
 def _run_mqtt(simulated: Device) -> None:

@@ -62,6 +62,8 @@ class Device:
         self._progress_due = 0.0
         self.trouble = ""
         """Why readings were not acknowledged, as last seen; empty while nothing went wrong."""
+        self.unreachable = False
+        """The trouble is that nobody answers."""
 
     @property
     def measuring(self) -> bool:
@@ -97,8 +99,9 @@ class Device:
         if sends is not None:
             self.journal.acknowledged(seq, sends)
 
-    def hindered(self, why: str) -> None:
+    def hindered(self, why: str, *, unreachable: bool = False) -> None:
         """Something keeps readings from being acknowledged; each cause is logged once in a row."""
+        self.unreachable = unreachable
         if why != self.trouble:
             self.trouble = why
             log.warning("%s: %s", self.settings.name, why)

@@ -33,10 +33,12 @@ log = logging.getLogger(__name__)
 KEEP_ALIVE_S = 10
 
 
+SERVER_UNAVAILABLE = 3
+
 _REFUSALS = {
     1: "unacceptable protocol version",
     2: "client identifier rejected",
-    3: "server unavailable",
+    SERVER_UNAVAILABLE: "server unavailable",
     4: "bad user name or password",
     5: "not authorized (this user, or its last will at status/NAME)",
 }
@@ -83,18 +85,24 @@ class MqttDevice:
 
     async def _stay_connected(self) -> None:
         delay = RECONNECT_DELAY_S
-        while True:
+        while not _cancelled():  # amqtt may take the cancellation for its own
             client = MQTTClient(self._device.settings.name, config=self._client_configuration())
             try:
                 await client.connect(_url(self._device.settings), cleansession=False)
             except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
-                self._device.hindered(f"cannot connect: {_cause(why)}")
+                code = why.return_code if isinstance(why, ConnectError) else None
+                # Who came with wrong passwords is turned away for a while: the first refusal is the cause.
+                if code != SERVER_UNAVAILABLE or not self._device.trouble:
+                    self._device.hindered(f"cannot connect: {_cause(why)}", unreachable=not code)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
                 continue
-            delay = RECONNECT_DELAY_S
+            before = self._device.outbox.acknowledged
             await self._serve(client)
+            if self._device.outbox.acknowledged > before:
+                delay = RECONNECT_DELAY_S
             await asyncio.sleep(delay)  # a gateway that accepts and drops is not to be hammered
+            delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
 
     def _client_configuration(self) -> dict[str, Any]:
         return {
@@ -121,9 +129,11 @@ class MqttDevice:
             while not self._broken.is_set():
                 self._publish_window(client)
                 await self._wait_awake()
+            if len(self._device.outbox):  # MQTT 3.1.1 has no other way to say no (section 3.3.5)
+                step = f"a gateway closes it where the user may not send to {self._device.settings.address}"
+                self._device.hindered(f"the connection was closed while readings were on their way; {step}")
         except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is None or current.cancelling():
+            if _cancelled():
                 why = "stopped"
                 raise
         except (AMQTTError, TimeoutError) as error:
@@ -168,11 +178,19 @@ class MqttDevice:
         try:
             await client.disconnect()
         except (AMQTTError, OSError, asyncio.CancelledError) as why:
+            if _cancelled():
+                raise
             log.debug("%s: while closing: %r", self._device.settings.name, why)
 
     async def _wait_awake(self) -> None:
         await self._wake.wait()
         self._wake.clear()
+
+
+def _cancelled() -> bool:
+    """We are, and not only something within amqtt."""
+    current = asyncio.current_task()
+    return current is None or current.cancelling() > 0
 
 
 def _url(settings: Settings) -> str:
@@ -189,4 +207,6 @@ def _cause(error: BaseException) -> str:
         return f"the gateway refused the connection: {_REFUSALS.get(error.return_code, error.return_code)}"
     while error.__cause__ is not None:
         error = error.__cause__
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nobody listens there"
     return str(error) or type(error).__name__

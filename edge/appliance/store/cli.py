@@ -214,6 +214,7 @@ def _print_report(report: Report, seconds: float) -> None:
 @click.option(
     "--format", "form", type=click.Choice(["ndjson", "csv", "parquet"]), help="Default: by the suffix of --out."
 )
+@click.option("--force", is_flag=True, help="Replace --out FILE when it is there.")
 @click.option("--log", "logs", multiple=True, metavar="NAME", help="Only this log (repeatable; see `info`).")
 @click.option("--address", metavar="FILTER", help="Only addresses this filter matches, for example plant/+/temp.")
 @click.option("--device", metavar="NAME", help="Only messages of this device.")
@@ -225,6 +226,7 @@ def export(
     data: Path,
     out: Path | None,
     form: str | None,
+    force: bool,
     logs: tuple[str, ...],
     address: str | None,
     device: str | None,
@@ -249,6 +251,10 @@ def export(
         raise click.UsageError(str(error)) from None
     if out is None and (form == "parquet" or as_json):
         raise click.UsageError("a Parquet file and --json need --out FILE: stdout holds one of them")
+    if out is not None and out.is_file() and not force:
+        raise CommandError(
+            f"{out} is there already", hint="give another --out, or --force to replace it", code=Exit.USAGE
+        )
     with explained(), progress("exporting", quiet=as_json or out is None) as on_progress:
         done = export_store(store_path(data), chosen, form, out, lambda written: on_progress(written, 0))
     if as_json:

@@ -33,7 +33,7 @@ def export(
     `on_progress` is called with the bytes of bodies written. Raises StoreError, or OSError of the target.
     """
     passed, messages, size = Passed(), 0, 0
-    with Inspection.open(store) as inspection, _target(target) as out:
+    with Inspection.open(store) as inspection, _named(target), _target(target) as out:
         epoch = inspection.meta("epoch")
         if epoch is None:
             raise StoreError("the store has no epoch, so its messages have no names: run `waypost store repair`")
@@ -48,10 +48,25 @@ def export(
 
 
 @contextlib.contextmanager
+def _named(path: Path | None) -> Iterator[None]:
+    """An error of writing says where."""
+    try:
+        yield
+    except OSError as error:
+        if path is not None:
+            error.filename = str(path)
+        raise
+
+
+@contextlib.contextmanager
 def _target(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
+        return
+    if path.exists() and not path.is_file():  # a device or a pipe stays what it is
+        with path.open("wb") as out:
+            yield out
         return
     part = path.with_name(path.name + ".part")
     descriptor = os.open(

@@ -89,6 +89,8 @@ def import_messages(
     StoreFull when a quota or the medium is full, or OSError of the file.
     """
     digest, size = _digest(source)
+    with source.open("rb") as file:
+        next(_groups(itertools.islice(enumerate(file, 1), 1), source), None)  # another kind of file changes nothing
     done = Imported()
     with offline(data) as opened:
         router, clock = _router(opened, configuration)
@@ -99,7 +101,7 @@ def import_messages(
             lines = iter(enumerate(file, 1))
             done.skipped = sum(1 for _ in itertools.islice(lines, skip))
             read = file.tell
-            for group in _groups(lines):
+            for group in _groups(lines, source):
                 number = _publish(group, router, clock, origin, opened, done)
                 opened.store.put(KIND, digest, number.to_bytes(8, "big"))
                 _commit(opened, router, origin)
@@ -142,7 +144,7 @@ def _commit(opened: Offline, router: Router, origin: _Origin) -> None:
         raise StoreError("the store could not write: nothing of the last lines is kept; run the import again")
 
 
-def _groups(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, Record]]]:
+def _groups(lines: Iterator[tuple[int, bytes]], source: Path) -> Iterator[list[tuple[int, Record]]]:
     """Records with their line numbers, as many as a commit takes."""
     group: list[tuple[int, Record]] = []
     size = 0
@@ -151,10 +153,10 @@ def _groups(lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, Reco
             continue
         try:
             record = parse(line, number)
-        except StoreError:
+        except StoreError as why:
             if group:
                 yield group
-            raise
+            raise StoreError(f"{source}: {why}; lines are those of `waypost store export`") from None
         group.append((number, record))
         size += len(line)
         if size >= COMMIT_BYTES_MAX or len(group) >= COMMIT_MESSAGES_MAX:

@@ -33,6 +33,19 @@ class ListenError(Exception):
     """A port cannot be listened on; the message names it and the reason."""
 
 
+def require_free(name: str, host: str, port: int) -> None:
+    """Look whether a port can be listened on, before anything is made for who would. Blocks. Raises ListenError."""
+    if not port:
+        return
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        raise ListenError(f"{name}: cannot listen on {host}:{port}: {_reason(error)}") from error
+
+
 class TcpListener:
     """One listening socket whose connections are made by `make_driver`."""
 

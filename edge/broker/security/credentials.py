@@ -60,6 +60,10 @@ class CredentialsError(Exception):
     """The file cannot be used, or what is asked for is not possible; the message says why and names no secret."""
 
 
+class CredentialsDamaged(CredentialsError):
+    """The file is not what these commands have written."""
+
+
 @hides("argon2", "keys")
 class Secret(msgspec.Struct, frozen=True):
     """One secret of a user. Times are UTC seconds; `not_after` None: for ever."""
@@ -177,6 +181,10 @@ class CredentialFile:
         opened = cls(connection, path)
         try:
             opened._prepare()
+        except sqlite3.DatabaseError as why:
+            connection.close()
+            kind = CredentialsError if isinstance(why, sqlite3.OperationalError) else CredentialsDamaged
+            raise kind(f"{path}: {why}") from why
         except (CredentialsError, sqlite3.Error) as why:
             connection.close()
             raise CredentialsError(f"{path}: {why}") from why

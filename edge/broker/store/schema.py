@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 import uuid
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from edge.broker.store.errors import StoreDamaged, StoreTooNew
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 
+NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
 APPLICATION_ID: Final = 0x57_41_59_50  # "WAYP": what `file` shows, and how a store is told from any other database
 
 _TABLES: Final = f"""
@@ -92,6 +94,28 @@ previous image opens the store its successor migrated. Kept in ``meta`` as ``<ve
 counts for the version it was written with and no other."""
 
 
+_MAGIC: Final = b"SQLite format 3\0"
+_HEADER_BYTES: Final = 100
+_SCHEMA_COOKIE: Final = slice(40, 44)
+_APPLICATION_ID: Final = slice(68, 72)
+"""Where the header of a database file has them (sqlite.org/fileformat2.html, section 1.3)."""
+
+
+def check_ours(path: Path) -> None:
+    """Look into a file before SQLite does, whose settings would be written into another program's database.
+
+    Raises StoreDamaged, OSError."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        return  # empty, or SQLite says what it is
+    if any(header[_SCHEMA_COOKIE]) and int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID:
+        raise StoreDamaged(NOT_A_STORE)
+
+
 def prepare(
     connection: sqlite3.Connection, migrations: Sequence[str] = MIGRATIONS, compatible_from: int = COMPATIBLE_FROM
 ) -> str:
@@ -102,8 +126,8 @@ def prepare(
     version = _number(connection, "user_version")
     application = _number(connection, "application_id")
     tables = _number(connection, "schema_version")
-    if tables and application != APPLICATION_ID:
-        raise StoreDamaged("the file is a database, but not a store: move it away, or give another data directory")
+    if tables and (application != APPLICATION_ID or not version):
+        raise StoreDamaged(NOT_A_STORE)
     if version > len(migrations):
         _check_compatible(connection, version, len(migrations))
     if version < len(migrations):

@@ -89,6 +89,7 @@ def _opened(
 ) -> SqliteStore:
     """`undo` closes what was opened. Raises StoreError, sqlite3.Error, OSError, or TypeError, ValueError and
     OverflowError for what is damaged."""
+    schema.check_ours(path)
     logged = wal.make_durable(path)
     _make_file(path)
     connection = undo.enter_context(contextlib.closing(connect_writer(path, limits)))
