@@ -104,12 +104,12 @@ _APPLICATION_ID: Final = slice(68, 72)
 def check_ours(path: Path) -> None:
     """Look into a file before SQLite does, whose settings would be written into another program's database.
 
-    Raises StoreDamaged, OSError."""
+    Raises StoreDamaged."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
-        return
+    except OSError:
+        return  # new, or SQLite says what is wrong
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         return  # empty, or SQLite says what it is
     if any(header[_SCHEMA_COOKIE]) and int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID:

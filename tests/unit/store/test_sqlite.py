@@ -183,8 +183,10 @@ class TestRefused:
 
     def test_a_database_that_is_no_store(self, tmp_path: Path) -> None:
         change(tmp_path, "CREATE TABLE theirs (x)")
+        before = (tmp_path / FILE_NAME).read_bytes()
         with pytest.raises(StoreDamaged, match="not a store"):
             sqlite_rig(tmp_path)
+        assert (tmp_path / FILE_NAME).read_bytes() == before, "it is still as its program left it"
 
     def test_a_directory_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "data").write_text("x")
