@@ -23,8 +23,8 @@ _ABOUT_THROUGHPUT = (
     "runs on and the filling stops, the gateway was cut off and kept receiving."
 )
 _ABOUT_FRESHNESS = (
-    "How long messages took from the device to the lake. The plots show, at each moment, the longest way "
-    "of what landed then."
+    "How long messages took from the device to the lake. The plots show, for each moment, the slowest of the "
+    "messages that landed then."
 )
 _ABOUT_COMPLETENESS = (
     "Every message has a number that is dense per gateway and address, so the lake itself shows what is "

@@ -89,9 +89,7 @@ def facts_of(accounts: Sequence[Account], everything: Account, trial: Trial, dra
 def notes_of(everything: Account, firmware: str) -> list[str]:
     """What a reader should know beside the facts."""
     notes = [
-        f"Sent again by devices after a broken connection: {everything.resent}. The lost acknowledgement of a reading "
-        f"that was on disk makes it two messages: {everything.twice} rows are such second copies, under sequences of "
-        "their own.",
+        _sent_again(everything),
         firmware,
     ]
     if everything.given_up:
@@ -100,6 +98,16 @@ def notes_of(everything: Account, firmware: str) -> list[str]:
         shown = ", ".join(f"{device} #{seq}" for device, seq in everything.missing[:10])
         notes.append(f"Acknowledged and not in the lake: {shown}{', ...' if len(everything.missing) > 10 else ''}.")
     return notes
+
+
+def _sent_again(everything: Account) -> str:
+    what = f"After broken connections the devices sent {everything.resent} readings again"
+    if not everything.twice:
+        return f"{what}; none of them was on disk before."
+    return (
+        f"{what}; {everything.twice} of them were on disk already, because their acknowledgement was lost on the way. "
+        "Those are in the lake twice, as two messages with a sequence each."
+    )
 
 
 def passed(facts: Sequence[Fact]) -> bool:
