@@ -36,7 +36,7 @@ def hub() -> None:
 @hub.command()
 @click.option(
     "--data",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     required=True,
     help="Directory of the registry and the lake.",
 )
