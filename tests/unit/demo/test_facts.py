@@ -66,6 +66,6 @@ def test_notes_say_what_was_sent_again_and_name_what_is_missing() -> None:
     bad = replace(GOOD, given_up=3, missing=[("d1", seq) for seq in range(12)])
     notes = notes_of(bad, "firmware: none")
     assert "firmware: none" in notes
-    assert any("broken connection: 2" in note for note in notes)
+    assert any("sent 2 readings again" in note for note in notes)
     assert any("3 sequences" in note for note in notes)
     assert any("d1 #9, ..." in note for note in notes)
