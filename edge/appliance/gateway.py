@@ -27,6 +27,7 @@ from edge.appliance.problems import (
     Found,
     ProblemList,
     Refusals,
+    name_problems,
     room_problems,
     store_problems,
     token_problem,
@@ -120,7 +121,7 @@ class Gateway:
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
         self._problems = ProblemList()
-        self._refusals = Refusals()
+        self._refusals, self._names_refused = Refusals(), Refusals()
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
         self._wear: Outlook
@@ -240,6 +241,9 @@ class Gateway:
         overdue = self._issuer.overdue if self._issuer is not None else None
         if overdue is not None:
             yield token_problem(overdue)
+        names = list(self.broker.router.names)
+        refused = {one.kind.value: one.refused for one in names if one.refused}
+        yield from name_problems(names, self._names_refused.lately(refused))
         quotas = self.broker.router.quotas
         yield from room_problems(
             rooms,

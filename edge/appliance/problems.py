@@ -16,6 +16,7 @@ import msgspec
 from edge.appliance.program import as_called
 from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
+from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
 
 REFUSED_S: Final = 60.0
@@ -90,6 +91,15 @@ def token_problem(overdue: str) -> Found:
     """The token issuer's keys are not known, or too old."""
     step = "check network, clock and authenticationService.oidc.issuer; passwords and certificates are taken meanwhile"
     return Found("token issuer", overdue, step)
+
+
+def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[Found]:
+    """Where clients may not make what they need. `lately`: the kinds of `Refusals`."""
+    for one in names:
+        if one.kind.value in lately:
+            what = f"clients were refused {one.kind.value} in the last minute: they, or the space, have too many"
+            step = f"see who makes them ({one.names} of {one.space_max} are there), or raise spec.limits of the Gateway"
+            yield Found(one.kind.value, what, step)
 
 
 def room_problems(

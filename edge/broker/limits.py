@@ -270,6 +270,12 @@ SELECTOR_LENGTH_MAX: Final = 4_096
 SELECTOR_TERMS_MAX: Final = 512
 """Names, values and operators of a selector."""
 
+SELECTOR_TEXT_CHARACTERS_MAX: Final = 16 * KIB
+"""Characters of a value that LIKE looks at; what it says of a longer one is unknown, so that is not selected."""
+
+SELECTOR_SEARCHES_MAX: Final = 8
+"""Pieces with ``_`` between ``%`` in all LIKE of a selector: each takes 0.1 us a character of its text."""
+
 SELECTOR_DEPTH_MAX: Final = 32
 """Parentheses within parentheses of a selector: a peer's nesting must not exhaust our stack."""
 

@@ -140,10 +140,10 @@ def reception(link: Link, container_id: str, kind_of: KindOf, durable: Mapping[s
         return _found(link, container_id, durable)
     if source.dynamic:
         address, answer = _dynamic(source)
-        return Reception(address, SubscribeOptions(), answer)
+        return Reception(address, SubscribeOptions(owned=True), answer)
     whole = local_address(source.address or "")
     if whole in SERVICES:
-        return Reception(temporary_address(), SubscribeOptions(), source, service=whole)
+        return Reception(temporary_address(), SubscribeOptions(owned=True), source, service=whole)
     address, separator, name = whole.partition(SUBSCRIPTION_SEPARATOR)
     _check(address)
     kind = kind_of(address)

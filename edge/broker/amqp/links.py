@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from bridge.engine import Condition, Engine, Link
 from bridge.message import Run
 from edge.broker.amqp.addressing import (
@@ -205,7 +207,7 @@ class SessionLinks:
             on_stolen=self._forget,
             user=peer.user,
         )
-        options = wanted.options
+        options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service))
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
         outgoing.subscribe(wanted.address, options)
         self._add(link, Attachment(outgoing, allowed, configured))

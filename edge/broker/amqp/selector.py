@@ -2,7 +2,7 @@
 
 A `Selector` is parsed once into nested functions and evaluated for each message with SQL's three values: true, false,
 unknown (None); only true is delivered. Everything a peer could make grow is bounded: the text, the nesting, the number
-of terms; LIKE takes steps in proportion to pattern and text, so no pattern can explode. Names are application
+of terms; LIKE goes through its text once, so no pattern can explode. Names are application
 properties, or one of the header fields JMS lists (JMSPriority, JMSMessageID, JMSCorrelationID, JMSType, JMSTimestamp,
 JMSDeliveryMode, JMSReplyTo).
 """
@@ -10,13 +10,14 @@ JMSDeliveryMode, JMSReplyTo).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_TERMS_MAX
+from edge.broker.amqp.like import Like, PatternError
+from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TERMS_MAX
 
 _TOKEN: Final = re.compile(
-    r"\s*(?:(?:(?P<integer>0[xX][0-9a-fA-F]+|\d+)[lL]?|(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)[dDfF]?)"
+    r"\s*(?:(?:(?P<integer>0[xX][0-9a-fA-F]++|\d++)[lL]?|(?P<number>(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d++)?)[dDfF]?)"
     r"(?![\w.$])"
     r"|(?P<text>'(?:[^']|'')*')|(?P<name>[A-Za-z_$][\w$.]*)|(?P<sign><>|<=|>=|[=<>+\-*/(),]))"
 )
@@ -56,6 +57,7 @@ class _Parser:
             raise SelectorError(f"more than {SELECTOR_TERMS_MAX} terms")
         self._at = 0
         self._depth = 0
+        self._searches = 0
 
     def whole(self) -> Node:
         node = self._or()
@@ -152,8 +154,14 @@ class _Parser:
             escape = self._string() if self._accept("ESCAPE") else ""
             if len(escape) > 1:
                 raise SelectorError("ESCAPE takes one character")
-            compiled = _like(pattern, escape)
-            return lambda values: _is_like(compiled, left(values))
+            try:
+                like = Like(pattern, escape)
+            except PatternError as error:
+                raise SelectorError(str(error)) from error
+            self._searches += like.searches_wildcards
+            if self._searches > SELECTOR_SEARCHES_MAX:
+                raise SelectorError(f"more than {SELECTOR_SEARCHES_MAX} patterns have '_' behind '%'")
+            return lambda values: like.matches(left(values))
         return None
 
     def _string(self) -> str:
@@ -291,49 +299,3 @@ def _arithmetic(sign: str, left: Node, right: Node) -> Node:
             return None
 
     return result
-
-
-_ANY, _ONE = object(), object()
-
-
-def _like(pattern: str, escape: str) -> list[object]:
-    """The pattern as characters, `_ONE` for ``_`` and `_ANY` for ``%``."""
-    parts: list[object] = []
-    characters = iter(pattern)
-    for character in characters:
-        if escape and character == escape:
-            parts.append(_escaped(characters, pattern))
-        elif character == "%":
-            if not parts or parts[-1] is not _ANY:
-                parts.append(_ANY)
-        else:
-            parts.append(_ONE if character == "_" else character)
-    return parts
-
-
-def _escaped(characters: Iterator[str], pattern: str) -> str:
-    found = next(characters, None)
-    if found is None:
-        raise SelectorError(f"nothing follows the escape character at the end of {pattern[-20:]!r}")
-    return found
-
-
-def _is_like(pattern: list[object], value: Any) -> bool | None:
-    """Greedy with one point to go back to: never more steps than both lengths multiplied."""
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        return False
-    i = j = 0
-    star, mark = -1, 0
-    while j < len(value):
-        if i < len(pattern) and (pattern[i] is _ONE or pattern[i] == value[j]):
-            i, j = i + 1, j + 1
-        elif i < len(pattern) and pattern[i] is _ANY:
-            star, mark, i = i, j, i + 1
-        elif star >= 0:
-            mark += 1
-            i, j = star + 1, mark
-        else:
-            return False
-    return all(part is _ANY for part in pattern[i:])

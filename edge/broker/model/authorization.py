@@ -24,8 +24,7 @@ EVERYTHING: Final = "#"
 MANAGEMENT: Final = "$management"
 """The address of management itself, for a rule about nothing else."""
 TEMPORARY_PREFIX: Final = "temp/"
-"""Dynamic nodes of AMQP clients are below this, named by 128 bits of chance: whoever was told such a name may send to
-it (section 3.5.3). Other names that begin so are addresses like all."""
+"""Dynamic nodes of AMQP clients are below this (section 3.5.3), named by 128 bits of chance: see `is_temporary`."""
 _TEMPORARY: Final = re.compile(TEMPORARY_PREFIX + "[0-9a-f]{32}")
 _SHARE: Final = "$share/"
 _MARKS: Final = re.compile("%[uc]")
@@ -46,6 +45,13 @@ class Rule(msgspec.Struct, frozen=True):
 
     addresses: tuple[str, ...]
     operations: frozenset[Operation]
+
+
+def is_temporary(address: str) -> bool:
+    """The address is one of dynamic nodes. Whoever was told it may send there, and hears nothing of whether it is
+    there; its owner's connection alone receives from it, filters do not reach it, and nothing of it is kept. Other
+    names that begin so are addresses like all."""
+    return address.startswith(TEMPORARY_PREFIX) and _TEMPORARY.fullmatch(address) is not None
 
 
 def substitute(pattern: str, user: str, client: str) -> str | None:
@@ -106,7 +112,7 @@ class Grant:
         """True when messages may be sent to the address."""
         verdict = self.sends.get(address)
         if verdict is None:
-            verdict = _TEMPORARY.fullmatch(address) is not None or self.may(Operation.SEND, address)
+            verdict = is_temporary(address) or self.may(Operation.SEND, address)
             self._note(self.sends, address, verdict, "send to")
         return verdict
 

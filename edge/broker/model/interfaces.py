@@ -50,6 +50,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     `shared`        several consumers may hold the durable subscription at once.
     `all_qos`       a durable subscription keeps QoS 0 messages as well.
     `qos0_only`     a live subscription for the QoS 0 messages that its durable twin does not keep.
+    `owned`         the address is of a dynamic node, and the consumer is of its owner's connection.
     `selector`      what its consumers select by, as they wrote it ("": everything). With it, a durable subscription
                     that exists with another one, or another filter, is replaced. None: there are no selectors here.
     """
@@ -62,6 +63,7 @@ class SubscribeOptions(msgspec.Struct, frozen=True, kw_only=True):
     no_local: bool = False
     all_qos: bool = False
     qos0_only: bool = False
+    owned: bool = False
     selector: str | None = None
 
 

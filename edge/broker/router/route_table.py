@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.authorization import is_temporary
 from edge.broker.model.interfaces import AddressError, Refusal
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.logs import Logs
-from edge.broker.router.routes import AnycastRoute, MulticastRoute, QueueRoute, RefusingRoute, Route, TopicRoute
+from edge.broker.router.routes import (
+    AnycastRoute,
+    MulticastRoute,
+    QueueRoute,
+    RefusingRoute,
+    Route,
+    TemporaryRoute,
+    TopicRoute,
+)
 from edge.broker.router.subscriptions import SubscriptionRegistry
 
 RESERVED = "$SYS/"
@@ -43,6 +52,8 @@ class RouteTable:
         route: Route
         if address.startswith(RESERVED):
             route = RefusingRoute(Refusal.NOT_AUTHORIZED)
+        elif is_temporary(address):
+            route = TemporaryRoute([sink for sink in live.match(address) if sink.pattern == address])
         elif rule.type is AddressType.SUBSCRIPTION:
             route = RefusingRoute(Refusal.ADDRESS_INVALID)
         elif rule.type.is_queue:

@@ -123,6 +123,20 @@ class MulticastRoute:
             sink.answers.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
 
 
+class TemporaryRoute:
+    """A dynamic node's address: for its owner, whether or not that is there; nothing is stored or retained."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Sequence[LiveSink]) -> None:
+        self._owner = owner
+
+    def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
+        for subscription in self._owner:
+            subscription.offer(run)
+        sink.answers.accept(origin, tokens)
+
+
 class RefusingRoute:
     """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
 

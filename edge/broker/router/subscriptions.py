@@ -9,6 +9,7 @@ from edge.broker.delivery.durable import Declaration, DurableSubscription, consu
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.pattern import Joinable, PatternSubscription
 from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import is_temporary
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
@@ -49,6 +50,10 @@ class SubscriptionRegistry:
         Raises AddressError when the durable subscription is held by another consumer and is not shared.
         """
         kind = self._addresses.type_of(address)
+        if is_temporary(address):
+            if not options.owned:
+                raise AddressError(Refusal.NOT_AUTHORIZED, f"{address!r} is its owner's alone")
+            kind = AddressType.TOPIC
         if kind is AddressType.SUBSCRIPTION:
             raise AddressError(Refusal.ADDRESS_INVALID, f"{address!r} is a subscription: AMQP's, as topic::name")
         self._check_consumers(address, options)

@@ -29,6 +29,8 @@ class Counters:
         self.spills = 0
         """Number of the newest commit on the medium that had spills."""
         self._uncounted_commits = 0
+        self._characters = 0
+        """Of the addresses in `sequences`."""
 
     @property
     def lag(self) -> bool:
@@ -45,6 +47,7 @@ class Counters:
         if missing:
             loaded = load(missing)
             known.update(dict.fromkeys(missing, 0))
+            self._characters += sum(map(len, missing))
             known.update(loaded)
         for log, run in group.runs:
             address, count = run.address, len(run.bodies)
@@ -73,6 +76,7 @@ class Counters:
             or self._uncounted_commits + 1 >= limits.counted_commits_max
             or self.uncounted_bytes + group.size >= limits.counted_bytes_max
             or len(self.uncounted) + len(group.sequences) >= limits.counted_addresses_max
+            or self._characters > limits.addresses_characters_max
             or bool(group.freed)
             or any(self._logs[log].next for log in group.new_logs)  # one that was another's: its row has counters
             or (not group.runs and bool(self._logs.to_reclaim) and bool(self.uncounted_logs))
@@ -108,5 +112,7 @@ class Counters:
         self.uncounted.clear()
         self.uncounted_logs.clear()
         self._uncounted_commits = self.uncounted_bytes = 0
-        if len(self.sequences) > self._limits.addresses_cached_max:
+        limits = self._limits
+        if len(self.sequences) > limits.addresses_cached_max or self._characters > limits.addresses_characters_max:
             self.sequences = {address: n for address, n in self.sequences.items() if address in reserved}
+            self._characters = sum(map(len, self.sequences))

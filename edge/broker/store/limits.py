@@ -135,6 +135,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Ledger entries kept in memory because they may grow; others begin a new row."""
     addresses_cached_max: int = 65_536
     """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
+    addresses_characters_max: int = 8 * MIB
+    """Characters of these addresses: some 128 of 64 KiB. Beyond it the counters are written, and read again."""
     segments_cached_max: int = 8
     """Decoded segments the reader keeps because only a part was delivered, each up to `segment_bytes_max`."""
     checkpoint_bytes: int = 16 * MIB

@@ -307,16 +307,17 @@ class TestTemporaryQueues:
         client.engine.detach(link)
         assert payloads(client, client.receiver(address, "rest")) == [b"%d" % i for i in range(10)]
 
-    def test_ends_with_the_connection(self) -> None:
+    def test_ends_with_the_link_that_made_it(self) -> None:
         site = Site()
         client, other = site.client("one"), site.client("two")
-        _, address = temporary_queue(client)
-        link = other.receiver(address)
+        node, address = temporary_queue(client)
+        link = client.receiver(address)
         send(other, other.sender(address), "unsettled")
         site.settle_down()
-        assert payloads(other, link) == [b"unsettled"]
-        client.cut()
-        other.engine.settle(link, other.deliveries(link), State.RELEASED)
+        assert payloads(client, link) == [b"unsettled"]
+        client.engine.detach(node)
         site.settle_down()
-        assert payloads(other, link) == [b"unsettled"]
+        client.engine.settle(link, client.deliveries(link), State.RELEASED)
+        site.settle_down()
+        assert payloads(client, link) == [b"unsettled"]
         assert site.router.pool.waiting_bytes == 0

@@ -1,0 +1,77 @@
+"""LIKE against the plain definition, and at its worst."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.broker.amqp.like import Like, PatternError
+from edge.broker.amqp.selector import Selector, SelectorError
+from edge.broker.limits import SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TEXT_CHARACTERS_MAX
+
+WORST_S_MAX = 1.0
+"""Of one message; alone it is 15 ms."""
+
+
+def plain(pattern: str) -> re.Pattern[str]:
+    parts = {"%": ".*", "_": "."}
+    return re.compile("".join(parts.get(character, re.escape(character)) for character in pattern), re.DOTALL)
+
+
+@given(st.text(alphabet="ab%_", max_size=12), st.text(alphabet="ab\n", max_size=12))
+def test_as_it_is_defined(pattern: str, text: str) -> None:
+    assert Like(pattern, "").matches(text) is (plain(pattern).fullmatch(text) is not None)
+
+
+@given(st.text(alphabet="ab%_!", max_size=10), st.text(alphabet="ab%_!", max_size=10))
+def test_with_an_escape_character(pattern: str, text: str) -> None:
+    try:
+        like = Like(pattern, "!")
+    except PatternError:
+        assert pattern.replace("!!", "").endswith("!")
+        return
+    expression = re.sub(
+        r"!(.)|(%)|(_)|(.)", lambda m: re.escape(m[1] or m[4] or "") or (".*" if m[2] else "."), pattern
+    )
+    assert like.matches(text) is (re.fullmatch(expression, text, re.DOTALL) is not None)
+
+
+def test_what_is_no_text() -> None:
+    assert Like("%", "").matches(None) is None
+    assert Like("%", "").matches(5) is False
+    assert Like("%", "").matches("a" * SELECTOR_TEXT_CHARACTERS_MAX) is True
+    assert Like("%", "").matches("a" * (SELECTOR_TEXT_CHARACTERS_MAX + 1)) is None
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "b LIKE '" + "%a" * ((SELECTOR_LENGTH_MAX - 12) // 2) + "b'",
+        " OR ".join(["b LIKE '%" + "a" * 15 + "b%'"] * 120),
+        "b LIKE '" + ("%" + "a_" * 200 + "b") * SELECTOR_SEARCHES_MAX + "%'",
+        " OR ".join(["b LIKE '%_" + "a_" * 40 + "b%'"] * SELECTOR_SEARCHES_MAX),
+        "b LIKE '%" + "a" * (SELECTOR_LENGTH_MAX - 20) + "b%'",
+    ],
+)
+def test_the_worst_takes_no_longer_than_its_text(selector: str) -> None:
+    parsed = Selector(selector)
+    begin = time.process_time()
+    assert not parsed.matches({"b": "a" * SELECTOR_TEXT_CHARACTERS_MAX})
+    assert time.process_time() - begin < WORST_S_MAX
+
+
+def test_so_many_patterns_are_looked_for_with_wildcards_and_no_more() -> None:
+    Selector("b LIKE '" + "%a_b" * SELECTOR_SEARCHES_MAX + "%'")
+    with pytest.raises(SelectorError, match="patterns have '_'"):
+        Selector("b LIKE '" + "%a_b" * (SELECTOR_SEARCHES_MAX + 1) + "%'")
+
+
+def test_numbers_are_read_in_one_go() -> None:
+    begin = time.process_time()
+    with pytest.raises(SelectorError):
+        Selector("a = " + "1" * (SELECTOR_LENGTH_MAX - 5) + "x")
+    assert time.process_time() - begin < WORST_S_MAX / 10
