@@ -46,19 +46,18 @@ def unpack(packed: bytes) -> dict[int, int]:
     return msgspec.msgpack.decode(packed, type=dict[int, int])
 
 
+# Of all in which nothing has failed, as nearly always; never changed.
+_NOBODY: Final[dict[int, set[Consumer]]] = {}
+_NOTHING: Final[dict[int, bytes]] = {}
+_NEVER: Final[list[tuple[float, int]]] = []
+
+
 class Attempts:
     """See the module's docstring. `counts` may be read directly: position -> failed deliveries."""
 
     __slots__ = (
-        "_annotations",
-        "_annotations_bytes",
-        "_due",
-        "_excluded",
-        "_exclusions",
-        "changed",
-        "counts",
-        "parked",
-    )
+        "_annotations", "_annotations_bytes", "_due", "_excluded", "_exclusions", "changed", "counts", "parked",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -66,12 +65,12 @@ class Attempts:
         """`counts` is not what was last packed."""
         self.parked = Ranges()
         """Messages no consumer there may have; they wait for another one."""
-        self._excluded: dict[int, set[Consumer]] = {}
+        self._excluded = _NOBODY
         """Of each message, whom it must not go to again; those said first come first."""
         self._exclusions = 0
         """How many pairs these are."""
-        self._due: list[tuple[float, int]] = []
-        self._annotations: dict[int, bytes] = {}
+        self._due = _NEVER
+        self._annotations = _NOTHING
         self._annotations_bytes = 0
 
     def failed(self, position: int) -> int:
@@ -113,6 +112,8 @@ class Attempts:
         """Deliver it with these annotations from now on; the last ones count, and not more than there is room for."""
         others = self._annotations_bytes - len(self._annotations.get(position, b""))
         if others + len(annotations) <= ATTEMPTS_ANNOTATION_BYTES_MAX:
+            if self._annotations is _NOTHING:
+                self._annotations = {}
             self._annotations[position] = annotations
             self._annotations_bytes = others + len(annotations)
             self._track(position)
@@ -125,6 +126,8 @@ class Attempts:
     def exclude(self, position: int, consumer: Consumer) -> None:
         """Never to this consumer again (AMQP 1.0 section 3.4.5, undeliverable-here; or it is too large for it)."""
         self._track(position)
+        if self._excluded is _NOBODY:
+            self._excluded = {}
         consumers = self._excluded.setdefault(position, set())
         if consumer not in consumers:
             consumers.add(consumer)
@@ -145,12 +148,14 @@ class Attempts:
                 del self._excluded[position]
 
     def delay(self, position: int, due_s: float) -> None:
+        if self._due is _NEVER:
+            self._due = []
         heapq.heappush(self._due, (due_s, position))
 
     def nothing_waits(self) -> None:
         """What waits for its time or for another consumer is found again by who reads the log."""
         self.parked = Ranges()
-        self._due.clear()
+        self._due = _NEVER
 
     @property
     def is_at_rest(self) -> bool:

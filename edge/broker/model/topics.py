@@ -84,11 +84,66 @@ def overlaps(a: str, b: str) -> bool:
 
 
 class _Node(Generic[T]):
-    __slots__ = ("children", "values")
+    """Dicts are made when they are needed: an empty one takes 64 bytes, and one with one value 184."""
+
+    __slots__ = ("children", "more", "one")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node[T]] = {}
-        self.values: dict[T, None] = {}  # a dict keeps order, so delivery order is reproducible
+        self.children: dict[str, _Node[T]] | None = None
+        self.one: T | None = None
+        """The only value; None: there are none, or several."""
+        self.more: dict[T, None] | None = None
+        """Several values; a dict keeps order, so delivery order is reproducible."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.one is None and not self.more and not self.children
+
+    def below(self, level: str) -> _Node[T] | None:
+        return self.children.get(level) if self.children is not None else None
+
+    def make_below(self, level: str) -> _Node[T]:
+        if self.children is None:
+            self.children = {}
+        found = self.children.get(level)
+        if found is None:
+            found = self.children[level] = _Node()
+        return found
+
+    def add(self, value: T) -> bool:
+        """False when it is there already."""
+        if self.more is not None:
+            if value in self.more:
+                return False
+            self.more[value] = None
+        elif self.one is None:
+            self.one = value
+        elif self.one == value:
+            return False
+        else:
+            self.more, self.one = {self.one: None, value: None}, None
+        return True
+
+    def remove(self, value: T) -> bool:
+        """False when it is not there."""
+        if self.more is None:
+            if self.one is None or self.one != value:
+                return False
+            self.one = None
+            return True
+        if value not in self.more:
+            return False
+        del self.more[value]
+        if len(self.more) == 1:
+            self.one, self.more = next(iter(self.more)), None
+        return True
+
+    def gather(self, found: dict[T, None]) -> None:
+        """Add the values."""
+        if self.one is not None:
+            found[self.one] = None
+        elif self.more is not None:
+            found.update(self.more)
 
 
 class FilterTree(Generic[T]):
@@ -109,28 +164,26 @@ class FilterTree(Generic[T]):
         """Idempotent."""
         node = self._root
         for level in pattern.split("/"):
-            node = node.children.setdefault(level, _Node())
-        if value not in node.values:
-            node.values[value] = None
-            self._count += 1
+            node = node.make_below(level)
+        self._count += node.add(value)
 
     def remove(self, pattern: str, value: T) -> None:
         """Remove one value and the branches it leaves empty; nothing happens when it is not there."""
         path = [self._root]
         levels = pattern.split("/")
         for level in levels:
-            child = path[-1].children.get(level)
+            child = path[-1].below(level)
             if child is None:
                 return
             path.append(child)
-        if value not in path[-1].values:
+        if not path[-1].remove(value):
             return
-        del path[-1].values[value]
         self._count -= 1
         for i in range(len(levels), 0, -1):
-            if path[i].values or path[i].children:
+            above = path[i - 1]
+            if not path[i].is_empty or above.children is None:
                 break
-            del path[i - 1].children[levels[i - 1]]
+            del above.children[levels[i - 1]]
 
     def match(self, name: str) -> list[T]:
         """Values of every filter that matches the name, each value once."""
@@ -138,19 +191,21 @@ class FilterTree(Generic[T]):
         found: dict[T, None] = {}
         stack = [(self._root, 0)]
         hidden = name.startswith("$")
-        top = self._root.children
-        if "$#" in top:
-            found.update(top["$#"].values)
-        if "$+" in top:
-            stack.append((top["$+"], 1))
+        every, one = self._root.below("$#"), self._root.below("$+")
+        if every is not None:
+            every.gather(found)
+        if one is not None:
+            stack.append((one, 1))
         while stack:
             node, i = stack.pop()
             wildcards = not (hidden and i == 0)
             children = node.children
-            if wildcards and "#" in children:
-                found.update(children["#"].values)
+            if children is not None and wildcards and "#" in children:
+                children["#"].gather(found)
             if i == len(levels):
-                found.update(node.values)
+                node.gather(found)
+                continue
+            if children is None:
                 continue
             if wildcards and "+" in children:
                 stack.append((children["+"], i + 1))
@@ -164,6 +219,7 @@ class FilterTree(Generic[T]):
         stack = [self._root]
         while stack:
             node = stack.pop()
-            seen.update(node.values)
-            stack.extend(node.children.values())
+            node.gather(seen)
+            if node.children is not None:
+                stack.extend(node.children.values())
         return iter(seen)

@@ -59,10 +59,12 @@ class Overlap:
 class Overlaps:
     """The overlapping subscriptions of one client."""
 
-    __slots__ = ("_combined", "_merged", "_sent", "_session")
+    __slots__ = ("_combined", "_many", "_merged", "_sent", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._many = False
+        """All count as overlapping, as there are too many to compare."""
         self._merged: dict[tuple[str, ...], tuple[Subscriber, TransientSubscription]] = {}
         self._combined: dict[tuple[str, bool], Combined] = {}
         self._sent: dict[int, Ranges] = {}
@@ -74,8 +76,14 @@ class Overlaps:
         for filters in [filters for filters in self._merged if pattern in filters]:
             subscriber, subscription = self._merged.pop(filters)
             subscription.leave(subscriber)
+        made = self._session.subscribers.get(pattern)
+        if self._many and len(self._session.subscribers) > OVERLAP_CHECKED_MAX:
+            if made is not None:
+                made.overlaps = not made.competes
+            return
         subscribers = [each for each in self._session.subscribers.values() if not each.competes]
-        if len(subscribers) > OVERLAP_CHECKED_MAX:
+        self._many = len(subscribers) > OVERLAP_CHECKED_MAX
+        if self._many:
             for each in subscribers:
                 each.overlaps = True  # where it is not so, looking costs time and changes nothing
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -68,11 +69,11 @@ class CursorTable:
     # --- made and dropped -------------------------------------------------------------------------------------
 
     def add(self, state: CursorState) -> None:
+        state.name = sys.intern(state.name)  # of queues all are alike
         self._states[state.cursor] = state
         self._numbers[state.name, state.log.log] = state.cursor
         self._last = max(self._last, state.cursor)
-        state.log.cursors.add(state.cursor)
-        state.log.lowest = None
+        state.log.add_cursor(state.cursor, state.progress.position)
 
     def open(self, name: str, log: LogState, position: int) -> int:
         """The number of the cursor (name, log), made at `position` when it is new, and not below what may go soon."""
@@ -92,8 +93,7 @@ class CursorTable:
             return
         log, group = state.log, self._gatherer.open
         del self._numbers[state.name, log.log]
-        log.cursors.discard(cursor)
-        log.lowest = None
+        log.remove_cursor(cursor, state.progress.position)
         if log.buffer is not None:
             log.buffer.moved.discard(cursor)
         self._gatherer.moved.discard(cursor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edge.broker.store.buffered_log import BufferedLog
@@ -46,11 +46,29 @@ class LogState:
     """The lowest cursor's position; None when it has to be worked out again."""
     deleting_to: int = 0
     """Everything below may be gone once the running commit is done."""
-    cursors: set[int] = field(default_factory=set)
+    cursors: dict[int, None] | tuple[int, ...] = ()
+    """Of most logs one: a tuple of it takes 48 bytes, a dict 184."""
     thinned_to: tuple[int, int] = (0, 0)
     """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
     buffer: BufferedLog | None = None
     """The end of it that is in memory only; None: every message goes by the medium."""
+
+    def add_cursor(self, cursor: int, position: int) -> None:
+        if isinstance(self.cursors, dict):
+            self.cursors[cursor] = None
+        elif not self.cursors:
+            self.cursors = (cursor,)
+        else:
+            self.cursors = {**dict.fromkeys(self.cursors), cursor: None}
+        self.lowest = None if self.lowest is None else min(self.lowest, position)
+
+    def remove_cursor(self, cursor: int, position: int) -> None:
+        if isinstance(self.cursors, dict):
+            self.cursors.pop(cursor, None)
+        elif cursor in self.cursors:
+            self.cursors = ()
+        if position == self.lowest:
+            self.lowest = None
 
     @property
     def is_free(self) -> bool:
