@@ -94,6 +94,10 @@ class GatewayLink:
     def handle_timeout(self, now: float) -> Sequence[LinkUp | LinkDown]:
         return self._take(self._engine.handle_timeout(now), now)
 
+    @property
+    def has_output(self) -> bool:
+        return True  # the uplink may have more with each flush
+
     def data_to_send(self) -> bytes:
         if not self._down and self._reason is None:
             if self._reports is not None:

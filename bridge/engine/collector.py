@@ -31,23 +31,27 @@ class Collector:
         self._links = links
         self._loops = loops
 
-    def collect(self, events: list[Event]) -> Condition | None:
-        """Append what happened. Returns what the peer did that no peer may, where it did: what came after is lost."""
-        collector, links, collect = self._transport.collector, self._links.by_pointer, self._loops.collect
+    def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
+        """Append what happened, with these bytes of the peer or without any. Returns what the peer did that no peer
+        may, where it did: what came after is lost."""
+        collector, links, loops = self._transport.collector, self._links.by_pointer, self._loops
         groups = Groups()
+        event = loops.read(self._transport, data, links, groups)
+        if groups.taken is not None:
+            self._tell_received(*groups.taken, events)
+            return None
         violation = None
-        while event := collect(collector, links, groups):
+        while event:
             if violation is None:
                 violation = self._handle(event, groups, events)
             lib.pn_collector_pop(collector)
+            event = loops.collect(collector, links, groups)
         return self._tell(groups, events) if violation is None else violation
 
     def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
         """An event that is of no delivery and no credit."""
         kind = lib.pn_event_type(event)
         handler = HANDLERS.get(kind)
-        if handler is None and kind not in _OF_THE_CONNECTION:
-            return None
         violation = self._tell(groups, events)
         if violation is not None or self._links.over:
             return violation
@@ -88,7 +92,10 @@ class Collector:
                 lib.pn_delivery_settle(delivery)
             return
         batches: Batches = []
-        taken, largest = self._loops.receive(link, batches)
+        self._tell_received(link, batches, *self._loops.receive(link, batches), events)
+
+    def _tell_received(self, link: Link, batches: Batches, taken: int, largest: int, events: list[Event]) -> None:
+        """As it was `Loops.receive`d, within the limits of the link."""
         link.credit -= taken
         limit = link._message_bytes_max
         if largest <= limit and link.credit >= 0:
@@ -103,11 +110,6 @@ class Collector:
     def _detach(self, link: Link, condition: Condition, events: list[Event]) -> None:
         self._links.detach(link, condition=condition)
         events.append(Detached(link, True, condition))
-
-
-_OF_THE_CONNECTION: Final = frozenset(
-    (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
-)
 
 
 def _on_flow(link: Link, events: list[Event]) -> None:

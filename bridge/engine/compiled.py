@@ -18,8 +18,17 @@ from typing import Any
 from cproton import ffi, lib
 
 from bridge.engine.events import Condition, Link, State
-from bridge.engine.loops import Batches, Groups, look_for_transfer, receive_large
-from bridge.engine.proton import ROWS_MAX, batch, read_remote_state, write_local_state
+from bridge.engine.loops import TOLD, Batches, Groups, look_for_transfer, receive_large
+from bridge.engine.proton import (
+    BATCH_BYTES,
+    ROWS_MAX,
+    SCRATCH_BYTES,
+    batch,
+    read_remote_state,
+    scratch,
+    write_local_state,
+)
+from bridge.engine.transport import Transport
 
 SOURCE = Path(__file__).with_name("loops.c")
 
@@ -28,6 +37,7 @@ FUNCTIONS = (
     "pn_link_is_sender", "pn_link_current", "pn_link_advance", "pn_link_recv", "pn_link_send",
     "pn_delivery", "pn_delivery_tag", "pn_delivery_updated", "pn_delivery_remote_state", "pn_delivery_settled",
     "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
+    "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
 )  # fmt: skip
 """What ``struct proton`` in `loops.c` begins with, in its order."""
 
@@ -57,7 +67,10 @@ class CompiledLoops:
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))  # held for as long as its functions are
         table = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS]
-        self._proton = ffi.new("uintptr_t[]", [*table, _DELIVERY, _LINK_FLOW])
+        told = sum(1 << kind for kind in TOLD)
+        self._proton = ffi.new("uintptr_t[]", [*table, _DELIVERY, _LINK_FLOW, told])
+        self._read = self._function("void(*)(void *, void *, void *, char *, uint64_t, uint64_t *)", "waypost_read")
+        self._write = self._function("int64_t(*)(void *, void *, char *, uint64_t)", "waypost_write")
         self._collect = self._function("int(*)(void *, void *, void *, int)", "waypost_collect")
         self._receive = self._function(
             "void(*)(void *, void *, char *, size_t, uint64_t *, uint64_t *, uint64_t, uint64_t *)", "waypost_receive"
@@ -75,18 +88,41 @@ class CompiledLoops:
             raise OSError(f"{self._library._name} has no {name}") from None
         return ffi.cast(signature, address)
 
+    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
+        """See `Loops`."""
+        collector = transport.collector
+        self._read(self._proton, transport.pointer, collector, data, len(data), batch.read)
+        rows, address, *received = ffi.unpack(batch.told, 7)
+        if not address:
+            if rows:
+                self._sort(batch.rows_view[: rows * _ROW.size], links, groups)
+            return self.collect(collector, links, groups)
+        link = links.get(ffi.cast(_LINK_POINTER, address))
+        if link is not None and not link.closed:
+            batches: Batches = []
+            groups.taken = (link, batches, *self._take_over(link, batches, received))
+        else:
+            self._forget_all(ffi.unpack(batch.deliveries, received[0]) if not received[2] else [])
+            if link is not None:
+                groups.received[link] = None
+        return None
+
+    def write(self, transport: Transport, output: list[bytes]) -> bool:
+        """See `Loops`."""
+        while True:
+            size: int = self._write(self._proton, transport.pointer, scratch.chars, SCRATCH_BYTES)
+            taken = size if size >= 0 else -1 - size
+            if taken:
+                output.append(scratch.view[:taken])
+            if taken < SCRATCH_BYTES:
+                return size >= 0
+
     def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
         """See `Loops`."""
         rows, view = batch.rows, batch.rows_view
-        while True:
-            n = self._collect(self._proton, collector, rows, ROWS_MAX)
-            if n:
-                self._sort(view[: n * _ROW.size], links, groups)
-            event = lib.pn_collector_peek(collector)
-            if not event:
-                return None
-            if n < ROWS_MAX:
-                return event
+        while n := self._collect(self._proton, collector, rows, ROWS_MAX):
+            self._sort(view[: n * _ROW.size], links, groups)  # which makes events: what Proton does when we settle
+        return lib.pn_collector_peek(collector) or None
 
     def _sort(self, rows: bytes, links: Mapping[Any, Link], groups: Groups) -> None:
         address, link, items = 0, None, None
@@ -130,14 +166,28 @@ class CompiledLoops:
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """See `Loops`."""
-        pn, out = link._pn, batch.received
-        number, taken, largest, stopped = link._delivery_next, 0, 0, _MORE
-        while stopped >= _MORE:
-            self._receive(self._proton, pn, batch.bytes, len(batch.bytes), batch.deliveries, batch.ends, ROWS_MAX, out)
-            count, aborted, was_settled, stopped, pending = ffi.unpack(out, 5)
+        return self._take_over(link, batches, self._receive_more(link._pn))
+
+    def _receive_more(self, pn: Any) -> list[int]:
+        out = batch.received
+        self._receive(self._proton, pn, batch.bytes, BATCH_BYTES, batch.deliveries, batch.ends, ROWS_MAX, out)
+        return ffi.unpack(out, 5)  # type: ignore[no-any-return]
+
+    def _take_over(self, link: Link, batches: Batches, received: list[int]) -> tuple[int, int]:
+        """What C has received, and all that it has not yet."""
+        pn = link._pn
+        number, taken, largest = link._delivery_next, 0, 0
+        while True:
+            count, aborted, was_settled, stopped, pending = received
             settled = was_settled != 0
             taken += count + aborted
-            if count:
+            if count == 1 and not settled:
+                message = batch.bytes_view[: batch.ends[0]]
+                link._unsettled[number] = batch.deliveries[0]
+                number += 1
+                largest = max(largest, len(message))
+                _add(batches, False, [message])
+            elif count:
                 ends = [0, *ffi.unpack(batch.ends, count)]
                 data = batch.bytes_view[: ends[-1]]
                 messages = [data[start:end] for start, end in pairwise(ends)]
@@ -161,7 +211,9 @@ class CompiledLoops:
                 taken += 1
                 largest = max(largest, len(message))
                 _add(batches, settled, [message])
-        return taken, largest
+            if stopped < _MORE:
+                return taken, largest
+            received = self._receive_more(pn)
 
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Loops`."""
@@ -169,7 +221,7 @@ class CompiledLoops:
         found = [delivery for delivery in [take(number, 0) for number in deliveries] if delivery]
         if not found:
             return
-        if state in (State.ACCEPTED, State.RELEASED):
+        if state in (State.ACCEPTED, State.RELEASED) and len(found) > 1:
             self._settle(self._proton, _array(found), len(found), int(state))
             return
         for delivery in found:

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+typedef struct pn_transport_t pn_transport_t;
 typedef struct pn_collector_t pn_collector_t;
 typedef struct pn_event_t pn_event_t;
 typedef struct pn_link_t pn_link_t;
@@ -44,8 +45,14 @@ struct proton {
     size_t (*delivery_pending)(pn_delivery_t *);
     void (*delivery_update)(pn_delivery_t *, uint64_t);
     void (*delivery_settle)(pn_delivery_t *);
+    ssize_t (*transport_push)(pn_transport_t *, const char *, size_t);
+    ssize_t (*transport_capacity)(pn_transport_t *);
+    ssize_t (*transport_pending)(pn_transport_t *);
+    ssize_t (*transport_peek)(pn_transport_t *, char *, size_t);
+    void (*transport_pop)(pn_transport_t *, size_t);
     uintptr_t type_delivery; /* PN_DELIVERY */
     uintptr_t type_flow;     /* PN_LINK_FLOW */
+    uintptr_t types_told;    /* a bit for each type of event that Python handles; the others are nobody's */
 };
 
 enum {
@@ -91,8 +98,8 @@ static struct row disposition(const struct proton *pn, pn_link_t *link, pn_deliv
 }
 
 /*
- * Take the delivery and flow events from the head of the collector, up to an event of another type or `rows_max` rows,
- * and say what they are about: a row a disposition, and one for each run of transfers or flows of a link. Settles
+ * Take the delivery and flow events from the head of the collector, up to an event that Python handles or `rows_max`
+ * rows, and say what they are about: a row a disposition, and one for each run of transfers or flows of a link. Settles
  * nothing. Returns the number of rows.
  */
 int waypost_collect(const struct proton *pn, pn_collector_t *collector, struct row *rows, int rows_max)
@@ -102,8 +109,12 @@ int waypost_collect(const struct proton *pn, pn_collector_t *collector, struct r
     int n = 0;
     while (n < rows_max && (event = pn->collector_peek(collector))) {
         uintptr_t type = (uintptr_t)pn->event_type(event);
-        if (type != pn->type_delivery && type != pn->type_flow)
-            break;
+        if (type != pn->type_delivery && type != pn->type_flow) {
+            if (pn->types_told >> type & 1)
+                break;
+            pn->collector_pop(collector);
+            continue;
+        }
         pn_link_t *link = pn->event_link(event); /* the event keeps its delivery and that its link, until the pop */
         if (!link) {
             /* of a delivery that is over with its link: nobody's */
@@ -171,6 +182,64 @@ void waypost_receive(const struct proton *pn, pn_link_t *link, char *bytes, size
         n++;
     }
     out->messages = n;
+}
+
+/* Where to put what a read brought, and what it was: as `waypost_collect` and `waypost_receive` say it. */
+struct read {
+    struct row *rows;
+    char *bytes;
+    uint64_t *deliveries;
+    uint64_t *ends;
+    uint64_t rows_max; /* of all three */
+    uint64_t bytes_max;
+    /* told: */
+    uint64_t rows_told;
+    uint64_t link; /* of the one row there is, where its messages were taken over; else 0 */
+    struct received received;
+};
+
+/*
+ * Give Proton bytes of the peer, and take the events they made. Where that is nothing but messages of one link, as it
+ * is most of the time, they are received as well.
+ */
+void waypost_read(const struct proton *pn, pn_transport_t *transport, pn_collector_t *collector, const char *data,
+                  uint64_t size, struct read *out)
+{
+    while (size) {
+        ssize_t taken = pn->transport_push(transport, data, size);
+        if (taken <= 0)
+            break; /* the transport has failed, or the peer had closed: the rest is of no interest */
+        data += taken;
+        size -= (uint64_t)taken;
+    }
+    int n = waypost_collect(pn, collector, out->rows, (int)out->rows_max);
+    out->rows_told = (uint64_t)n;
+    out->link = 0;
+    if (n == 1 && out->rows[0].marks == RECEIVED && !pn->collector_peek(collector)) {
+        pn_link_t *link = (pn_link_t *)(uintptr_t)out->rows[0].link;
+        waypost_receive(pn, link, out->bytes, out->bytes_max, out->deliveries, out->ends, out->rows_max,
+                        &out->received);
+        out->link = out->rows[0].link;
+    }
+}
+
+/*
+ * Take what Proton wants to send, as much as there is room for. Returns how many bytes; less than 0 when it will never
+ * send more: -1 without any, -2 with one, and so on.
+ */
+int64_t waypost_write(const struct proton *pn, pn_transport_t *transport, char *bytes, uint64_t bytes_max)
+{
+    uint64_t n = 0;
+    ssize_t pending = 0;
+    while (n < bytes_max && (pending = pn->transport_pending(transport)) > 0) {
+        size_t room = bytes_max - n;
+        ssize_t size = pn->transport_peek(transport, bytes + n, (size_t)pending < room ? (size_t)pending : room);
+        if (size <= 0)
+            break;
+        pn->transport_pop(transport, (size_t)size);
+        n += (uint64_t)size;
+    }
+    return pending >= 0 ? (int64_t)n : -1 - (int64_t)n;
 }
 
 /* Give incoming deliveries an outcome that has no fields, and forget them. */

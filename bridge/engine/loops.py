@@ -7,15 +7,21 @@ owner is `machine`'s business. `compiled` is the other form, `choice` says which
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cproton import ffi, lib
 
 from bridge.engine.events import Condition, Detail, Link, State
+from bridge.engine.links import HANDLERS
 from bridge.engine.proton import SCRATCH_BYTES, read_remote_state, scratch, write_local_state
+from bridge.engine.transport import Transport
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
+
+OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
+TOLD: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
+"""Proton's events that mean something here; nothing is done with the others."""
 
 Batches = list[tuple[bool, list[bytes]]]
 """Messages in order, in runs of the same kind: (settled by the peer, messages)."""
@@ -24,12 +30,14 @@ Batches = list[tuple[bool, list[bytes]]]
 class Groups:
     """What a run of delivery and flow events touched; told as one event a link."""
 
-    __slots__ = ("dispositions", "flows", "received", "wrong")
+    __slots__ = ("dispositions", "flows", "received", "taken", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
         self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
+        self.taken: tuple[Link, Batches, int, int] | None = None
+        """Messages of a link that were received already, as `Loops.receive` does; nothing else is here then."""
         self.wrong = False
         """The peer sent on a link it receives on."""
 
@@ -37,8 +45,14 @@ class Groups:
 class Loops(Protocol):
     """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
 
+    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
+        """Give Proton bytes of the peer, then do as `collect`."""
+
+    def write(self, transport: Transport, output: list[bytes]) -> bool:
+        """See `Transport.pull`."""
+
     def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
-        """Take delivery and flow events off the collector, up to an event of another type, which stays: returned.
+        """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
 
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
         """
@@ -59,6 +73,15 @@ class Loops(Protocol):
 class InterpretedLoops:
     """Call by call from Python; runs wherever Proton does."""
 
+    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
+        """See `Loops`."""
+        transport.push(data)
+        return self.collect(transport.collector, links, groups)
+
+    def write(self, transport: Transport, output: list[bytes]) -> bool:
+        """See `Loops`."""
+        return transport.pull(output)
+
     def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
         """See `Loops`."""
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
@@ -66,7 +89,10 @@ class InterpretedLoops:
         while event := peek(collector):
             kind = type_of(event)
             if kind not in (_DELIVERY, _LINK_FLOW):
-                return event
+                if kind in TOLD:
+                    return event
+                pop(collector)
+                continue
             link = links.get(link_of(event))
             if link is None:
                 pass

@@ -122,6 +122,12 @@ class Engine:
         self._transport.free()
         return events
 
+    @property
+    def has_output(self) -> bool:
+        if self._sasl is not None or self._output or self._links.over or self._done:
+            return True
+        return self._transport.has_output
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._links.over:
             return ()
@@ -135,8 +141,7 @@ class Engine:
             if not self._sasl.done:
                 return ()
             data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
-        self._transport.push(data)
-        events = self._collect(now)
+        events = self._collect(now, data)
         self._unread_bytes = 0 if events else min(self._unread_bytes + len(data), self._frame_bytes_max)
         if not self._links.over and self._transport.deaf:
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
@@ -178,7 +183,7 @@ class Engine:
         output = self._output
         if self._sasl is not None:
             output.append(self._sasl.take())
-        elif self._transport.alive and not self._transport.pull(output) and self._links.over:
+        elif self._transport.alive and not self._loops.write(self._transport, output) and self._links.over:
             self._done = True
         if not output:
             return b""
@@ -308,10 +313,10 @@ class Engine:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _collect(self, now: float) -> list[Event]:
+    def _collect(self, now: float, data: bytes = b"") -> list[Event]:
         events: list[Event] = []
         was_open = self._collector.opened
-        violation = self._collector.collect(events)
+        violation = self._collector.collect(events, data)
         if violation is not None:
             self.close(violation)
             events += self._abandon(violation)

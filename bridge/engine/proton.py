@@ -60,7 +60,10 @@ class _Batch(threading.local):
         self.bytes_view = ffi.buffer(self.bytes)
         self.deliveries = ffi.new("uint64_t[]", ROWS_MAX)
         self.ends = ffi.new("uint64_t[]", ROWS_MAX)
-        self.received = ffi.new("uint64_t[]", 5)
+        addresses = [int(ffi.cast("uintptr_t", each)) for each in (self.rows, self.bytes, self.deliveries, self.ends)]
+        self.read = ffi.new("uint64_t[]", [*addresses, ROWS_MAX, BATCH_BYTES, *[0] * 7])
+        self.told = self.read + len(addresses) + 2
+        self.received = self.told + 2
 
 
 batch = _Batch()

@@ -33,13 +33,15 @@ _CLOSE, _ERROR = 0x18, 0x1D
 class Transport:
     """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
 
-    __slots__ = ("_transport", "alive", "collector", "connection")
+    __slots__ = ("alive", "collector", "connection", "pointer")
 
     alive: bool
     connection: Any
     """``pn_connection_t``; sessions and links are made on it."""
     collector: Any
     """``pn_collector_t``: what Proton has to tell."""
+    pointer: Any
+    """``pn_transport_t``."""
 
     def __init__(
         self,
@@ -56,21 +58,21 @@ class Transport:
         """See `bridge.engine.Engine`."""
         self.alive = False
         self.connection = lib.pn_connection()
-        self._transport = lib.pn_transport()
+        self.pointer = lib.pn_transport()
         self.collector = lib.pn_collector()
         self.alive = True
-        redirect_log(self._transport)
+        redirect_log(self.pointer)
         lib.pn_connection_collect(self.connection, self.collector)
-        lib.pn_transport_set_max_frame(self._transport, max_frame_size)
-        lib.pn_transport_set_idle_timeout(self._transport, int(idle_timeout_s * 1000))
-        lib.pn_transport_set_channel_max(self._transport, channel_max)
+        lib.pn_transport_set_max_frame(self.pointer, max_frame_size)
+        lib.pn_transport_set_idle_timeout(self.pointer, int(idle_timeout_s * 1000))
+        lib.pn_transport_set_channel_max(self.pointer, channel_max)
         lib.pn_connection_set_container(self.connection, container_id.encode())
         if hostname is not None:
             lib.pn_connection_set_hostname(self.connection, hostname.encode())
         write_map(lib.pn_connection_properties(self.connection), properties)
         write_data(lib.pn_connection_desired_capabilities(self.connection), Symbols(desired_capabilities))
         write_data(lib.pn_connection_offered_capabilities(self.connection), Symbols(offered_capabilities))
-        lib.pn_transport_bind(self._transport, self.connection)
+        lib.pn_transport_bind(self.pointer, self.connection)
 
     def __del__(self) -> None:
         self.free()
@@ -79,7 +81,7 @@ class Transport:
 
     def push(self, data: bytes) -> None:
         """Give Proton bytes of the peer."""
-        transport, size, offset = self._transport, len(data), 0
+        transport, size, offset = self.pointer, len(data), 0
         start = ffi.from_buffer(data)
         while offset < size:
             taken = lib.pn_transport_push(transport, start + offset, size - offset)
@@ -89,11 +91,11 @@ class Transport:
 
     def push_end(self) -> None:
         """The peer's half of the socket is closed."""
-        lib.pn_transport_close_tail(self._transport)
+        lib.pn_transport_close_tail(self.pointer)
 
     def pull(self, output: list[bytes]) -> bool:
         """Take what Proton wants to send; False when it will never send more."""
-        transport, chars, view = self._transport, scratch.chars, scratch.view
+        transport, chars, view = self.pointer, scratch.chars, scratch.view
         while (pending := lib.pn_transport_pending(transport)) > 0:
             size = lib.pn_transport_peek(transport, chars, min(pending, SCRATCH_BYTES))
             output.append(view[:size])
@@ -101,13 +103,18 @@ class Transport:
         return bool(pending >= 0)
 
     @property
+    def has_output(self) -> bool:
+        """Proton wants to send something, or never will again."""
+        return bool(lib.pn_transport_pending(self.pointer) != 0)
+
+    @property
     def deaf(self) -> bool:
         """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
-        return bool(lib.pn_transport_capacity(self._transport) < 0)
+        return bool(lib.pn_transport_capacity(self.pointer) < 0)
 
     def tick(self, now: float) -> float | None:
         """Let Proton see the time; returns when it wants to see it again."""
-        deadline_ms = lib.pn_transport_tick(self._transport, int(now * 1000) + 1)  # 0 would mean: not ticking yet
+        deadline_ms = lib.pn_transport_tick(self.pointer, int(now * 1000) + 1)  # 0 would mean: not ticking yet
         return deadline_ms / 1000 if deadline_ms else None
 
     # --- the connection's performatives -----------------------------------------------------------------------
@@ -144,7 +151,7 @@ class Transport:
     @property
     def failure(self) -> Condition | None:
         """Why Proton gave the transport up."""
-        return read_condition(lib.pn_transport_condition(self._transport))
+        return read_condition(lib.pn_transport_condition(self.pointer))
 
     def free(self) -> None:
         """Free the C objects; every pointer to what hangs on them must be gone. Idempotent."""
@@ -152,12 +159,12 @@ class Transport:
             return
         self.alive = False
         lib.pn_collector_release(self.collector)  # first: its events hold what the rest frees
-        lib.pn_transport_unbind(self._transport)
+        lib.pn_transport_unbind(self.pointer)
         lib.pn_connection_release(self.connection)
         lib.pn_decref(self.connection)
-        lib.pn_decref(self._transport)
+        lib.pn_decref(self.pointer)
         lib.pn_collector_free(self.collector)
-        self.connection = self._transport = self.collector = ffi.NULL
+        self.connection = self.pointer = self.collector = ffi.NULL
 
 
 def close_frame(condition: Condition) -> bytes:

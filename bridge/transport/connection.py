@@ -37,6 +37,12 @@ class Connection(Protocol):
         """
         ...
 
+    @property
+    def has_output(self) -> bool:
+        """False when nothing is to be written, the connection is not `closed` and no `deadline` came closer: most reads
+        are answered by a later commit. True when unsure."""
+        ...
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         """Take bytes of the peer; return the events they complete, in order (often empty). Without bytes: a turn, for
         what came from elsewhere."""

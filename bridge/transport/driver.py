@@ -319,7 +319,8 @@ class Driver(asyncio.Protocol):
     def _dispatch(self, events: Sequence[Any]) -> None:
         if events and self._owner is not None:
             self._owner.handle(events)
-        self.flush_soon()
+        if self._slot is None or self.connection.has_output:
+            self.flush_soon()  # without a slot the deadline is to be watched again
 
     def write(self) -> None:
         """The end of a turn has come (`bridge.transport.turn`): write what the connection has to send."""

@@ -118,6 +118,10 @@ class WebSocketConnection:
             return [*happened, *self._refuse(408, "no request in time", now)]
         return happened
 
+    @property
+    def has_output(self) -> bool:
+        return True  # of the inner one, a frame around it, or an answer to a ping
+
     def data_to_send(self) -> bytes:
         if self._phase is Phase.OPEN:
             data = self.inner.data_to_send()

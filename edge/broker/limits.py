@@ -288,6 +288,12 @@ MANAGEMENT_RESULTS_MAX: Final = 1_000
 WILL_BYTES_MAX: Final = 65_535
 """Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""
 
+HEADER_USUAL_BYTES_MAX: Final = 32
+"""An AMQP header section that is remembered as read: its five fields take 20 bytes at their longest."""
+
+HEADERS_USUAL_MAX: Final = 1_000
+"""So many are: the messages of a device have one header, as long as they have the same time to live."""
+
 SENDER_CREDIT: Final = 1_000
 """AMQP messages a sender may have under way to a stored address: enough to fill a commit, little enough to hold."""
 

@@ -9,10 +9,10 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
-from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message
+from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message, section_at
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
-from edge.broker.limits import SENDER_CREDIT
+from edge.broker.limits import HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
 from edge.broker.message.translation import (
     EXPIRY_FIELD,
     GROUP_FIELD,
@@ -84,8 +84,8 @@ class IncomingLink(Origin):
     """Origin of what one link brings in; its tokens are the delivery numbers of the engine."""
 
     __slots__ = (
-        "_direct", "_driver", "_engine", "_grant", "_held", "_link", "_relay", "_router", "_under_way", "_window",
-        "address", "name", "user",
+        "_direct", "_driver", "_engine", "_grant", "_header_usual", "_held", "_link", "_relay", "_router", "_under_way",
+        "_window", "address", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +116,8 @@ class IncomingLink(Origin):
         """Messages published and not answered yet."""
         self._window = SENDER_CREDIT
         """Messages the address allowed under way when it was asked last; a direct one, to come."""
+        self._header_usual = b""
+        """The header section of the last messages: most often the next ones have the same."""
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
 
@@ -192,14 +194,20 @@ class IncomingLink(Origin):
         """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
         if self.address is None:
             return None
-        first = messages[0]
+        first, header = messages[0], self._header_usual
         try:
-            end, start = bare_message(first)
+            if header and first.startswith(header):
+                end = start = len(header)
+                section_at(first, end)
+            else:
+                end, start = bare_message(first)
         except DecodeError:
             return None
-        header = first[:end]
         if start != end or first.startswith(_ANNOTATIONS, end):
             return None
+        header = first[:end]
+        if end <= HEADER_USUAL_BYTES_MAX:
+            self._header_usual = header
         bodies = []
         for message in messages:
             # the same header, then a section that is neither header, delivery nor message annotations

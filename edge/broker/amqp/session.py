@@ -42,6 +42,7 @@ SOLE_CONNECTION: Final = "sole-connection-for-container"
 Uniqueness): so JMS clients learn that their client id is taken."""
 CAPABILITIES: Final = ("ANONYMOUS-RELAY", "SHARED-SUBS", SOLE_CONNECTION)
 """What our open offers: clients of JMS do without what is not in it."""
+_TAKING: Final = (IncomingLink, ServiceLink)
 _NOT_ESTABLISHED: Final = {"amqp:connection-establishment-failed": True}
 """In an open that a close follows."""
 _NO_PLACE: Final = Condition(
@@ -116,7 +117,7 @@ class AmqpSession:
         for event in events:
             if isinstance(event, Transfers):
                 owner = event.link.context
-                if isinstance(owner, IncomingLink | ServiceLink) and not self._peer.closing:
+                if isinstance(owner, _TAKING) and not self._peer.closing:
                     owner.received(event)
             elif isinstance(event, Dispositions):
                 if isinstance(event.link.context, OutgoingLink):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, RETAIN, Run
+from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, correlation_data, identifier
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import NONE as NO_PROPERTIES
@@ -69,6 +71,9 @@ class Header(NamedTuple):
     priority: int = 4
 
 
+_NO_HEADER: Final = Header()
+
+
 @hides("annotations", "properties", "application", "body")
 class Outline(NamedTuple):
     """A bare message taken apart."""
@@ -87,7 +92,11 @@ class Outline(NamedTuple):
 def read_header(header: bytes) -> Header:
     """The encoded header section; fields that are missing or of the wrong type have their default."""
     if not header:
-        return Header()
+        return _NO_HEADER
+    return _read_usual_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _read_header(header)
+
+
+def _read_header(header: bytes) -> Header:
     try:
         fields, _ = decode(header, s.section_at(header, 0).value)
     except DecodeError:
@@ -97,6 +106,9 @@ def read_header(header: bytes) -> Header:
     ttl = fields[2] if len(fields) > 2 else None
     priority = fields[1] if len(fields) > 1 and type(fields[1]) is int else 4
     return Header(bool(fields) and fields[0] is True, ttl if type(ttl) is int else None, priority)
+
+
+_read_usual_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_read_header)
 
 
 def outline(message: bytes) -> Outline:

@@ -61,6 +61,7 @@ _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
+    has_output = True
     __slots__ = (
         "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue",
         "_end_reason", "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported",

@@ -225,6 +225,26 @@ class TestAttach:
         assert pipe.server.data_to_send()
 
 
+class TestOutput:
+    def test_a_read_that_needs_no_answer_leaves_nothing_to_write(self) -> None:
+        """Every message of a device is answered by a later commit: the driver does not ask for bytes in vain."""
+        pipe = Pipe()
+        mine, theirs = pipe.sender()
+        pipe.turn()
+        assert not pipe.server.has_output
+        pipe.client.send(mine, 0, message(b"x"))
+        events = pipe.server.receive_data(pipe.client.data_to_send(), NOW)
+        assert [type(event) for event in events] == [Transfers]
+        assert not pipe.server.has_output
+        pipe.server.settle(theirs, [0])
+        assert pipe.server.has_output
+        pipe.turn()
+        assert not pipe.server.has_output
+        pipe.client.close()
+        pipe.server.receive_data(pipe.client.data_to_send(), NOW)
+        assert pipe.server.has_output
+
+
 class TestTransfer:
     def test_messages_of_one_read_come_as_one_group(self) -> None:
         pipe = Pipe()

@@ -30,6 +30,22 @@ def test_the_form_is_the_one_asked_for(loops: str) -> None:
     assert type(engine._loops).__name__ == {"C": "CompiledLoops", "Python": "InterpretedLoops"}[loops]
 
 
+def test_an_outcome_and_an_attach_in_one_read() -> None:
+    """Settling what the peer settled makes Proton tell something of its own, between the two."""
+    pipe = Pipe()
+    theirs, mine = pipe.receiver()[::-1]
+    pipe.server.send(theirs, 7, message(b"x"))
+    pipe.turn()
+    (transfers,) = of_kind(pipe.at_client, Transfers)
+    for name in ("second", "third"):
+        pipe.client.settle(mine, transfers.deliveries, State.RELEASED)
+        pipe.client.attach_sender(name, "queue/x")
+    told = pipe.server.receive_data(pipe.client.data_to_send(), NOW)
+    assert sorted(type(event).__name__ for event in told) == ["Attached", "Attached", "Dispositions"]
+    pipe.turn()
+    assert not of_kind(pipe.at_client, Closed)
+
+
 class TestBounds:
     """A batch has bounds; what is above them is only another call."""
 

@@ -12,9 +12,11 @@ from bridge import sections as s
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, Timestamp, Ubyte, Uint, Ulong, decode, encode
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from bridge.sections import bare_message, section_at, sections
+from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.mqtt_properties import Properties, decode_run, encode_run
 from edge.broker.message.translation import (
     Header,
+    _read_usual_header,
     address_of,
     amqp_from_run,
     amqp_messages,
@@ -223,6 +225,19 @@ class TestToAmqp:
         assert out[end:] == DATA
         late = amqp_messages(run, now_ns=10**12)[0]
         assert read_header(late[: bare_message(late)[0]]) == Header(durable=True, ttl_ms=0, priority=7)
+
+    def test_a_header_of_any_size_is_read_and_only_usual_ones_are_remembered(self) -> None:
+        usual = encode(Described(Ulong(0x70), [True, Ubyte(7), Uint(9)]))
+        assert len(usual) <= HEADER_USUAL_BYTES_MAX
+        long = encode(Described(Ulong(0x70), [True, Ubyte(7), Uint(9), False, Uint(0), "x" * 40]))
+        assert len(long) > HEADER_USUAL_BYTES_MAX
+        _read_usual_header.cache_clear()
+        for _ in range(2):
+            assert read_header(usual) == read_header(long) == Header(durable=True, ttl_ms=9, priority=7)
+        assert _read_usual_header.cache_info().currsize == 1
+        for ttl in range(HEADERS_USUAL_MAX + 5):
+            assert read_header(encode(Described(Ulong(0x70), [False, None, Uint(ttl)]))).ttl_ms == ttl
+        assert _read_usual_header.cache_info().currsize == HEADERS_USUAL_MAX
 
     def test_mqtt_properties_find_their_places(self) -> None:
         properties = Properties(

@@ -41,9 +41,34 @@ class Chatty:
     def shed(self) -> Sequence[object]:
         return ()
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def data_to_send(self) -> bytes:
         count, self.unsent = self.unsent, 0
         return ANSWER * count
+
+
+class Later(Chatty):
+    """Says nothing when it reads; counts how often it is asked."""
+
+    deadline: float | None = None  # type: ignore[assignment]
+    has_output = False  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.timeouts = 0
+
+    def handle_timeout(self, now: float) -> Sequence[object]:
+        self.timeouts += 1
+        self.deadline = now + 0.01
+        return ()
+
+    def data_to_send(self) -> bytes:
+        self.asked += 1
+        return b""
 
 
 class Nobody:
@@ -98,5 +123,34 @@ def test_a_peer_that_does_not_read_its_answers_is_not_read(bounded: bool) -> Non
         made[0].abort()
         server.close()
         await server.wait_closed()
+
+    asyncio.run(scenario())
+
+
+def test_a_read_without_an_answer_is_not_written_and_deadlines_are_watched_on() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        connection = Later()
+        connection.deadline = loop.time()
+        server = await loop.create_server(
+            lambda: Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16), "127.0.0.1", 0
+        )
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        async with asyncio.timeout(10):
+            while connection.timeouts < 3:  # each is followed by the next, with nothing to write
+                await asyncio.sleep(0.001)
+            connection.deadline = loop.time() + 3600
+            asked = -1
+            while asked != connection.asked:
+                asked = connection.asked
+                await asyncio.sleep(0.1)  # the slots that were taken before have come
+            for total in range(1, 6):
+                writer.write(b"x")
+                while connection.received < total:
+                    await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+        assert connection.asked == asked
+        writer.close()
+        server.close()
 
     asyncio.run(scenario())

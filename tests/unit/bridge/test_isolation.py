@@ -80,6 +80,10 @@ class Echo:
     def shed(self) -> Sequence[object]:
         return ()
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def data_to_send(self) -> bytes:
         self._step("data_to_send")
         output, self.output = self.output, b""

@@ -141,6 +141,10 @@ class Echo:
     def shed(self) -> Sequence[object]:
         return ()
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def data_to_send(self) -> bytes:
         data, self.out = b"".join(self.out), []
         return data

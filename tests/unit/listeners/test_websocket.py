@@ -65,6 +65,10 @@ class Echo:
     def shed(self) -> Sequence[object]:
         return ()
 
+    @property
+    def has_output(self) -> bool:
+        return True
+
     def data_to_send(self) -> bytes:
         data, self.out = self.out, b""
         return data
