@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +25,8 @@ FAILED, USAGE, INTEGRITY = 1, 2, 4
 """Exit codes, beside 0: the thing asked for failed; wrong usage or configuration; the data breaks its contract."""
 FOLLOW_SECONDS = 5.0
 """Pause between two passes when following."""
+UMASK_SETTING = "spark.hadoop.fs.permissions.umask-mode"
+"""Hadoop sets the modes of files it makes, whatever the process's umask is."""
 FAILURES_MAX = 3
 """Passes that may fail in a row before following gives up: a commit race heals by itself, a broken disk does not."""
 
@@ -74,6 +78,7 @@ def run(
       throughput  rows received and landed over time
     """
     _existing(lake)
+    closed = _as_private_as(lake)
     from spark import connector, java, session
     from spark.jobs import runner
 
@@ -85,7 +90,7 @@ def run(
     options = session.Options(
         master=master,
         quick=runner.is_small(lake) and not follow,
-        settings=_pairs(settings),
+        settings={UMASK_SETTING: f"{closed:03o}", **_pairs(settings)},
         log=lake / runner.LOG,
     )
     signal.signal(signal.SIGTERM, _interrupt)
@@ -115,6 +120,13 @@ def run(
         click.echo(f"error: {step.job}: {step.error} (Spark's log: {lake / runner.LOG})", err=True)
     if broken:
         sys.exit(INTEGRITY if any(step.integrity for step in broken) else FAILED)
+
+
+def _as_private_as(lake: Path) -> int:
+    """What is made from here on is as open to other users as the lake itself; the umask. A hub's lake is not at all."""
+    closed = ~stat.S_IMODE(lake.stat().st_mode) & 0o077
+    os.umask(closed)
+    return closed
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -22,6 +22,9 @@ from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry
 from cloud.lake.faults import RegistryError
+from edge.broker.http.access import Access
+from edge.broker.http.application import application as web_application
+from edge.broker.http.application import needing
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -34,26 +37,28 @@ def application(
     fleet: Fleet,
     committer: Committer,
     metrics: Metrics,
+    access: Access,
     *,
     dev: bool,
     now_us: Callable[[], int],
     clock: Callable[[], float],
 ) -> Starlette:
-    """The ASGI application. Every answer is JSON but for the page and the metrics.
+    """The ASGI application. Every answer is JSON but for the page and the metrics. All but the health is for who has
+    the right to view.
 
     `now_us`: UTC microseconds; `clock`: seconds that do not go back.
     """
     api = Api(fleet, committer, metrics, dev, now_us, clock)
-    return Starlette(
-        routes=[
-            Route("/", api.console),
-            Route("/healthz", api.health),
-            Route("/metrics", api.prometheus),
-            Route("/api/v1/status", api.status),
-            Route("/api/v1/gateways", api.gateways),
-            Route("/api/v1/gateways/{name:path}", api.gateway),
-        ]
-    )
+    view = needing(access.require_view)
+    routes = [
+        Route("/healthz", api.health),
+        Route("/", view(api.console)),
+        Route("/metrics", view(api.prometheus)),
+        Route("/api/v1/status", view(api.status)),
+        Route("/api/v1/gateways", view(api.gateways)),
+        Route("/api/v1/gateways/{name:path}", view(api.gateway)),
+    ]
+    return web_application(routes, access)
 
 
 class Api:

@@ -50,12 +50,6 @@ PAGE_GATEWAYS_MAX = 1_000
 MARKS_SHOWN_MAX = 1_000
 """Marks in one answer of the API about a gateway."""
 
-HTTP_CONCURRENCY_MAX = 200
-"""HTTP requests served at once; beyond it uvicorn answers 503."""
-
-HTTP_KEEP_ALIVE_S = 5
-"""Seconds an idle HTTP connection is kept: the console asks every second."""
-
 SHUTDOWN_S = 20.0
 """Longest wait for the landing in progress at the end; systemd and Kubernetes kill after 30 s or more."""
 

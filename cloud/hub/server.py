@@ -5,21 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import ipaddress
 import logging
-import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 import uvloop
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from bridge.engine import Engine
 from bridge.intake import Intake
@@ -27,9 +24,10 @@ from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
+from cloud.hub.directory import DirectoryError, data_directory
 from cloud.hub.fleet import Fleet
 from cloud.hub.lander import Lander
-from cloud.hub.limits import CONNECTIONS_MAX, HTTP_CONCURRENCY_MAX, HTTP_KEEP_ALIVE_S, SHUTDOWN_S, WRITE_BYTES_MAX
+from cloud.hub.limits import CONNECTIONS_MAX, SHUTDOWN_S, WRITE_BYTES_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.hub.service import HubService
@@ -39,9 +37,14 @@ from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from edge.broker.configuration import TlsListener
+from edge.broker.http.access import Access
+from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S
 from edge.broker.listeners.tcp import ListenError, TcpListener, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.server import ServeError, WebServer
+from edge.broker.security.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -105,27 +108,6 @@ class HubConfiguration:
     """Certificate of the AMQP listener; None: gateways connect in the clear."""
 
 
-@contextlib.contextmanager
-def data_directory(path: Path) -> Iterator[Path]:
-    """Make the data directory and hold it against a second hub. Raises `HubError`."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / "hub.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise HubError(
-            f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
-        ) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise HubError(f"{path} is in use by another hub; stop it or give this one another data directory") from error
-    try:
-        yield path
-    finally:
-        os.close(lock)
-
-
 class Hub:
     """A hub that is being started, serves, or is being stopped."""
 
@@ -156,11 +138,14 @@ class Hub:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
+        access = Access()  # development mode, the only one so far: nobody has to say who he is
         app = application(
-            self._fleet, self._committer, self._metrics, dev=configuration.dev, now_us=_now_us, clock=clock
+            self._fleet, self._committer, self._metrics, access, dev=configuration.dev, now_us=_now_us, clock=clock
         )
+        http_host = configuration.http
+        site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname())
         try:
-            async with serve_http(app, configuration.http) as http:
+            async with serve_http(Guard(app, site, lambda: not access.open), configuration.http) as http:
                 certificates = Certificates(configuration.tls) if configuration.tls is not None else None
                 host, port = await self._listener.start(configuration.amqp.host, configuration.amqp.port, certificates)
                 ready(Endpoint(host, port), http)
@@ -248,16 +233,8 @@ def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:
         raise HubError(f"{data}: {error}") from error
 
 
-class _Web(uvicorn.Server):
-    """uvicorn without signal handlers: the hub has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
-async def serve_http(app: Starlette, endpoint: Endpoint) -> AsyncIterator[Endpoint]:
+async def serve_http(app: ASGIApp, endpoint: Endpoint) -> AsyncIterator[Endpoint]:
     """Serve the application while the context lasts; gives the address bound. Raises `ListenError`."""
     try:
         listening = socket.create_server(
@@ -267,27 +244,15 @@ async def serve_http(app: Starlette, endpoint: Endpoint) -> AsyncIterator[Endpoi
         why = "the port is in use; stop the other program or choose another port (0 picks a free one)"
         reason = why if error.errno == errno.EADDRINUSE else error.strerror
         raise ListenError(f"http: cannot listen on {endpoint}: {reason}") from error
-    server = _Web(
-        uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            ws="none",
-            limit_concurrency=HTTP_CONCURRENCY_MAX,
-            timeout_keep_alive=HTTP_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=1,
-            server_header=False,
-        )
-    )
-    task = asyncio.create_task(server.serve(sockets=[listening]), name="http")
     host, port = listening.getsockname()[:2]
+    web = WebServer(app, [BoundSocket(listening)])
     try:
+        await web.start()
         yield Endpoint(host, port)
+    except ServeError as error:
+        raise ListenError(f"http: {error}") from error
     finally:
-        server.should_exit = True
-        await task
-        listening.close()
+        await web.stop()
 
 
 def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], None]) -> None:
@@ -304,10 +269,10 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
     try:
         for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
             require_free(name, endpoint.host, endpoint.port)
-    except ListenError as error:
+        with data_directory(configuration.data):
+            uvloop.run(main())
+    except (ListenError, DirectoryError) as error:
         raise HubError(str(error)) from error
-    with data_directory(configuration.data):
-        uvloop.run(main())
 
 
 def _unwritten(driver: Driver) -> bool:

@@ -20,6 +20,7 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.cli import init
 from edge.appliance.initial.defaults import HTTP
 from edge.appliance.program import log_to_stderr
+from edge.broker.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
 
 if TYPE_CHECKING:
     from edge.appliance.configuration.management import AddressAdministration
@@ -33,8 +34,8 @@ YOUNG_OBJECTS_MAX = 20_000
 """Objects made since the collector looked last at which it looks again. What a message is made of lives until its
 commit, so with Python's 700 the collector went through messages that were about to go: a twentieth of all work."""
 
-FILES_BESIDE_CONNECTIONS = 100
-"""Store, logs, listeners, uplinks, console: a few dozen."""
+FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
+"""Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
 
 CONFIGURATION_WATCH_S = 1.0
 """How often a running gateway looks whether something was applied: one stat(2)."""

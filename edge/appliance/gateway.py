@@ -19,9 +19,7 @@ from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.restart import after_restart
-from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
-from edge.appliance.console.lazy_server import LazyWebServer
 from edge.appliance.console.status import AddressStatus, Commits, Status, Uplink
 from edge.appliance.problems import (
     Found,
@@ -37,6 +35,8 @@ from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.tcp import ListenError
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.lazy_server import LazyWebServer
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.retention.quotas import Room

@@ -319,8 +319,25 @@ HTTP_BODY_S_MAX: Final = 30.0
 HTTP_ANSWER_S_MAX: Final = 30.0
 """How long a request waits for its answer: of the disk, or of the consumer of an anycast address."""
 
-HTTP_CONNECTIONS_MAX: Final = 2_000
-"""Connections over HTTP and HTTPS: `HTTP_POLLS_MAX` and `HTTP_REQUESTS_MAX`, and room for those between two."""
+HTTP_STRANGERS_MAX: Final = 512
+"""Connections over HTTP over which nobody has shown who he is, those of `HTTP_POLLS_MAX` apart; about 40 KiB each with
+a head of 8 KiB, and 0.25 ms of a turn of the loop where each asks for something. The stillest go for those that come: a
+request that comes at once needs its place for a round trip."""
+
+HTTP_STRANGERS_OF_ONE_MAX: Final = 256
+"""Those of one remote address; many devices may be behind one."""
+
+HTTPS_STRANGERS_MAX: Final = 256
+"""The same with TLS, which holds some 100 KiB more."""
+
+HTTPS_STRANGERS_OF_ONE_MAX: Final = 128
+"""Those of one remote address."""
+
+HTTP_USERS_MAX: Final = 2_000
+"""Connections over HTTP and HTTPS of users, those of `HTTP_POLLS_MAX` apart."""
+
+HTTP_USERS_OF_ONE_MAX: Final = 500
+"""Those of one user: a fleet may share one."""
 
 HTTP_HEAD_BYTES_MAX: Final = 16 * KIB
 """Request line and header fields: a bearer token of 7 KiB and twice as much again."""

@@ -106,6 +106,7 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     """A process of its own, in which every proxy and every resolver leads nowhere."""
     lake = tmp_path / "lake"
     lakes.write(lake, "telemetry", [message(n) for n in (0, 1, 3)])
+    lake.chmod(0o700)
     nowhere = "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9 -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9"
     environment = dict(
         os.environ,
@@ -120,5 +121,8 @@ def test_a_pass_and_its_report_without_a_network(tmp_path: Path) -> None:
     (job,) = json.loads(done.stdout)["jobs"]
     assert (job["job"], job["state"], job["rows_in"], job["rows_out"]) == ("freshness", "done", 3, 2)
     assert "freshness" in done.stderr
+    made = [each for folder in ("freshness", "gateway_freshness", "_jobs") for each in (lake / folder).rglob("*")]
+    assert made
+    assert not [each for each in made if each.stat().st_mode & 0o077], "as closed to others as the lake"
     code, output = invoke("report", "--lake", lake, "--out", tmp_path / "r.html")
     assert (code, "KB)" in output) == (0, True)

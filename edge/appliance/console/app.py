@@ -27,7 +27,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from edge.appliance.console.history import History
-from edge.appliance.console.status import UplinkControl, status_of
+from edge.appliance.console.snapshot import Snapshot
+from edge.appliance.console.status import UplinkControl
 from edge.broker.http.access import Access
 from edge.broker.http.application import application, needing
 
@@ -57,7 +58,7 @@ def make_app(
 class _Console:
     def __init__(self, history: History, uplink_control: UplinkControl | None) -> None:
         self._history = history
-        self._source = history.source
+        self._now = Snapshot(history.source)
         self._control = uplink_control
         self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
@@ -66,7 +67,7 @@ class _Console:
         return HTMLResponse(self._page, headers=self._page_headers)
 
     async def status(self, request: Request) -> Response:
-        return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
+        return Response(self._now.json, media_type="application/json", headers=NEVER_CACHED)
 
     async def samples(self, request: Request) -> Response:
         return JSONResponse({"samples": self._history.samples}, headers=NEVER_CACHED)
@@ -78,19 +79,20 @@ class _Console:
         return self._steer(lambda control: control.resume())
 
     async def healthz(self, request: Request) -> Response:
-        problems = list(status_of(self._source).get("problems", ()))
+        problems = list(self._now.status.get("problems", ()))
         return JSONResponse({"ok": not problems, "problems": problems}, status_code=503 if problems else 200)
 
     async def metrics(self, request: Request) -> Response:
-        from edge.appliance.console.metrics import CONTENT_TYPE, exposition  # noqa: PLC0415 - 1 MiB for who scrapes
+        from edge.appliance.console.metrics import CONTENT_TYPE  # noqa: PLC0415 - 1 MiB for who scrapes
 
-        return Response(exposition(self._source), headers={"Content-Type": CONTENT_TYPE})
+        return Response(self._now.metrics, headers={"Content-Type": CONTENT_TYPE})
 
     def _steer(self, act: Callable[[UplinkControl], None]) -> Response:
         if self._control is None:
             return JSONResponse({"error": "this gateway has no uplink"}, status_code=404)
         act(self._control)
-        return JSONResponse(dict(self._source()), headers=NEVER_CACHED)
+        self._now.forget()
+        return Response(self._now.json, media_type="application/json", headers=NEVER_CACHED)
 
 
 def _policy(page: str) -> str:

@@ -38,8 +38,9 @@ from edge.broker.http.access import BASIC, Access, basic
 from edge.broker.http.api import DeviceApi, Handover, until_gone
 from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
+from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
-from edge.broker.limits import HTTP_POLLS_MAX, HTTP_REQUESTS_MAX, Limits
+from edge.broker.limits import HTTP_POLLS_MAX, Limits
 from edge.broker.model.authorization import Ended
 from edge.broker.model.interfaces import AddressError, Outcome
 
@@ -116,9 +117,6 @@ class HonoApi(DeviceApi):
         return await self._answered(request, Endpoint.RESPONSE)
 
     async def _answered(self, request: Request, endpoint: Endpoint) -> Response:
-        if self.publishing >= HTTP_REQUESTS_MAX:
-            return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
-        self.publishing += 1
         try:
             async with self._admitted(request) as (name, admission), self._body(request) as body:
                 principal = self._principal(request, name if admission.grant is not None else None)
@@ -132,8 +130,6 @@ class HonoApi(DeviceApi):
             return refused.response()
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
-        finally:
-            self.publishing -= 1
 
     # --- who --------------------------------------------------------------------------------------------------
 
@@ -174,7 +170,8 @@ class HonoApi(DeviceApi):
         try:
             async with self._subscribed(sender) as (receiver, commands):
                 await self._publish_run(run, qos)
-                found = await self._next_command(request, sender, receiver, commands, ttd, ended)
+                with peer_of(request).parking():
+                    found = await self._next_command(request, sender, receiver, commands, ttd, ended)
             return found or Response(status_code=_PUBLISHED)
         finally:
             self.polling -= 1
@@ -213,8 +210,9 @@ class HonoApi(DeviceApi):
             self._service.router.forget_origin(publishing)
             publishing.answered.cancel()
             return
-        self._service.router.publish(publishing, run, (0,))
-        await self._safe(publishing)
+        with self._publishing():
+            self._service.router.publish(publishing, run, (0,))
+            await self._safe(publishing)
         if publishing.refusals:
             raise in_hono(publishing.refusals[0])
 

@@ -70,7 +70,7 @@ class Access:
             yield Admission(None, ended)
             return
         if self._by_operator(request):
-            peer_of(request).authenticated = True
+            peer_of(request).show(OPERATOR)
             yield Admission(Grant(OPERATOR, "", OPERATOR_RULES), ended)
             return
 
@@ -82,7 +82,7 @@ class Access:
         grant = gate.grant(proven, proven.user, revoke)
         if grant is None:
             raise Refused(401, Verdict.REFUSED.value, asked(gate))
-        peer_of(request).authenticated = True
+        peer_of(request).show(grant.user)
         try:
             yield Admission(grant, ended)
         finally:

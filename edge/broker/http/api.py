@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -35,6 +35,7 @@ from edge.broker.http.messages import (
     check_address,
     single,
 )
+from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
@@ -78,7 +79,7 @@ class DeviceApi:
 
     def __init__(self, router: Router, limits: Limits, access: Access | None = None) -> None:
         self.publishing = 0
-        """Requests under way that publish."""
+        """Requests under way that publish what has come whole."""
         self.polling = 0
         """Requests waiting for a message."""
         self._router = router
@@ -108,9 +109,6 @@ class DeviceApi:
         return await self._take(request, many=True)
 
     async def _take(self, request: Request, *, many: bool) -> Response:
-        if self.publishing >= HTTP_REQUESTS_MAX:
-            return Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way").response()
-        self.publishing += 1
         try:
             async with self._admitted(request) as (device, admission), self._body(request) as body:
                 if many:
@@ -119,7 +117,8 @@ class DeviceApi:
                     address = str(request.path_params["address"])
                     messages = [single(address, body, request.query_params, fields_of(request))]
                 _check_sending(admission.grant, messages)
-                publishing = await self._published(device, messages, admission.user)
+                with self._publishing():
+                    publishing = await self._published(device, messages, admission.user)
             return _answer(publishing, messages) if many else _single_answer(publishing)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
@@ -127,6 +126,15 @@ class DeviceApi:
             return refused.response()
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
+
+    @contextmanager
+    def _publishing(self) -> Iterator[None]:
+        """Count a request whose body is whole: a slow one takes no place of those. Raises Refused."""
+        if self.publishing >= HTTP_REQUESTS_MAX:
+            raise Refused(503, f"more than {HTTP_REQUESTS_MAX} requests are under way")
+        self.publishing += 1
+        try:
+            yield
         finally:
             self.publishing -= 1
 
@@ -185,7 +193,8 @@ class DeviceApi:
                 address = check_address(str(request.path_params["address"]))
                 wait_s = _wait_s(request.query_params.get("wait", "0"))
                 _check_receiving(admission.grant, address)
-                return await self._next(request, admission, SingleReceiver(device, admission.user), address, wait_s)
+                with peer_of(request).parking():
+                    return await self._next(request, admission, SingleReceiver(device, admission.user), address, wait_s)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from starlette.requests import Request
@@ -11,14 +12,36 @@ KEY: Final = "peer"
 """In the state of an ASGI scope."""
 
 
-@dataclass(slots=True)
 class Peer:
     """One a connection."""
 
-    identity: str | None = None
-    """The name in its verified client certificate."""
-    authenticated: bool = False
-    """A request over this connection has shown who sent it."""
+    __slots__ = ("_changed", "identity", "parked", "user")
+
+    def __init__(self, identity: str | None = None, changed: Callable[[], None] = lambda: None) -> None:
+        """`identity`: the name in its verified client certificate; `changed` is called when one of the others has."""
+        self.identity = identity
+        self.user = ""
+        """Who a request over this connection has shown to be there; empty: nobody yet."""
+        self.parked = False
+        """It waits for us, and its number is bounded by who lets it wait."""
+        self._changed = changed
+
+    def show(self, user: str) -> None:
+        """A request has shown who sends over this connection."""
+        if user != self.user:
+            self.user = user
+            self._changed()
+
+    @contextmanager
+    def parking(self) -> Iterator[None]:
+        """Around what makes the client wait for long."""
+        self.parked = True
+        self._changed()
+        try:
+            yield
+        finally:
+            self.parked = False
+            self._changed()
 
 
 def peer_of(request: Request) -> Peer:

@@ -12,19 +12,19 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from edge.appliance.console.bound_socket import BoundSocket
+from edge.broker.listeners.web.bound_socket import BoundSocket
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from edge.appliance.console.server import WebServer
+    from edge.broker.listeners.web.server import WebServer
 
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 128
 """Connections the kernel holds until the pages can be served: browsers and a monitor, for a second or two."""
 
-SERVER: Final = "edge.appliance.console.server"
+SERVER: Final = "edge.broker.listeners.web.server"
 
 
 class LazyWebServer:
@@ -70,7 +70,7 @@ class LazyWebServer:
         try:
             for name in (*self._modules, SERVER):
                 await asyncio.to_thread(importlib.import_module, name)
-            from edge.appliance.console.server import WebServer  # noqa: PLC0415 - see above
+            from edge.broker.listeners.web.server import WebServer  # noqa: PLC0415 - see above
 
             self._web = WebServer(self._make_app(), self._sockets)
             await self._web.start()

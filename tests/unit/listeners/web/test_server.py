@@ -12,10 +12,10 @@ import pytest
 from starlette.applications import Starlette
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
-from edge.appliance.console.server import ServeError, WebServer
 from edge.broker.http.access import Access
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.server import ServeError, WebServer
 
 
 def bound() -> socket.socket:

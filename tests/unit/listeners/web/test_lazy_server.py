@@ -12,11 +12,11 @@ import pytest
 from starlette.types import ASGIApp
 
 from edge.appliance.console.app import make_app
-from edge.appliance.console.bound_socket import BoundSocket
 from edge.appliance.console.history import History
-from edge.appliance.console.lazy_server import SERVER, LazyWebServer
 from edge.broker.http.access import Access
-from tests.unit.console.test_server import bound, get
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.lazy_server import SERVER, LazyWebServer
+from tests.unit.listeners.web.test_server import bound, get
 
 
 def app() -> ASGIApp:

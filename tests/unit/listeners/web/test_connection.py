@@ -15,15 +15,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from edge.appliance.console import connection as module
-from edge.appliance.console.bound_socket import BoundSocket
-from edge.appliance.console.server import WebServer
 from edge.broker.configuration import TlsListener
 from edge.broker.http.peer import peer_of
 from edge.broker.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.tls import Certificates
+from edge.broker.listeners.web import connection as module
+from edge.broker.listeners.web import server as server_module
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.server import WebServer
 from tests.support.certificates import Authority
-from tests.unit.console.test_server import bound
+from tests.unit.listeners.web.test_server import bound
 
 PATIENCE_S = 20.0
 LARGE_PARTS = 1_000
@@ -121,21 +122,39 @@ def test_large_heads() -> None:
     serving(play)
 
 
-def test_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HTTP_CONNECTIONS_MAX", 2)
+def test_a_newcomer_takes_the_place_of_who_has_waited_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "HTTP_STRANGERS_OF_ONE_MAX", 2)
 
     async def play(port: int) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        await asyncio.sleep(0)
-        while not (answer := await told(port, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 503"):
-            assert answer.startswith(b"HTTP/1.1 200")  # those that are held have not been accepted yet
-        for _, writer in held:
+        first, second = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        first[1].write(b"GET / HT")
+        second[1].write(b"GET / HT")
+        assert (await told(port, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert (await first[0].read())[:12] in (b"HTTP/1.1 408", b"")
+        second[1].write(b"TP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await second[0].read()).startswith(b"HTTP/1.1 200")
+        for _, writer in (first, second):
             writer.close()
             await writer.wait_closed()
-        while not (await told(port, HEAD + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200"):
-            await asyncio.sleep(0.01)
 
     serving(play)
+
+
+def test_an_error_behind_an_answer_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """The body of a request that has been answered turns out to be none."""
+
+    async def play(port: int) -> None:
+        post = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post)
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200 ")
+        writer.write(b"zz\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() in (b"", b"\r\n0\r\n\r\n")
+        writer.close()
+
+    serving(play)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_answers_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""The hub's data directory: nobody else's to read, and one hub's at a time.
+
+What gateways send is customers' data, and the registry says who they are. So files are made for their owner alone,
+whichever library makes them (the umask is the process's), and those an older version left readable are closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+UMASK: Final = 0o077
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+LOCK: Final = "hub.lock"
+
+
+class DirectoryError(Exception):
+    """The directory cannot be used; the message says why and what to do, on one line."""
+
+
+@contextlib.contextmanager
+def data_directory(path: Path) -> Iterator[Path]:
+    """Make the data directory, hold it against a second hub and close it to others. Sets the process's umask.
+
+    Raises DirectoryError.
+    """
+    os.umask(UMASK)
+    try:
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        raise DirectoryError(
+            f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        why = f"{path} is in use by another hub; stop it or give this one another data directory"
+        raise DirectoryError(why) from error
+    try:
+        _close_to_others(path)
+        yield path
+    finally:
+        os.close(lock)
+
+
+def _close_to_others(path: Path) -> None:
+    """Take away what other users may do with anything below: a walk over the whole, where the top is open or a part."""
+    if not any(_open_to_others(each) for each in (path, *path.iterdir())):
+        return
+    closed = 0
+    for folder, names, files in os.walk(path):
+        for each in (Path(folder), *(Path(folder, name) for name in files)):
+            if _open_to_others(each):
+                closed += _close(each)
+        names[:] = [name for name in names if not Path(folder, name).is_symlink()]
+    log.info("%s: %d files and folders that other users could read are for this user alone now", path, closed)
+
+
+def _open_to_others(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:  # gone meanwhile
+        return False
+    return not stat.S_ISLNK(found.st_mode) and bool(found.st_mode & UMASK)
+
+
+def _close(path: Path) -> bool:
+    """True when it is closed now: it may be somebody else's, or gone."""
+    try:
+        path.chmod(stat.S_IMODE(path.lstat().st_mode) & ~UMASK)
+    except OSError as error:
+        log.warning("%s: others may read it, and it cannot be closed: %s", path, error.strerror)
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""The status as it was a moment ago, and what is made of it: asked for often, and not made anew each time.
+
+A status goes through every queue and subscription, its metrics take a millisecond: whoever asks as fast as it can must
+not have the gateway do nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from edge.appliance.console.status import Status, StatusSource, status_of
+
+FRESH_S: Final = 0.25
+"""Four a second, whoever asks: a person sees no difference."""
+
+
+class Snapshot:
+    """Of one source of status."""
+
+    def __init__(self, source: StatusSource, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is monotonic seconds."""
+        self._source = source
+        self._clock = clock
+        self._taken_at = float("-inf")
+        self._status: Status = {}
+        self._json: bytes | None = None
+        self._metrics: bytes | None = None
+
+    @property
+    def status(self) -> Status:
+        """As of `FRESH_S` ago at most."""
+        now = self._clock()
+        if now - self._taken_at >= FRESH_S:
+            self.forget()
+            self._status, self._taken_at = status_of(self._source), now
+        return self._status
+
+    @property
+    def json(self) -> bytes:
+        """The status as JSON."""
+        status = self.status
+        if self._json is None:
+            self._json = msgspec.json.encode(status)
+        return self._json
+
+    @property
+    def metrics(self) -> bytes:
+        """The status in Prometheus' text format."""
+        status = self.status
+        if self._metrics is None:
+            from edge.appliance.console.metrics import exposition  # noqa: PLC0415 - 1 MiB for who scrapes
+
+            self._metrics = exposition(lambda: status)
+        return self._metrics
+
+    def forget(self) -> None:
+        """Something has changed that who asks next must see."""
+        self._taken_at = float("-inf")
+        self._json = self._metrics = None

@@ -1,0 +1,1 @@
+"""HTTP: uvicorn behind bounds of ours, over TCP and TLS."""

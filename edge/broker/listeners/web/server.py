@@ -1,0 +1,129 @@
+"""Serves an ASGI application inside the running event loop, on a socket that is bound already."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from edge.broker.limits import (
+    HTTP_STRANGERS_MAX,
+    HTTP_STRANGERS_OF_ONE_MAX,
+    HTTP_USERS_MAX,
+    HTTP_USERS_OF_ONE_MAX,
+    HTTPS_STRANGERS_MAX,
+    HTTPS_STRANGERS_OF_ONE_MAX,
+)
+from edge.broker.listeners.secure import SecureAcceptor
+from edge.broker.listeners.tcp import BACKLOG, HANDSHAKE_S
+from edge.broker.listeners.web.acceptor import Acceptor
+from edge.broker.listeners.web.bound_socket import BoundSocket
+from edge.broker.listeners.web.connection import HttpConnection
+from edge.broker.listeners.web.places import Places
+
+STARTUP_S_MAX = 10.0
+SHUTDOWN_S_MAX = 2
+"""Open requests get this long to end (uvicorn counts whole seconds)."""
+
+
+class ServeError(Exception):
+    """The application did not start."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the main function owns the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class WebServer:
+    """One application on some sockets: ``await start()``, later ``await stop()``."""
+
+    def __init__(self, app: ASGIApp, sockets: Sequence[BoundSocket]) -> None:
+        """Takes ownership of the sockets, which are bound; listening is started here."""
+        users = Places(HTTP_USERS_MAX, HTTP_USERS_OF_ONE_MAX)
+        strangers = Places(HTTP_STRANGERS_MAX, HTTP_STRANGERS_OF_ONE_MAX)
+        secure_strangers = Places(HTTPS_STRANGERS_MAX, HTTPS_STRANGERS_OF_ONE_MAX)
+        self._plain_connection = partial(HttpConnection, strangers, users)
+        self._secure_connection = partial(HttpConnection, secure_strangers, users)
+        self._config = uvicorn.Config(
+            app,
+            http=HttpConnection,
+            proxy_headers=False,  # who an address is does not follow from what a client says
+            loop="none",
+            lifespan="on",
+            ws="none",  # WebSocket listeners are our own
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_S_MAX,
+        )
+        self._server = _Server(self._config)
+        # It warns of each request that is none, and of each upgrade: whoever sends them would fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._sockets = sockets
+        self._plain: list[Acceptor] = []
+        self._secure: list[SecureAcceptor] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Return once it serves. Raises ServeError when it does not come up."""
+        self._serving = asyncio.create_task(self._serve())
+        try:
+            async with asyncio.timeout(STARTUP_S_MAX):
+                while not self._server.started and not self._serving.done():
+                    await asyncio.sleep(0.01)
+        except TimeoutError as late:
+            await self.stop()
+            raise ServeError(f"the web server did not start within {STARTUP_S_MAX:.0f} s") from late
+        if not self._server.started:
+            await self.stop()
+            raise ServeError("the application did not start")
+        for sock, certificates in self._sockets:
+            sock.setblocking(False)
+            sock.listen(BACKLOG)
+            if certificates is None:
+                self._plain.append(Acceptor(sock, self._admit))
+            else:
+                acceptor = SecureAcceptor("https", sock, certificates, self._admit_secure, handshake_s=HANDSHAKE_S)
+                self._secure.append(acceptor)
+
+    def _admit(self) -> asyncio.Protocol:
+        return self._plain_connection(**self._uvicorns())
+
+    def _admit_secure(self, identity: str | None) -> asyncio.Protocol:
+        """A connection whose TLS handshake is done; the name in its certificate is for the application."""
+        return self._secure_connection(identity, **self._uvicorns())
+
+    def _uvicorns(self) -> dict[str, Any]:
+        server = self._server
+        return {"config": self._config, "server_state": server.server_state, "app_state": server.lifespan.state}
+
+    async def _serve(self) -> None:
+        try:
+            await self._server.serve(sockets=[])  # uvicorn's own listening accepts one connection a turn of the loop
+        except SystemExit as failed:  # uvicorn's way of saying that the application's start failed; not ours to die of
+            raise ServeError("the application did not start") from failed
+
+    async def stop(self) -> None:
+        """Let open requests end, then close the socket. Idempotent."""
+        plain, self._plain = self._plain, []
+        for each in plain:
+            each.stop()
+        secure, self._secure = self._secure, []
+        for acceptor in secure:
+            await acceptor.stop()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(serving, return_exceptions=True)
+        for bound in self._sockets:
+            bound.sock.close()

@@ -1,0 +1,146 @@
+"""Thousands of clients that send their request byte by byte, never end it, or never read: everybody else is served."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import resource
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.limits import HTTP_STRANGERS_OF_ONE_MAX
+from tests.fault.hostile.web import ask, gateway_of, gateway_with, user
+from tests.support.hostile import Witness
+from tests.support.processes import Waypost, edge, hub, resident_mib, wait_until
+
+CROWD = 3_000
+HEALTH_TRIES = 20
+HEALTH_S_MAX = 5.0
+"""The first answer comes when the crowd has been accepted, on a machine that does other things."""
+SERVED_S_MAX = 0.25
+"""Half of the answers: some 1 ms, where the machine does nothing else."""
+ASKING_S_MAX = 1.5
+"""The same where the crowd keeps asking: every one of it has its turn, too."""
+GROWTH_MIB_MAX = 60.0
+"""256 places of some 40 KiB, their sockets, and what Python keeps."""
+GIVEN_BACK_S = 10.0
+
+HEAD = b"POST /t/queue/a HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+OPENINGS = {
+    "nothing": b"",
+    "half a line": b"GET /heal",
+    "half a head": HEAD + b"X: " + b"a" * 8_000,
+    "half a body": HEAD + b"Content-Length: 100000\r\n\r\n" + b"a" * 1_000,
+    "chunks without end": HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n",
+    "no answer read": b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50,
+}
+USUAL = ("half a head", "half a body", "no answer read")
+
+
+@contextlib.contextmanager
+def crowd(port: int, opening: bytes, size: int = CROWD) -> Iterator[list[socket.socket]]:
+    """So many connections that have sent the opening, and nothing more."""
+    with contextlib.ExitStack() as stack:
+        peers = []
+        for _ in range(size):
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            with contextlib.suppress(ConnectionError):
+                peer.sendall(opening)
+            peers.append(peer)
+        yield peers
+
+
+def health_s(port: int) -> float:
+    begin = time.monotonic()
+    assert ask(port, "GET", "/healthz").status == 200
+    return time.monotonic() - begin
+
+
+def sockets_of(pid: int) -> int:
+    """And other files, of which there are few."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+@pytest.fixture(autouse=True)
+def many_files() -> None:
+    """Of this process, which is the crowd."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < CROWD + 200:
+        pytest.skip(f"a process may have {hard} files here, {CROWD + 200} are needed")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in OPENINGS],
+)
+def test_a_crowd_of_strangers(tmp_path: Path, name: str) -> None:
+    with edge(tmp_path, "gw") as gateway:
+        port, pid = gateway.port("http"), gateway.pid
+        idle = statistics.median(health_s(port) for _ in range(HEALTH_TRIES))
+        before, sockets = resident_mib(pid), sockets_of(pid)
+        with Witness(gateway) as witness:
+            with crowd(port, OPENINGS[name]):
+                tries = [health_s(port) for _ in range(HEALTH_TRIES)]
+                assert ask(port, "POST", "/t/queue/mine", body=b"x").status == 202
+                grown = resident_mib(pid) - before
+            print(f"{name}: idle {idle * 1e3:.1f} ms, crowd {max(tries) * 1e3:.1f} ms at worst, {grown:.0f} MiB more")
+            assert max(tries) < HEALTH_S_MAX
+            assert statistics.median(tries) < max(3 * idle, ASKING_S_MAX if name == "no answer read" else SERVED_S_MAX)
+            assert grown < GROWTH_MIB_MAX
+            wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=GIVEN_BACK_S, what="its sockets are closed")
+        assert witness.failure is None
+        assert witness.rounds
+        assert witness.worst_s < HEALTH_S_MAX
+
+
+def test_a_crowd_of_strangers_at_a_hub(tmp_path: Path) -> None:
+    with hub(tmp_path) as running:
+        port, pid = running.port("http"), running.pid
+        before, sockets = resident_mib(pid), sockets_of(pid)
+        with crowd(port, OPENINGS["half a head"]):
+            assert max(health_s(port) for _ in range(HEALTH_TRIES)) < HEALTH_S_MAX
+            assert ask(port, "GET", "/api/v1/status").status == 200
+            assert resident_mib(pid) - before < GROWTH_MIB_MAX
+        wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=GIVEN_BACK_S, what="its sockets are closed")
+
+
+def test_devices_keep_their_place(tmp_path: Path) -> None:
+    """Who has shown who it is keeps its connection, whatever crowd comes after it."""
+    with gateway_with(tmp_path, gateway_of(extra=user("pump7", "send"))) as gateway:
+        port = gateway.port("http")
+        device = KeepAlive(gateway, "pump7")
+        with device, crowd(port, OPENINGS["half a head"], HTTP_STRANGERS_OF_ONE_MAX + 200):
+            for _ in range(5):
+                assert device.publish() == 202
+            assert ask(port, "POST", "/t/jobs", user="pump7:pump7", body=b"x").status == 202
+
+
+class KeepAlive:
+    """One connection of one device."""
+
+    def __init__(self, gateway: Waypost, name: str) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", gateway.port("http"), timeout=20)
+        shown = base64.b64encode(f"{name}:{name}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {shown}"}
+        assert self.publish() == 202
+        self._socket = self._connection.sock
+
+    def publish(self) -> int:
+        self._connection.request("POST", "/t/jobs", b"x", self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        return answer.status
+
+    def __enter__(self) -> KeepAlive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._connection.sock is self._socket, "it was one connection all the time"
+        self._connection.close()

@@ -1,0 +1,52 @@
+"""Who has to give a place up when there are too many who keep us waiting."""
+
+from __future__ import annotations
+
+from edge.broker.listeners.web.places import Places
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.ended = 0
+
+    def shed(self) -> None:
+        self.ended += 1
+
+
+def test_the_first_of_one_with_too_many() -> None:
+    places = Places(10, 2)
+    first, second, third, other = (Connection() for _ in range(4))
+    places.take(other, "b")
+    for connection in (first, second, third):
+        places.take(connection, "a")
+    assert [each.ended for each in (first, second, third, other)] == [1, 0, 0, 0]
+    assert len(places) == 3
+
+
+def test_the_first_of_who_has_most() -> None:
+    places = Places(4, 10)
+    greedy = [Connection() for _ in range(3)]
+    modest, late = Connection(), Connection()
+    places.take(modest, "modest")
+    for connection in greedy:
+        places.take(connection, "greedy")
+    places.take(late, "late")
+    assert [each.ended for each in (*greedy, modest, late)] == [1, 0, 0, 0, 0]
+
+
+def test_who_gave_a_place_back_is_not_ended() -> None:
+    places = Places(10, 1)
+    first, second = Connection(), Connection()
+    places.take(first, "a")
+    places.leave(first)
+    places.leave(first)
+    places.take(second, "a")
+    assert (first.ended, second.ended, len(places)) == (0, 0, 1)
+
+
+def test_who_comes_again_has_come_last() -> None:
+    places = Places(10, 2)
+    first, second, third = (Connection() for _ in range(3))
+    for connection in (first, second, first, third):
+        places.take(connection, "a")
+    assert [each.ended for each in (first, second, third)] == [0, 1, 0]
