@@ -13,6 +13,7 @@ from tests.bench.idle import connections_resident_mib
 from tests.bench.load import LoadGenerators
 from tests.bench.peers import Artemis, RabbitMQ, SkupperRouter
 from tests.bench.sessions import absent_session
+from tests.bench.spread import Spread
 
 MQTT_LOAD = ("-c", "50", "-n", "200000", "-q", "1", "-w", "20", "-s", "100")
 IDLE: Final = 8_000
@@ -66,11 +67,28 @@ def amqp_anycast(load: LoadGenerators, broker: Broker) -> float:
     return load.run("amqpload", broker.port("amqp"), *through)["recv_per_s"]
 
 
+def amqp_unlike(load: LoadGenerators, broker: Broker) -> float:
+    to = ("-a", broker.queue(next(_queues)), "-c", "5", "-n", "100000", "-s", "400", "-d", "-V")
+    return load.run("amqpload", broker.port("amqp"), *to)["accepted_per_s"]
+
+
+def amqp_each(load: LoadGenerators, broker: Broker, senders: int) -> float:
+    to = ("-a", broker.queue(next(_queues)), "-c", str(senders), "-n", str(20 * max(senders, 500)), "-s", "400")
+    return load.run("amqpload", broker.port("amqp"), *to, "-d", "-V", "-x", "1")["accepted_per_s"]
+
+
+def anycast_each(load: LoadGenerators, broker: Broker, senders: int) -> float:
+    through = ("-a", "anycast/load", "-c", str(senders), "-n", str(20 * max(senders, 500)), "-s", "100", "-R", "4")
+    return load.run("amqpload", broker.port("amqp"), *through, "-x", "1")["recv_per_s"]
+
+
 def idle(_load: LoadGenerators, broker: Broker) -> float:
     return connections_resident_mib(broker, IDLE)
 
 
 _LOAD = "MQTT QoS 1, 50 connections, window 20, 100 B"
+_EACH = "AMQP, one unlike message a sender under way, durable queue"
+_ANYCAST = "AMQP anycast, one message a sender under way, 4 receivers"
 _RABBIT, _TO_RABBIT = 5.0, 20_000
 CASES: Final[dict[str, Benchmark]] = {
     case.name: case if isinstance(case, Benchmark) else case.benchmark
@@ -98,6 +116,15 @@ CASES: Final[dict[str, Benchmark]] = {
         Comparison("amqp-anycast-skupper", "the same, beside the C router", 25, amqp_anycast, SkupperRouter, 1.0),
         Comparison("amqp-in", "AMQP, 5 senders, 100 B, durable queue; on disk first", 15, amqp_in, None, 50_000),
         Comparison("amqp-through", "the same through to one receiver", 20, amqp_through, None, 30_000),
+        Comparison("amqp-unlike", "AMQP, 5 senders, unlike messages, durable queue", 15, amqp_unlike, None, 50_000),
+        Spread("amqp-each", _EACH, 60, amqp_each, (50, 200, 1_000), 40_000),
+        Spread("amqp-each-artemis", f"{_EACH}, both on disk", 180, amqp_each, (50, 200, 1_000), 2.0, peer=Artemis),
+        Spread("amqp-each-rabbitmq", _EACH, 180, amqp_each, (50, 200, 1_000), _RABBIT, peer=RabbitMQ),
+        Spread("anycast-each", _ANYCAST, 70, anycast_each, (10, 50, 200, 1_000), 40_000, 0.8),
+        Spread(
+            "anycast-each-skupper", f"{_ANYCAST}, beside the C router",
+            90, anycast_each, (10, 50, 200, 1_000), 1.0, 0.8, SkupperRouter,
+        ),
         Comparison(
             "amqp-in-rabbitmq", "AMQP, 5 senders, 100 B, into a durable queue",
             30, partial(amqp_in, messages=_TO_RABBIT), RabbitMQ, _RABBIT,

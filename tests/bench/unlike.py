@@ -51,7 +51,7 @@ def stored(broker: Broker) -> None:
 
 def _curve(load: LoadGenerators, settings: Settings) -> list[Result]:
     """Messages stored a second, by connections."""
-    _allow_files(max(CURVE) + FILES_BESIDE)
+    allow_files(max(CURVE) + FILES_BESIDE)
     with ExitStack() as stack:
         theirs, ours = stack.enter_context(Mosquitto()), stack.enter_context(WaypostBroker())
         absent_session(ours)
@@ -72,7 +72,7 @@ def _curve(load: LoadGenerators, settings: Settings) -> list[Result]:
         return results
 
 
-def _allow_files(files: int) -> None:
+def allow_files(files: int) -> None:
     """For this process and the brokers and generators it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < files:

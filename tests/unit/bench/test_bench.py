@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
 
 from tests.bench import __main__ as program
-from tests.bench import cases, packages
+from tests.bench import cases, packages, spread
 from tests.bench.comparison import Benchmark, Settings
 from tests.bench.latency import CommitTimes
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -154,6 +155,57 @@ class TestCommand:
         assert told.exit_code == 1
         assert "b0: closed by peer" in told.stderr
         assert "123,456" in told.stdout
+
+
+class TestSpread:
+    """The same load over more and more senders."""
+
+    class Site:
+        name = "waypost"
+        resident_mib = 50.0
+
+        def __enter__(self) -> TestSpread.Site:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    class Peer(Site):
+        name = "peer"
+
+    RATES: ClassVar = {
+        ("waypost", 10): 60_000.0,
+        ("waypost", 50): 45_000.0,
+        ("peer", 10): 30_000.0,
+        ("peer", 50): 90_000.0,
+    }
+
+    def results(self, monkeypatch: pytest.MonkeyPatch, *, peer: bool, least: float) -> list[Result]:
+        monkeypatch.setattr(spread, "WaypostBroker", self.Site)
+        asked: list[tuple[str, int]] = []
+
+        def measure(_load: LoadGenerators, broker: Any, senders: int) -> float:
+            asked.append((broker.name, senders))
+            return self.RATES[broker.name, senders]
+
+        each = spread.Spread("each", "about", 1, measure, (10, 50), least, 0.8, self.Peer if peer else None)  # type: ignore[arg-type]
+        found = each.benchmark.run(LoadGenerators(Path()), Settings(rounds=2))
+        assert len(asked) == 3 * len(self.RATES) // (1 if peer else 2), "and once to get warm"
+        return found
+
+    def test_every_number_has_its_bound_and_what_must_be_left_of_the_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        few, many = self.results(monkeypatch, peer=False, least=40_000)
+        assert (few.name, few.value, few.met) == ("each 10", 60_000, True)
+        assert (many.name, many.value, many.met) == ("each 50", 45_000, False), "0.75 of the first is too little"
+        assert many.goal is not None
+        assert many.goal.share == pytest.approx(0.75 / 0.8)
+
+    def test_beside_a_peer_the_bound_is_a_ratio(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        few, many = self.results(monkeypatch, peer=True, least=1.5)
+        assert (few.ratio, few.peer, few.met) == (2.0, "peer", True)
+        assert (many.ratio, many.peer_value, many.met) == (0.5, 90_000, False)
 
 
 class TestPackages:
