@@ -64,6 +64,8 @@ class LinkState(msgspec.Struct, frozen=True):
     last_error: str | None
     attempts: int
     """Attempts since it was last connected."""
+    refused: bool = False
+    """Somebody answered the last attempt, and did not take the link."""
 
 
 class DialedConnection(Connection, Protocol):
@@ -191,9 +193,10 @@ class Dialer:
                 )
             await attempt.gone
         except TimeoutError:
-            self._update(last_error=f"{endpoint}: no answer in {self._connect_timeout_s:g} s")
+            self._update(last_error=f"{endpoint}: no answer in {self._connect_timeout_s:g} s", refused=False)
         except OSError as error:
-            self._update(last_error=f"{endpoint}: {error.strerror or error}")
+            refused = isinstance(error, ssl.SSLError)
+            self._update(last_error=f"{endpoint}: {error.strerror or error}", refused=refused)
         finally:
             attempt.abort()
             self._attempt = None
@@ -202,10 +205,14 @@ class Dialer:
     def _up(self, event: LinkUp) -> None:
         self._backoff.connected(asyncio.get_running_loop().time())
         log.info("uplink to %s at %s, %s", event.peer, self._state.endpoint, "batches" if event.batching else "plain")
-        self._update(connected=True, peer=event.peer, batching=event.batching, last_error=None, attempts=0)
+        self._update(
+            connected=True, peer=event.peer, batching=event.batching, last_error=None, attempts=0, refused=False
+        )
 
     def _down(self, reason: str) -> None:
-        self._update(connected=False, peer=None, batching=False, last_error=f"{self._state.endpoint}: {reason}")
+        error = f"{self._state.endpoint}: {reason}"
+        refused = not self._state.connected
+        self._update(connected=False, peer=None, batching=False, last_error=error, refused=refused)
 
     def _update(self, **fields: Any) -> None:
         state = msgspec.structs.replace(self._state, **fields)

@@ -306,7 +306,8 @@ class Driver(asyncio.Protocol):
         """Type and place alone: what an exception says may quote a message."""
         if not self._failed:
             frames = "".join(traceback.format_tb(error.__traceback__))
-            log.error("the connection with %s ends: it raised %s\n%s", peer, type(error).__name__, frames)
+            words = "the connection with %s ends: it raised %s"
+            log.error(words, peer, type(error).__name__, extra={"frames": frames})
 
     def _shed(self) -> None:
         events = self.connection.shed()

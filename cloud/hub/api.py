@@ -8,7 +8,6 @@ from dataclasses import asdict
 from importlib import resources
 from typing import Any
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +17,7 @@ from starlette.routing import Route
 from bridge.version import VERSION
 from cloud.hub.committer import Committer, Fault
 from cloud.hub.fleet import Fleet, Gateway
+from cloud.hub.health import HubHealth
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry
@@ -25,6 +25,9 @@ from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
 from edge.broker.http.application import application as web_application
 from edge.broker.http.application import needing
+from edge.health.problems import serving
+from edge.output import logs
+from edge.output.document import json
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
@@ -38,6 +41,7 @@ def application(
     committer: Committer,
     metrics: Metrics,
     access: Access,
+    health: HubHealth,
     *,
     dev: bool,
     now_us: Callable[[], int],
@@ -48,7 +52,7 @@ def application(
 
     `now_us`: UTC microseconds; `clock`: seconds that do not go back.
     """
-    api = Api(fleet, committer, metrics, dev, now_us, clock)
+    api = Api(fleet, committer, metrics, health, dev, now_us, clock)
     view = needing(access.require_view)
     routes = [
         Route("/healthz", api.health),
@@ -69,6 +73,7 @@ class Api:
         fleet: Fleet,
         committer: Committer,
         metrics: Metrics,
+        health: HubHealth,
         dev: bool,
         now_us: Callable[[], int],
         clock: Callable[[], float],
@@ -76,6 +81,7 @@ class Api:
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
+        self._health = health
         self._dev = dev
         self._now_us = now_us
         self._clock = clock
@@ -90,12 +96,10 @@ class Api:
         return Response(_page(), media_type="text/html", headers=headers)
 
     async def health(self, _request: Request) -> Response:
-        """200 while landing goes on, 503 while it stands: since when (UTC milliseconds), and why."""
-        fault = self._committer.fault
-        if fault is None:
-            return _json({"status": "ok"})
-        status = "landing fails" if self._committer.failing else "landing stands"
-        return _json({"status": status, **self._fault(fault)}, 503)
+        """200 while it serves, 503 with the problems otherwise (`edge.health.problems.Problem`)."""
+        problems = self._health.problems()
+        ok = serving(problems)
+        return _json({"ok": ok, "problems": problems}, 200 if ok else 503)
 
     def _fault(self, fault: Fault) -> dict[str, Any]:
         since_us = self._now_us() - int((self._clock() - fault.since_s) * 1_000_000)
@@ -130,6 +134,9 @@ class Api:
                     "latencies_ms": [_milliseconds(one) for one in list(fleet.latencies_s)[-60:]],
                 },
                 "tables": fleet.versions,
+                "loop": {"lag_s": self._health.lag.recent_s, "lag_s_max": self._health.lag.longest_s},
+                "log": logs.figures()._asdict(),
+                "problems": self._health.problems(),
             }
         )
 
@@ -202,7 +209,7 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 def _json(document: dict[str, Any], status: int = 200) -> Response:
     return Response(
-        msgspec.json.encode(document),
+        json(document),
         status,
         media_type="application/json",
         headers={"cache-control": "no-store"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -11,6 +12,10 @@ from prometheus_client.registry import Collector
 
 from cloud.hub.committer import Committer
 from cloud.hub.fleet import Fleet
+from cloud.hub.health import HubHealth
+from edge.health.problems import Severity
+from edge.output import logs
+from edge.output.text import line
 
 COUNTERS = {
     "rows": ("waypost_hub_messages_landed", "Messages written to the lake"),
@@ -32,9 +37,10 @@ LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class _Live(Collector):
     """Numbers that are kept elsewhere."""
 
-    def __init__(self, fleet: Fleet, committer: Committer) -> None:
+    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth) -> None:
         self._fleet = fleet
         self._committer = committer
+        self._health = health
 
     def collect(self) -> Iterator[Metric]:
         totals = asdict(self._fleet.totals)
@@ -53,14 +59,37 @@ class _Live(Collector):
         }
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)
+        yield from self._process()
+
+    def _process(self) -> Iterator[Metric]:
+        problems, written = self._health.problems(), logs.figures()
+        counted = GaugeMetricFamily("waypost_hub_problems", "What is wrong with the hub.", labels=["severity"])
+        for severity in Severity:
+            counted.add_metric([severity.value], sum(problem.severity is severity for problem in problems))
+        yield counted
+        since = GaugeMetricFamily(
+            "waypost_hub_problem_since_timestamp_seconds",
+            "Unix time since when a problem is there.",
+            labels=["problem", "what", "severity"],
+        )
+        for problem in problems:
+            began = datetime.datetime.fromisoformat(problem.since).timestamp()
+            since.add_metric([line(problem.name), line(problem.what), problem.severity.value], began)
+        yield since
+        about = "How late the event loop's timers came, the most of the last minute."
+        yield GaugeMetricFamily("waypost_hub_loop_lag_seconds", about, value=self._health.lag.recent_s)
+        about = "Log lines that stderr did not take."
+        yield CounterMetricFamily("waypost_hub_log_lines_dropped", about, value=written.dropped)
+        about = "Log lines left out because there were too many of their kind."
+        yield CounterMetricFamily("waypost_hub_log_lines_repeated", about, value=written.repeated)
 
 
 class Metrics:
     """The hub's own registry of metrics; no process-wide state."""
 
-    def __init__(self, fleet: Fleet, committer: Committer) -> None:
+    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(fleet, committer))
+        self.registry.register(_Live(fleet, committer, health))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "From the trimming of a landing to its confirmation",

@@ -26,6 +26,7 @@ from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.directory import DirectoryError, data_directory
 from cloud.hub.fleet import Fleet
+from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import CONNECTIONS_MAX, SHUTDOWN_S, WRITE_BYTES_MAX
 from cloud.hub.metrics import Metrics
@@ -45,6 +46,7 @@ from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
 from edge.broker.security.site import Site
+from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,9 @@ LANDING_BEHIND = "the landing is behind"
 """Why sockets are not read: too much waits for the disk."""
 STOPPING = "the hub stops"
 """Why sockets are not read: what came now would not be answered."""
+
+HEALTH_EVERY_S = 5.0
+"""How often the log is told of problems that are new or over; who asks is told at once."""
 
 CONTAINER_ID = "waypost-hub"
 IDLE_TIMEOUT_S = 60.0
@@ -126,11 +131,20 @@ class Hub:
             now_us=_now_us,
             gather_ms=configuration.gather_ms,
         )
-        self._metrics = Metrics(self._fleet, self._committer)
+        self._listener = TcpListener("amqp", self._driver)
+        self._certificates: Certificates | None = None
+        self._health = HubHealth(
+            fleet=self._fleet,
+            committer=self._committer,
+            listener=self._listener,
+            certificates=lambda: self._certificates,
+            tls=configuration.tls,
+            data=configuration.data,
+        )
+        self._metrics = Metrics(self._fleet, self._committer, self._health)
         self._service = HubService(
             self._fleet, self._committer, self._metrics, pressure=self._press, now_us=_now_us, clock=loop.time
         )
-        self._listener = TcpListener("amqp", self._driver)
         self._pressed = False
         self._stopping = False
 
@@ -140,16 +154,26 @@ class Hub:
         clock = asyncio.get_running_loop().time
         access = Access()  # development mode, the only one so far: nobody has to say who he is
         app = application(
-            self._fleet, self._committer, self._metrics, access, dev=configuration.dev, now_us=_now_us, clock=clock
+            self._fleet,
+            self._committer,
+            self._metrics,
+            access,
+            self._health,
+            dev=configuration.dev,
+            now_us=_now_us,
+            clock=clock,
         )
         http_host = configuration.http
         site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname())
         try:
             async with serve_http(Guard(app, site, lambda: not access.open), configuration.http) as http:
-                certificates = Certificates(configuration.tls) if configuration.tls is not None else None
-                host, port = await self._listener.start(configuration.amqp.host, configuration.amqp.port, certificates)
+                if configuration.tls is not None:
+                    self._certificates = Certificates(configuration.tls)
+                amqp = configuration.amqp
+                host, port = await self._listener.start(amqp.host, amqp.port, self._certificates)
+                self._health.start()
                 ready(Endpoint(host, port), http)
-                await _until(stop, certificates)
+                await self._until(stop)
                 log.info("stopping: what has been gathered is landed first")
                 self._stopping = True
                 for driver in self._listener.drivers:
@@ -157,9 +181,23 @@ class Hub:
         except (ListenError, TlsError) as error:
             raise HubError(str(error)) from error
         finally:
+            self._health.stop()
             await self._finish()
             self._executor.shutdown()
             self._registry.close()
+
+    async def _until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`; meanwhile problems are told to the log, and a renewed certificate is taken up."""
+        checked_at = float("-inf")
+        while not stop.is_set():
+            now = asyncio.get_running_loop().time()
+            if self._certificates is not None and now - checked_at >= CERTIFICATES_CHECK_S:
+                checked_at = now
+                self._certificates.check()
+            self._health.problems()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEALTH_EVERY_S):
+                    await stop.wait()
 
     async def _finish(self) -> None:
         """Land what has been gathered, acknowledge it, say good-bye."""
@@ -207,16 +245,6 @@ class Hub:
                 driver.resume_reading(LANDING_BEHIND)
 
 
-async def _until(stop: asyncio.Event, certificates: Certificates | None) -> None:
-    """Wait for `stop`; meanwhile a renewed certificate is taken up."""
-    while certificates is not None and not stop.is_set():
-        certificates.check()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CERTIFICATES_CHECK_S):
-                await stop.wait()
-    await stop.wait()
-
-
 def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:
     """Registry and lake of a data directory, recovered. Raises `HubError`. Blocks."""
     data = configuration.data
@@ -261,6 +289,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         registry, landing = await asyncio.to_thread(open_lake, configuration)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import resource
 import signal
@@ -21,6 +20,7 @@ from edge.appliance.initial.cli import init
 from edge.appliance.initial.defaults import HTTP
 from edge.appliance.program import log_to_stderr
 from edge.broker.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
+from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
     from edge.appliance.configuration.management import AddressAdministration
@@ -150,8 +150,10 @@ def _allow_files(wanted: int) -> None:
 
 async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     from edge.appliance.gateway import Gateway
+    from edge.output.logs import unhandled
 
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(unhandled)
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
@@ -228,7 +230,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
             hint="for a hub open its console in a browser: the address after http= in its `ready` line",
         )
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        say_json(document)
         return
     _print_status(document)
 
@@ -295,7 +297,6 @@ def _console_of(data: Path | None) -> str | None:
 
 def _print_status(document: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     from edge.appliance.wear import Outlook, advice, lasting_line, written_line
@@ -316,17 +317,22 @@ def _print_status(document: dict[str, Any]) -> None:
         "written": written_line(wear),
         "card": lasting_line(wear),
         "uplink": f"{uplink['state']} {uplink.get('endpoint', '')}",
+        "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
     }
     spare = advice(wear)
     if spare is not None:
         rows["advice"] = spare
     for name, value in rows.items():
-        table.add_row(f"[bold]{name}[/bold]", value)
+        table.add_row(styled(name, "bold"), styled(value))
     out = Console()
     for problem in document.get("problems", ()):
-        out.print(f"[bold red]problem[/bold red] {escape(problem['name'])}: {escape(problem['what'])}")
-        out.print(f"        since {problem['since']}; {escape(problem['next_step'])}")
+        error = problem.get("severity") == "error"
+        out.print(
+            styled("problem" if error else "warning", "bold red" if error else "bold yellow"),
+            styled(f"{problem['name']}: {problem['what']}"),
+        )
+        out.print(styled(f"        since {problem['since']}; {problem['next_step']}"))
     out.print(table)
     rooms = [room for room in document["store"]["room"] if room["quota"] is not None or room["reserve"]]
     if rooms or document["store"]["quota"] is not None:
@@ -351,5 +357,5 @@ def _print_room(store: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name in ("address", "when full") else "right")
     for room in store["room"]:
         sizes = (size(room[name]) for name in ("used", "quota", "reserve"))
-        table.add_row(room["address"], *sizes, room["when_full"], str(room["priority"]), f"{room['refused']:,}")
+        table.add_row(styled(room["address"]), *sizes, room["when_full"], str(room["priority"]), f"{room['refused']:,}")
     Console().print(table)

@@ -23,6 +23,9 @@ STEP_S_MAX = 1.0
 """A clock that went further than this against the one of the machine's start was set, and the kernel is asked at once:
 what it said before is about another time. Clocks kept right are moved by 0.5 ms a second."""
 
+STEPPED_S = 60.0
+"""How long it is told that the clock was set."""
+
 
 def kernel_synchronized() -> bool:
     """True when the kernel says that a time service keeps its clock right (adjtimex(2)); false where it cannot say."""
@@ -51,12 +54,21 @@ class ClockQuality:
         self._told = 0.0
         """What the clock showed when the kernel was asked."""
         self._good = False
+        self._stepped_at = float("-inf")
 
     def __call__(self) -> bool:
         """True when the clock is past `EARLIEST` and synchronized; at most `ASKED_AGAIN_S` old, and of this time."""
         at, now = self._monotonic(), self._now()
         passed = at - self._asked_at
-        if passed >= ASKED_AGAIN_S or abs(now - self._told - passed) > STEP_S_MAX:
+        stepped = abs(now - self._told - passed) > STEP_S_MAX
+        if stepped and self._told:
+            self._stepped_at = at
+        if passed >= ASKED_AGAIN_S or stepped:
             self._asked_at, self._told = at, now
             self._good = now >= EARLIEST and self._synchronized()
         return self._good
+
+    @property
+    def stepped_lately(self) -> bool:
+        """True when it was set within the last `STEPPED_S`."""
+        return self._monotonic() - self._stepped_at < STEPPED_S

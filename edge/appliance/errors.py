@@ -8,6 +8,7 @@ from typing import IO, Any
 import click
 
 from edge.appliance.program import as_called
+from edge.output.terminal import say
 
 
 class Exit(enum.IntEnum):
@@ -42,7 +43,7 @@ class CommandError(click.ClickException):
 
 def show_error(message: str, hint: str = "", file: IO[Any] | None = None) -> None:
     """The one form in which an error reaches a person."""
-    click.secho("error: ", fg="red", bold=True, nl=False, file=file, err=True)
-    click.echo(as_called(message), file=file, err=True)
+    say("error: ", style="red bold", nl=False, file=file, err=True)
+    say(as_called(message), file=file, err=True)
     for line in as_called(hint).splitlines():
-        click.secho(f"  {line}", dim=True, file=file, err=True)
+        say(f"  {line}", style="dim", file=file, err=True)

@@ -8,7 +8,7 @@ import itertools
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,15 +21,7 @@ from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.history import History
 from edge.appliance.console.status import AddressStatus, Commits, Status, Uplink
-from edge.appliance.problems import (
-    Found,
-    ProblemList,
-    Refusals,
-    name_problems,
-    room_problems,
-    store_problems,
-    token_problem,
-)
+from edge.appliance.health import GatewayHealth
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
@@ -39,7 +31,6 @@ from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import LazyWebServer
 from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
-from edge.broker.retention.quotas import Room
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks
@@ -48,6 +39,7 @@ from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.records import StoreTotals, Summary
 from edge.broker.store.sqlite import open_store
+from edge.output import logs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -120,8 +112,16 @@ class Gateway:
         self._sampling: asyncio.Task[None] | None = None
         self._web_server: LazyWebServer | None = None
         self._reporter: asyncio.Task[None] | None = None
-        self._problems = ProblemList()
-        self._refusals, self._names_refused = Refusals(), Refusals()
+        self._health = GatewayHealth(
+            broker=self.broker,
+            store=self.store,
+            uplinks=self.uplinks,
+            clock=self.clock_good,
+            data=data,
+            configuration=lambda: self.configuration,
+            tokens=lambda: self._issuer.overdue if self._issuer is not None else None,
+            users=lambda: self.users.trouble,
+        )
         self._totals: StoreTotals | None = None
         self._totals_at = float("-inf")
         self._wear: Outlook
@@ -138,6 +138,7 @@ class Gateway:
             await self.stop()
             raise
         self.uplinks.start()
+        self._health.start()
         self._reporter = asyncio.create_task(self._report())
         return bound
 
@@ -145,6 +146,7 @@ class Gateway:
         """Stop serving, then finish the last commit and close the store."""
         if self._reporter is not None:
             self._reporter.cancel()
+        self._health.stop()
         await self.uplinks.stop()
         await self.broker.stop()
         await self.users.stop()
@@ -202,7 +204,7 @@ class Gateway:
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
         polling = self._devices.polling if self._devices is not None else 0
         router = broker.router
-        rooms = router.quotas.rooms()
+        rooms, log_lines = router.quotas.rooms(), logs.figures()
         return {
             "gateway": self.configuration.gateway,
             "dev": self._development,
@@ -232,26 +234,16 @@ class Gateway:
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
             "uplink": self._uplink_status(),
-            "problems": msgspec.to_builtins(self._problems.update(self._found(rooms))),
+            "clock": "good" if self.clock_good() else "unknown",
+            "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
+            "log": {
+                "dropped": log_lines.dropped,
+                "repeated": log_lines.repeated,
+                "stuck_s": round(log_lines.stuck_s, 3),
+            },
+            "ledger": dict(self.store.entered),
+            "problems": msgspec.to_builtins(self._health.problems()),
         }
-
-    def _found(self, rooms: Sequence[Room]) -> Iterator[Found]:
-        """Every problem there is now."""
-        yield from store_problems(self.store.medium.problems)
-        overdue = self._issuer.overdue if self._issuer is not None else None
-        if overdue is not None:
-            yield token_problem(overdue)
-        names = list(self.broker.router.names)
-        refused = {one.kind.value: one.refused for one in names if one.refused}
-        yield from name_problems(names, self._names_refused.lately(refused))
-        quotas = self.broker.router.quotas
-        yield from room_problems(
-            rooms,
-            space_bytes=quotas.space_bytes,
-            at_floor=quotas.closed,
-            floor_bytes=quotas.floor_bytes,
-            lately=self._refusals.lately({room.address: room.refused for room in rooms if room.refused}),
-        )
 
     def _uplink_status(self) -> Uplink:
         first = next(iter(self.uplinks), None)
@@ -266,6 +258,7 @@ class Gateway:
             "sent": figures.messages_sent,
             "acked": figures.messages_accepted,
             "last_error": state.last_error,
+            "since": datetime.datetime.fromtimestamp(state.since, datetime.UTC).isoformat(timespec="seconds"),
         }
 
     def _store_totals(self) -> StoreTotals:
@@ -285,8 +278,9 @@ class Gateway:
         )
 
     async def _report(self) -> None:
-        """Tell the peers of the uplinks how we are, for as long as we live."""
+        """Tell the log and the peers of the uplinks how we are, for as long as we live."""
         while True:
+            self._health.problems()  # what is new or over goes to the log, whether or not anybody asks
             document = {
                 "state": "running",
                 "epoch": self.store.epoch,

@@ -20,6 +20,7 @@ from bridge.version import VERSION
 from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, Command
 from edge.appliance.errors import CommandError, Exit, show_error
 from edge.appliance.program import as_called, log_to_stderr, program_name
+from edge.output.terminal import say
 
 PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
@@ -121,7 +122,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         show_error("interrupted")
         return 130  # 128 + SIGINT, as shells count
     except click.exceptions.NoArgsIsHelpError as why:
-        click.echo(why.format_message())
+        say(why.format_message())
         return int(Exit.USAGE)
     except click.UsageError as why:
         context = why.ctx

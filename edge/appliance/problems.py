@@ -6,78 +6,16 @@ checked, and no room, so that publishes are refused. An address that gives up it
 
 from __future__ import annotations
 
-import datetime
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-import msgspec
-
-from edge.appliance.program import as_called
 from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
-
-REFUSED_S: Final = 60.0
-"""An address that refused a message for want of room has a problem for so long: devices that try again are slow."""
+from edge.health.problems import Found
 
 _BACKLOG_STEP: Final = "see who does not take the backlog: waypost store info; or raise"
-
-
-class Found(NamedTuple):
-    """A problem as it is seen now; `what` has no figures that change while it lasts."""
-
-    name: str
-    what: str
-    next_step: str
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """A problem, and when it was first seen."""
-
-    name: str
-    what: str
-    since: str
-    """ISO 8601, UTC."""
-    next_step: str
-
-
-class ProblemList:
-    """Remembers since when each problem is there."""
-
-    def __init__(self, utc_s: Callable[[], float] = time.time) -> None:
-        self._utc_s = utc_s
-        self._since: dict[tuple[str, str], str] = {}
-
-    def update(self, found: Iterable[Found]) -> list[Problem]:
-        """The list as it is now, oldest first; what is not found any more is over."""
-        now = datetime.datetime.fromtimestamp(self._utc_s(), datetime.UTC).isoformat(timespec="seconds")
-        named = [one._replace(what=as_called(one.what), next_step=as_called(one.next_step)) for one in found]
-        problems = [
-            Problem(one.name, one.what, self._since.get((one.name, one.what), now), one.next_step) for one in named
-        ]
-        self._since = {(one.name, one.what): one.since for one in problems}
-        return sorted(problems, key=lambda one: one.since)
-
-
-class Refusals:
-    """Which addresses have refused messages lately, by their counters."""
-
-    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic_s = monotonic_s
-        self._counted: dict[str, int] = {}
-        self._until: dict[str, float] = {}
-
-    def lately(self, refused: Mapping[str, int]) -> frozenset[str]:
-        """`refused`: the counters of the addresses that have refused anything since the start."""
-        now = self._monotonic_s()
-        for address, count in refused.items():
-            if count > self._counted.get(address, 0):
-                self._until[address] = now + REFUSED_S
-        self._counted = dict(refused)
-        self._until = {address: until for address, until in self._until.items() if until > now}
-        return frozenset(self._until)
 
 
 def store_problems(texts: Sequence[str]) -> Iterator[Found]:
@@ -94,7 +32,7 @@ def token_problem(overdue: str) -> Found:
 
 
 def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[Found]:
-    """Where clients may not make what they need. `lately`: the kinds of `Refusals`."""
+    """Where clients may not make what they need. `lately`: the kinds refused to some within the last minute."""
     for one in names:
         if one.kind.value in lately:
             what = f"clients were refused {one.kind.value} in the last minute: they, or the space, have too many"
@@ -105,8 +43,8 @@ def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[
 def room_problems(
     rooms: Sequence[Room], *, space_bytes: int | None, at_floor: bool, floor_bytes: int, lately: frozenset[str]
 ) -> Iterator[Found]:
-    """Where messages are refused for want of room. `lately`: the addresses of `Refusals`; `space_bytes`: quota of the
-    space; `at_floor`: the medium has less than `floor_bytes` free."""
+    """Where messages are refused for want of room. `lately`: the addresses that refused some within the last minute;
+    `space_bytes`: quota of the space; `at_floor`: the medium has less than `floor_bytes` free."""
     if at_floor:
         what = (
             f"the card has less than {size(floor_bytes)} free (limits.freeFloorBytes): messages beyond an "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +32,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
+from edge.broker.model.housekeeping import Housekeeping
 from edge.broker.mqtt import interception as mqtt_interception
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -103,6 +104,15 @@ class Broker:
             configuration.limits, Budget(configuration.limits.memory_bytes_max, configuration.space)
         )
         self.listeners = self._make_listeners(administration)
+        self._housekeeping = Housekeeping(
+            (
+                ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
+                ("router", self.router.tick),
+                ("admission of connections", self.admission.tick),
+                ("credentials that expire", self.gate.expire),
+                ("certificates", lambda: self.listeners.check_certificates(self._loop.time())),
+            )
+        )
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -188,11 +198,12 @@ class Broker:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        self.mqtt_sessions.tick(self._loop.time())
-        self.router.tick()
-        self.admission.tick()
-        self.gate.expire()
-        self.listeners.check_certificates(self._loop.time())
+        self._housekeeping.run()
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """Parts of the housekeeping that raise, with the type of what they raise."""
+        return {**self._housekeeping.failing, **self.router.housekeeping.failing}
 
     # --- connections ------------------------------------------------------------------------------------------
 

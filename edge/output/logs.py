@@ -18,9 +18,9 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from edge.output.limits import FLUSH_S, LINE_CHARACTERS_MAX, QUEUE_CHARACTERS_MAX
 from edge.output.repetition import Repetition
@@ -32,12 +32,18 @@ QUOTES_NOTHING: Final = (OSError, sqlite3.Error)
 
 
 class Lines(logging.Formatter):
-    """One event, one line; the frames of an exception follow, each behind four spaces."""
+    """One event, one line; the frames of an exception follow, each behind four spaces. Who logs the frames alone, of an
+    exception whose text nobody may see, gives them as ``extra={"frames": …}``."""
 
     def __init__(self, wording: Callable[[str], str] = str) -> None:
         """`wording`: puts the last touch to a text of ours."""
         super().__init__(FORMAT)
         self._wording = wording
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        frames = record.__dict__.get("frames")
+        return f"{text}\n{self.formatStack(str(frames).rstrip())}" if frames else text
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         record.message = line(self._wording(record.message))[:LINE_CHARACTERS_MAX]
@@ -100,6 +106,8 @@ class LogWriter(logging.Handler):
         """Dropped since the last line that said so."""
         self._writing_since: float | None = None
         self._ended = False
+        self._gone = False
+        """Nobody has the other end any more."""
         self._work = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
 
@@ -134,7 +142,7 @@ class LogWriter(logging.Handler):
 
     def _put(self, text: str) -> None:
         with self._work:
-            if self._characters + len(text) > QUEUE_CHARACTERS_MAX:
+            if self._gone or self._characters + len(text) > QUEUE_CHARACTERS_MAX:
                 self._dropped += 1
                 self._untold += 1
                 return
@@ -146,7 +154,7 @@ class LogWriter(logging.Handler):
             self._work.notify()
 
     def _run(self) -> None:
-        while (text := self._next()) is not None:
+        while not self._gone and (text := self._next()) is not None:
             if not text:
                 with self.lock or contextlib.nullcontext():
                     self._summarise()
@@ -154,8 +162,9 @@ class LogWriter(logging.Handler):
             self._writing_since = self._clock()
             try:
                 _write(self._descriptor, text.encode("utf-8", "backslashreplace"))
-            except OSError:  # closed: nobody will read it, and nobody can be told
+            except OSError:  # closed: nobody will ever read it, nobody can be told, and its number may be another's
                 self._dropped += text.count("\n")
+                self._gone = True
             self._writing_since = None
 
     def _next(self) -> str | None:
@@ -187,6 +196,13 @@ def write_to_stderr(level: int, wording: Callable[[str], str] = str) -> None:
     atexit.register(writer.close)
     sys.excepthook = _uncaught
     threading.excepthook = _thread_ended
+
+
+def unhandled(_loop: object, context: Mapping[str, Any]) -> None:
+    """For `asyncio.AbstractEventLoop.set_exception_handler`: what a callback or a forgotten task raised. The loop's own
+    way shows the task, whose representation quotes what it raised."""
+    words, error = context.get("message", "a callback raised"), context.get("exception")
+    logging.getLogger("waypost").error("%s", words, exc_info=error if isinstance(error, BaseException) else None)
 
 
 def figures() -> Figures:

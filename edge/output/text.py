@@ -1,4 +1,4 @@
-"""Texts of peers, made safe for each kind of output: lines, terminals, spreadsheets, JSON.
+"""Texts of peers, made safe for each kind of output: lines, terminals, spreadsheets.
 
 A client chooses its id, its topics and its reasons, and an operator reads them in a log, a terminal or a spreadsheet. A
 newline there forges a log line, ESC steers a terminal, U+202E turns the order of letters round, `=` begins a formula.
@@ -8,17 +8,12 @@ What cannot be printed is shown as Python spells it (`\\n`, `\\x1b`, `\\u202e`),
 from __future__ import annotations
 
 import re
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
 """First characters that make a spreadsheet calculate (OWASP, CSV injection)."""
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-_UNSAFE_IN_JSON: Final = re.compile("[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""What JSON allows raw and a terminal or an editor obeys."""
 
 
 def line(text: object) -> str:
@@ -36,15 +31,6 @@ def lines(text: object) -> str:
 def cell(text: str) -> str:
     """A cell of a CSV file that no spreadsheet takes for a formula: behind a `'`, as spreadsheets spell text."""
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
-
-
-def json(document: Any, *, indent: int = 0) -> str:
-    """A document as JSON; what steers a terminal is spelled `\\uXXXX`, which says the same to every reader of JSON.
-
-    `indent`: spaces a level; 0: on one line."""
-    encoded = msgspec.json.encode(document)
-    text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
-    return _UNSAFE_IN_JSON.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def _spelled(character: str) -> str:

@@ -25,13 +25,14 @@ from tests.integration.test_uplink_tls import uplink_status, uplinked
 from tests.support.certificates import Authority
 from tests.support.clock import YEAR_S, Clock
 from tests.support.processes import Waypost, edge, hub, wait_until
+from tests.support.said import said
 
 WAIT_S = 20.0
 COUNT = 20
 HOUR_S = 3600
 RESOURCES = """
 {apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1},
-  spec: {listeners: {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0"}}}
+  spec: {listeners: {mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", http: "127.0.0.1:0"}}}
 ---
 {apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
 ---
@@ -153,6 +154,7 @@ def lost(data: Path) -> list[tuple[str, int, str]]:
 def test_while_it_runs(gateway: Waypost, clock: Clock, jump: Jump, tmp_path: Path) -> None:
     before(gateway)
     clock.set(jump[0] * YEAR_S, synchronized=jump[2])
+    said(gateway.port("http"), "clock", "was set", severity="warning")
     after(gateway, tmp_path / "gw")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -14,14 +15,18 @@ from bridge.message import AMQP
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.inspection import Inspection
 from edge.appliance.store.recovery.verification import verify
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.store.segment import decode
 from edge.broker.store.sqlite import FILE_NAME
 from tests.fault.kills.checker import Consumed, Kill, Produced, judge, judge_ring
 from tests.fault.kills.clients import AmqpProducer, MqttConsumer
 from tests.fault.kills.load import RESOURCES, RING, given
+from tests.support.hostile import Raw
 from tests.support.medium import Files, Medium
 from tests.support.processes import Waypost, edge, free_port, wait_until
 from tests.support.publisher import Publisher
+from tests.support.said import health, over, said
 
 WAIT_S = 30.0
 
@@ -64,8 +69,10 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     failures = medium.count("failures")
     wait_until(lambda: medium.count("failures") > failures + 5, timeout_s=WAIT_S, what="commits are tried again")
     assert len(publisher.acked) == before, "nothing is acked that is not on the medium"
+    said(gateway.port("http"), "store", "commit")
     medium.heal()
     wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked again")
+    over(gateway.port("http"), "store")
     publisher.end()
     gateway.kill()  # what was acked must not depend on what this process remembers
     gateway.start()
@@ -76,6 +83,33 @@ def test_service_resumes_by_itself(gateway: Waypost, medium: Medium, fault: str)
     consumer.end()
     verdict = judge([Produced("sender", publisher.acked, publisher.sent)], [consumer.consumed], [Kill(0.0, 1e12)])
     assert not [problem for problem in verdict.problems if "again" not in problem], verdict.problems
+
+
+def test_a_backlog_that_cannot_be_read_is_said_for_as_long_as_it_lasts(gateway: Waypost, medium: Medium) -> None:
+    port = gateway.port("mqtt")
+    for address in ("queue/stuck", "queue/other"):
+        publisher = Publisher("sender", port, address, window=50)
+        publisher.start()
+        wait_until(partial(_acked, publisher, 2_000), timeout_s=WAIT_S, what="a backlog is there")
+        publisher.end()
+    assert gateway.stop() == 0
+    gateway.start()
+    http = gateway.port("http")
+    medium.fail(Files.ALL, read=errno.EIO)
+    with Raw(gateway) as consumer:
+        consumer.connect("consumer").send(packets.Subscribe(1, (SubscriptionRequest("queue/stuck", 0),)))
+        said(http, "store", "read of log")
+        for _ in range(40):  # some 2 s, while it is tried again each second
+            assert health(http)[0] == 503
+            time.sleep(0.05)
+        medium.heal()
+        while not isinstance(consumer.receive(), packets.Publish):
+            pass
+        over(http, "store")
+
+
+def _acked(publisher: Publisher, count: int) -> bool:
+    return len(publisher.acked) > count
 
 
 def test_figures_are_exact_once_there_is_room_again(tmp_path: Path, medium: Medium) -> None:

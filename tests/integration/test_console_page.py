@@ -122,7 +122,7 @@ def test_a_pause_that_is_refused_says_why_and_a_problem_is_red(tmp_path: Path) -
 
 
 HUB = {
-    "now": 60_000, "started_at": 0, "version": "0.1.0", "dev": False, "rate": [0], "tables": {},
+    "now": 60_000, "started_at": 0, "version": "0.1.0", "dev": False, "rate": [0], "tables": {}, "problems": [],
     "totals": {"rows": 1, "duplicates": 0, "gaps": 0, "landings": 1},
     "gateways": {"known": 4, "connected": 3},
     "landing": {

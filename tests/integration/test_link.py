@@ -257,6 +257,7 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
     gateway.dialer.start()
     await eventually(lambda: gateway.dialer.state.attempts >= 3)
     assert "amqp:connection:framing-error" in (gateway.dialer.state.last_error or "")
+    assert gateway.dialer.state.refused, "somebody is there, and is no hub"
     await gateway.dialer.close()
     server.close()
 
@@ -286,6 +287,7 @@ def test_closing_a_dialer_that_cannot_connect() -> None:
         gateway = Gateway([1])
         gateway.dialer.start()
         await eventually(lambda: gateway.dialer.state.last_error is not None)
+        assert not gateway.dialer.state.refused, "nobody is there"
         await gateway.dialer.close()
         assert not gateway.dialer.state.connected
 

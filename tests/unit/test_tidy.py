@@ -20,7 +20,7 @@ PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
 """Import packages, exactly those the wheel contains."""
 TOP_LEVEL = {
     *PACKAGES, "firmware_examples", "tests",
-    "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "hatch_build.py", "waypost",
+    "README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "hatch_build.py", "waypost",
     "requirements.lock", "requirements-build.lock", "requirements-jre.lock",
     ".ci", ".gitattributes", ".gitignore",
 }  # fmt: skip

@@ -6,7 +6,6 @@ The commands write the credential file of a data directory; a gateway that runs 
 from __future__ import annotations
 
 import datetime
-import json
 import secrets
 import sys
 import time
@@ -35,6 +34,7 @@ from edge.broker.security.credentials import (
     with_rules,
     with_secret,
 )
+from edge.output.terminal import say, say_json
 
 GENERATED_BYTES: Final = 18
 """Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
@@ -112,7 +112,7 @@ def add(
     _report(f"{name}: added", {"name": name, "allow": _rule_words(rules)}, made, as_json)
     if not rules:
         step = as_called(f"waypost device allow {name} --data {data} --allow send:plant/{name}/#")
-        click.echo(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
+        say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
 
 
 @click.command("list")
@@ -123,13 +123,13 @@ def list_devices(data: Path, as_json: bool) -> None:
     users = list(_with_file(data, lambda file: file.load()).users.values())
     rows = [_described(user) for user in users]
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        say_json(rows)
         return
     for row in rows:
         secret_words = ", ".join(_secret_words(secret) for secret in row["secrets"]) or "no secret"
-        click.echo(f"{row['name']}  ({row['origin']}; {secret_words})")
+        say(f"{row['name']}  ({row['origin']}; {secret_words})")
         for rule in row["allow"]:
-            click.echo(f"  {rule}")
+            say(f"  {rule}")
 
 
 @click.command()
@@ -301,8 +301,8 @@ def _moment(utc_s: float) -> str:
 def _report(text: str, document: dict[str, Any], password: str | None, as_json: bool) -> None:
     """Say what was done; a password made here is shown this once."""
     if as_json:
-        click.echo(json.dumps(document if password is None else {**document, "password": password}))
+        say_json(document if password is None else {**document, "password": password}, indent=0)
         return
-    click.echo(text)
+    say(text)
     if password is not None:
-        click.echo(f"password: {password}")
+        say(f"password: {password}")

@@ -26,6 +26,7 @@ from edge.broker.security.credentials import (
     with_rules,
     with_secret,
 )
+from edge.output.logs import said
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class LiveUsers:
         """`update` gets every user after each change. Raises CredentialsError when the file cannot be opened."""
         self._file = CredentialFile.open(data)
         self._update = update
+        self.trouble: str | None = None
+        """Why changes are not followed; None: they are."""
         self._watching: asyncio.Task[None] | None = None
         self._busy = asyncio.Lock()
 
@@ -80,8 +83,12 @@ class LiveUsers:
                 async with self._busy:
                     if self._file.changed():
                         self._update(await asyncio.to_thread(self._file.load))
-            except CredentialsError as error:
-                log.warning("the users are unchanged: %s", error)
+                self.trouble = None
+            except Exception as error:  # whatever it is, the next look comes
+                why = str(error) if isinstance(error, CredentialsError) else said(error)
+                if self.trouble != why:
+                    log.warning("the users are unchanged: %s", why)
+                self.trouble = why
 
 
 def apply_resources(file: CredentialFile, configured: Sequence[ConfiguredUser]) -> Snapshot:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 from click.decorators import FC
 
 from edge.appliance.configuration import parse
@@ -34,6 +33,7 @@ from edge.appliance.configuration.restart import after_restart
 from edge.appliance.configuration.schema import suggestion
 from edge.appliance.errors import CommandError, Exit
 from edge.broker.store.lock import is_held
+from edge.output.terminal import say, say_json
 
 SECRETS: Final = ("password",)
 """Keys whose values `describe` and `diff` do not show; `get -o yaml` is an export and shows everything."""
@@ -134,9 +134,9 @@ def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: boo
     with _explained("read"):
         resources = _select(Repository(data).load().resources, kind, name)
     if as_json or form == "json":
-        click.echo(_json([resource.document for resource in resources]))
+        say_json([resource.document for resource in resources])
     elif form == "yaml":
-        click.echo("---\n".join(parse.to_yaml(resource.document) for resource in resources), nl=False)
+        say("---\n".join(parse.to_yaml(resource.document) for resource in resources), nl=False)
     else:
         _print_tables(resources)
 
@@ -152,11 +152,11 @@ def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
     if as_json:
-        click.echo(_json({"resource": masked(resource.document), "notes": notes}))
+        say_json({"resource": masked(resource.document), "notes": notes})
         return
-    click.echo(parse.to_yaml(masked(resource.document)), nl=False)
+    say(parse.to_yaml(masked(resource.document)), nl=False)
     for note in notes:
-        click.echo(f"# note: {note}")
+        say(f"# note: {note}")
 
 
 @click.command()
@@ -172,10 +172,10 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
         changes = Repository(data).plan(parse.read(names))
     differing = [change for change in changes if change.before != change.after]
     if as_json:
-        click.echo(_json([_change_data(change, documents=True) for change in differing]))
+        say_json([_change_data(change, documents=True) for change in differing])
     else:
         for change in differing:
-            click.echo(_unified(change), nl=False)
+            say(_unified(change), nl=False)
     if exit_code and differing:
         click.get_current_context().exit(int(Exit.FAILED))
 
@@ -259,13 +259,13 @@ def _absent(kind: str, name: str, others: Sequence[str]) -> CommandError:
 def _print_changes(changes: Sequence[Change], version: int, as_json: bool, suffix: str, notes: Sequence[str]) -> None:
     if as_json:
         listed = [_change_data(change, documents=False) for change in changes]
-        click.echo(_json({"version": version, "changes": listed, "notes": list(notes)}))
+        say_json({"version": version, "changes": listed, "notes": list(notes)})
         return
     for change in changes:
-        click.echo(f"{change.kind}/{change.name} {change.verb}{suffix}")
-    click.echo(f"configuration version {version}{suffix}")
+        say(f"{change.kind}/{change.name} {change.verb}{suffix}")
+    say(f"configuration version {version}{suffix}")
     for note in notes:
-        click.secho(f"note: {note}", fg="yellow", err=True)
+        say(f"note: {note}", style="yellow", err=True)
 
 
 def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:
@@ -284,10 +284,6 @@ def _unified(change: Change) -> str:
         before.splitlines(), after.splitlines(), f"{name} (applied)", f"{name} (given)", lineterm=""
     )
     return "".join(f"{line}\n" for line in lines)
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -329,7 +325,7 @@ COLUMNS: Final[dict[str, tuple[Row, Callable[[Any], Row]]]] = {
 
 def _print_tables(resources: Sequence[Resource]) -> None:
     if not resources:
-        click.echo("nothing applied", err=True)
+        say("nothing applied", err=True)
         return
     for kind, (titles, row) in COLUMNS.items():
         chosen = [resource for resource in resources if resource.kind == kind]
@@ -337,4 +333,4 @@ def _print_tables(resources: Sequence[Resource]) -> None:
             rows = [(kind.upper(), *titles), *((resource.name, *row(resource.spec)) for resource in chosen)]
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             for cells in rows:
-                click.echo("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+                say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())

@@ -1,7 +1,7 @@
 """The console's routes.
 
 =============================  ==============  ====================================================================
-``GET /healthz``               anybody         200 while it serves, 503 with the problems otherwise
+``GET /healthz``               anybody         200 while it serves, 503 otherwise; with ``view`` the problems too
 ``GET /``                      view            the page (self-contained)
 ``GET /api/v1/status``         view            the status, `status.Status`
 ``GET /api/v1/history``        view            the last 15 minutes: ``{"samples": [[seconds, received, …], …]}``
@@ -29,8 +29,9 @@ from starlette.types import ASGIApp
 from edge.appliance.console.history import History
 from edge.appliance.console.snapshot import Snapshot
 from edge.appliance.console.status import UplinkControl
-from edge.broker.http.access import Access
+from edge.broker.http.access import Access, is_local
 from edge.broker.http.application import application, needing
+from edge.broker.http.refusal import Refused
 
 NEVER_CACHED = {"Cache-Control": "no-store"}
 
@@ -40,7 +41,7 @@ def make_app(
 ) -> ASGIApp:
     """The console over a history, which somebody else keeps sampling, and its source of status. Without
     `uplink_control` pausing answers 404. `more` routes, which ask `access` themselves, are served too."""
-    console = _Console(history, uplink_control)
+    console = _Console(history, access, uplink_control)
     view, manage = needing(access.require_view), needing(access.require_manage)
     routes = [
         Route("/healthz", console.healthz),
@@ -56,9 +57,10 @@ def make_app(
 
 
 class _Console:
-    def __init__(self, history: History, uplink_control: UplinkControl | None) -> None:
+    def __init__(self, history: History, access: Access, uplink_control: UplinkControl | None) -> None:
         self._history = history
         self._now = Snapshot(history.source)
+        self._access = access
         self._control = uplink_control
         self._page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
         self._page_headers = {**NEVER_CACHED, "Content-Security-Policy": _policy(self._page)}
@@ -80,12 +82,24 @@ class _Console:
 
     async def healthz(self, request: Request) -> Response:
         problems = list(self._now.status.get("problems", ()))
-        return JSONResponse({"ok": not problems, "problems": problems}, status_code=503 if problems else 200)
+        ok = all(problem["severity"] != "error" for problem in problems)
+        shown = {"problems": problems} if await self._may_see(request) else {}
+        return JSONResponse({"ok": ok, **shown}, status_code=200 if ok else 503)
 
     async def metrics(self, request: Request) -> Response:
         from edge.appliance.console.metrics import CONTENT_TYPE  # noqa: PLC0415 - 1 MiB for who scrapes
 
         return Response(self._now.metrics, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _may_see(self, request: Request) -> bool:
+        """Problems name addresses and files: they are for who may view, and for who is at the machine."""
+        if is_local(request):
+            return True
+        try:
+            await self._access.require_view(request)
+        except Refused:
+            return False
+        return True
 
     def _steer(self, act: Callable[[UplinkControl], None]) -> Response:
         if self._control is None:

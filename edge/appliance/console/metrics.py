@@ -18,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from edge.appliance.console.status import Status, StatusSource, Wear, status_of
+from edge.output.text import line
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
@@ -38,6 +39,7 @@ class GatewayCollector(Collector):
         yield from _gateway(status)
         yield from _wear(status.get("store", {}).get("wear", {}))
         yield from _uplink(status)
+        yield from _process(status)
         yield from _problems(status)
 
 
@@ -74,7 +76,7 @@ def _gateway(status: Status) -> Iterable[Metric]:
         yield HistogramMetricFamily(name, about, buckets=ends, sum_value=commits["seconds"])
     received = CounterMetricFamily("waypost_address_received", "Messages received by address.", labels=["address"])
     for address in status.get("addresses", ()):
-        received.add_metric([address.get("address", "")], address.get("received", 0))
+        received.add_metric([line(address.get("address", ""))], address.get("received", 0))
     yield received
 
 
@@ -129,14 +131,35 @@ def _uplink(status: Status) -> Iterable[Metric]:
     yield CounterMetricFamily("waypost_uplink_acked", "Messages the hub acknowledged.", value=uplink.get("acked", 0))
 
 
+def _process(status: Status) -> Iterable[Metric]:
+    """Of the loop, the log and the ledger."""
+    loop, log = status.get("loop"), status.get("log")
+    if loop is not None:
+        about = "How late the event loop's timers came, the most of the last minute."
+        yield GaugeMetricFamily("waypost_loop_lag_seconds", about, value=loop["lag_s"])
+    if log is not None:
+        about = "Log lines that stderr did not take."
+        yield CounterMetricFamily("waypost_log_lines_dropped", about, value=log["dropped"])
+        about = "Log lines left out because there were too many of their kind."
+        yield CounterMetricFamily("waypost_log_lines_repeated", about, value=log["repeated"])
+    about = "How often messages were given up, by reason."
+    entered = CounterMetricFamily("waypost_ledger_entries", about, labels=["reason"])
+    for reason, count in status.get("ledger", {}).items():
+        entered.add_metric([line(reason)], count)
+    yield entered
+
+
 def _problems(status: Status) -> Iterable[Metric]:
     problems = status.get("problems", ())
-    yield GaugeMetricFamily("waypost_problems", "What keeps the gateway from serving.", value=len(problems))
+    counted = GaugeMetricFamily("waypost_problems", "What is wrong; errors keep it from serving.", labels=["severity"])
+    for severity in ("error", "warning"):
+        counted.add_metric([severity], sum(problem["severity"] == severity for problem in problems))
+    yield counted
     about = "Unix time since when a problem is there."
-    since = GaugeMetricFamily("waypost_problem_since_timestamp_seconds", about, labels=["problem", "what"])
+    since = GaugeMetricFamily("waypost_problem_since_timestamp_seconds", about, labels=["problem", "what", "severity"])
     for problem in problems:
         began = datetime.datetime.fromisoformat(problem["since"]).timestamp()
-        since.add_metric([problem["name"], problem["what"]], began)
+        since.add_metric([line(problem["name"]), line(problem["what"]), problem["severity"]], began)
     yield since
 
 

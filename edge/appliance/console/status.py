@@ -101,19 +101,37 @@ class Uplink(TypedDict, total=False):
     sent: int
     acked: int
     last_error: str | None
+    since: str
+    """When `connected` became what it is."""
 
 
 class ProblemStatus(TypedDict):
-    """`edge.appliance.problems.Problem`."""
+    """`edge.health.problems.Problem`."""
 
     name: str
     what: str
     since: str
     next_step: str
+    severity: Literal["error", "warning"]
+
+
+class LoopStatus(TypedDict):
+    """How much later than asked for the event loop's timers came: the most of the last minute, and since the start."""
+
+    lag_s: float
+    lag_s_max: float
+
+
+class LogStatus(TypedDict):
+    """`edge.output.logs.Figures`."""
+
+    dropped: int
+    repeated: int
+    stuck_s: float
 
 
 class Status(TypedDict, total=False):
-    """All of it. `problems`: what keeps the gateway from serving; `/healthz` fails while there are any."""
+    """All of it. `problems`: what is wrong; `/healthz` fails while there are errors among them."""
 
     gateway: str
     dev: bool
@@ -126,6 +144,11 @@ class Status(TypedDict, total=False):
     addresses: Sequence[AddressStatus]
     store: StoreStatus
     uplink: Uplink
+    clock: Literal["good", "unknown"]
+    loop: LoopStatus
+    log: LogStatus
+    ledger: Mapping[str, int]
+    """How often messages were given up since the start, by reason."""
     problems: Sequence[ProblemStatus]
 
 

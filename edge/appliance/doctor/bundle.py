@@ -23,6 +23,8 @@ from edge.appliance.store.recovery.verification import Depth, verify
 from edge.appliance.store.room import Bounds
 from edge.appliance.store.shared import store_path
 from edge.broker.store.errors import StoreError
+from edge.output.document import json
+from edge.output.text import line
 
 LOG_BYTES_MAX: Final = 2_000_000
 """The end of each log file; earlier lines seldom explain what is wrong now."""
@@ -88,7 +90,7 @@ def _contents(
 
 
 def _json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1).decode()
+    return json(value, indent=1)
 
 
 def _yaml(documents: Sequence[object]) -> str:
@@ -117,7 +119,7 @@ def _listing(data: Path) -> str:
             found = path.lstat()
         except OSError:
             continue
-        lines.append(f"{found.st_mode:06o} {found.st_uid:5} {found.st_size:12} {path.relative_to(data)}")
+        lines.append(f"{found.st_mode:06o} {found.st_uid:5} {found.st_size:12} {line(path.relative_to(data))}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from edge.appliance.errors import CommandError, Exit
+from edge.output.terminal import say, say_json, styled
+from edge.output.text import lines
 
 if TYPE_CHECKING:
     from edge.appliance.doctor.check import Check, Result, Surroundings
@@ -64,7 +65,7 @@ def doctor(
     around = surroundings(data, running=running, environment=dict(os.environ), timeout_s=timeout_s, config=config)
     results = list(examine(checks(), around))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(results)), indent=2))
+        say_json(_document(results))
     else:
         _print(results)
     if bundle is not None:
@@ -107,7 +108,6 @@ def _document(results: Sequence[Result]) -> dict[str, object]:
 
 def _print(results: Sequence[Result]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from edge.appliance.store.shared import console
 
@@ -117,10 +117,10 @@ def _print(results: Sequence[Result]) -> None:
     table.add_column(overflow="fold", max_width=24)
     table.add_column(overflow="fold", ratio=1)
     for result in results:
-        seen = Text(result.seen)
+        seen = styled(result.seen)
         if result.next_step:
-            seen.append(f"\n-> {result.next_step}", style="bold")
-        table.add_row(Text(result.level.value, style=colours[result.level.value]), Text(result.name), seen)
+            seen.append(lines(f"\n-> {result.next_step}"), style="bold")
+        table.add_row(styled(result.level.value, colours[result.level.value]), styled(result.name), seen)
     out = console()
     out.print(table)
     counts = _document(results)
@@ -137,4 +137,4 @@ def _bundle(
     except OSError as error:
         raise CommandError(f"cannot write {target}: {error.strerror or error}") from None
     if not quiet:
-        click.echo(f"{target}: {len(names)} files, no message and no secret in them; look before you send it")
+        say(f"{target}: {len(names)} files, no message and no secret in them; look before you send it")

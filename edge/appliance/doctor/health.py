@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
-from edge.appliance.problems import Problem
+from edge.health.problems import Problem, Severity
 
 
 class _Health(msgspec.Struct):
@@ -32,7 +32,8 @@ def health(around: Surroundings) -> Iterator[Result]:
         return
     for problem in problems:
         seen = f"{problem.name}: {problem.what} (since {problem.since})"
-        yield fail("health", seen, problem.next_step)
+        said = fail if problem.severity is Severity.ERROR else warn
+        yield said("health", seen, problem.next_step)
     if not problems:
         yield ok("health", "the gateway reports no problem")
 

@@ -26,6 +26,7 @@ from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.program import as_called
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import open_store
+from edge.output.terminal import say
 
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
@@ -121,9 +122,9 @@ def _asked(preset: FirstGateway) -> FirstGateway:
             try:
                 return _place(name, answer)
             except CommandError as why:
-                click.echo(f"  {why.message}")
+                say(f"  {why.message}")
 
-    click.echo(f"Enter takes what is in brackets. For a listener {NONE} says that it is not wanted.")
+    say(f"Enter takes what is in brackets. For a listener {NONE} says that it is not wanted.")
     name: str = click.prompt("Name of this gateway", default=preset.name)
     mqtt = place("mqtt", "MQTT devices connect at", preset.mqtt)
     amqp = place("amqp", "AMQP 1.0 clients connect at", preset.amqp)
@@ -140,7 +141,7 @@ def _make_all(data: Path, wanted: FirstGateway | None) -> None:
 
     Raises CommandError, ConfigurationRejected, RepositoryError, StoreError, OSError."""
     if wanted is None:
-        click.echo(_store_made(data))
+        say(_store_made(data))
         return
     if bool(wanted.hub) != bool(wanted.forward):
         raise CommandError(
@@ -155,13 +156,13 @@ def _make_all(data: Path, wanted: FirstGateway | None) -> None:
         raise ConfigurationRejected(errors)
     if file.exists():
         raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {data} -f {file}")
-    click.echo(_store_made(data))
+    say(_store_made(data))
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as out:
         out.write(text)
     Repository(data).apply(resources)
-    click.echo(f"{file}: {len(resources)} resources, written and applied")
+    say(f"{file}: {len(resources)} resources, written and applied")
     for note in (*notices(resources), *exposure(resources)):
-        click.secho(f"note: {note}", fg="yellow", err=True)
+        say(f"note: {note}", style="yellow", err=True)
 
 
 def _store_made(data: Path) -> str:
@@ -180,22 +181,22 @@ def _write_unit(data: Path, applied: Sequence[Resource]) -> None:
     files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     ports = [endpoint.port for endpoint in listening if endpoint is not None]
     file.write_text(units.unit(configuration.gateway or data.name, absolute, files=files, ports=ports))
-    click.echo(f"{file}: written; enable it:")
+    say(f"{file}: written; enable it:")
     for step in units.steps(absolute, file):
-        click.echo(f"  {step}")
+        say(f"  {step}")
     closed = units.closed_folder()
     if closed is not None:
         step = "move this program to /opt/waypost, for example, before you enable it"
-        click.secho(f"note: user {units.USER} may not read {closed}: {step}", fg="yellow", err=True)
+        say(f"note: user {units.USER} may not read {closed}: {step}", style="yellow", err=True)
 
 
 def _say_next(data: Path, applied: Sequence[Resource], *, service: bool) -> None:
     if not applied:
         apply = as_called(f"waypost apply --data {data} -f gateway.yaml")
-        click.echo(f"next: {apply}, or edge init with --name, --mqtt … or on a terminal")
+        say(f"next: {apply}, or edge init with --name, --mqtt … or on a terminal")
         return
     as_user = "sudo -u waypost " if service else ""
     add = as_called(f"waypost device add NAME --data {data} --profile sensor")
-    click.echo(f"next: {as_user}{add}   # a password for each device")
+    say(f"next: {as_user}{add}   # a password for each device")
     if not service:
-        click.echo(as_called(f"      waypost edge run --data {data}"))
+        say(as_called(f"      waypost edge run --data {data}"))

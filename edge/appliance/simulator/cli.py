@@ -16,6 +16,7 @@ from edge.appliance.simulator.device import Device, Settings
 from edge.appliance.simulator.journal import Journal
 from edge.appliance.simulator.outbox import Outbox
 from edge.appliance.simulator.probes import KINDS, ProbeError, make_probe
+from edge.output.terminal import say
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def simulate(
         run(simulated)
     finally:
         journal.close(outbox)
-    click.echo(
+    say(
         f"{name}: published {outbox.published}, acknowledged {outbox.acknowledged}, sent again {outbox.resent}, "
         f"left {len(outbox)}, given up {outbox.dropped}"
     )

@@ -26,6 +26,7 @@ from edge.appliance.store.shared import (
     store_path,
 )
 from edge.broker.store.lock import is_held
+from edge.output.terminal import say, say_json, styled
 
 if TYPE_CHECKING:
     from edge.appliance.store.figures import StoreFigures
@@ -67,7 +68,7 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
             bounds=None if settings is None else Bounds.of(settings),
         )
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(figures), indent=2))
+        say_json(figures)
     else:
         _print_info(figures)
 
@@ -85,7 +86,7 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
             raise CommandError(str(error), hint="--config is what the gateway was given", code=Exit.USAGE) from None
-        click.echo(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
+        say(f"quotas and floor are not counted, the configuration cannot be read: {error}", err=True)
         return None
 
 
@@ -119,10 +120,10 @@ def _print_info(figures: StoreFigures) -> None:
         ("written", written_line(wear) if wear is not None else "not in the store yet: it is told after 5 minutes"),
         ("card", lasting_line(wear) if wear is not None else "not known yet"),
     ):
-        head.add_row(f"[bold]{name}[/bold]", value, style=None)
+        head.add_row(styled(name, "bold"), styled(value))
     spare = advice(wear) if wear is not None else None
     if spare is not None:
-        head.add_row("[bold]advice[/bold]", spare)
+        head.add_row(styled("advice", "bold"), styled(spare))
     out = console()
     out.print(head)
     _print_table(
@@ -149,7 +150,6 @@ def _print_info(figures: StoreFigures) -> None:
 
 def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     if not rows:
         return
@@ -158,7 +158,7 @@ def _print_table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str,
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index < names else "right", overflow="fold", no_wrap=index >= names)
     for row in rows[:ROWS_MAX]:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(styled, row))
     out = console()
     out.print(f"\n[bold]{title}[/bold]")
     out.print(table)
@@ -184,7 +184,7 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
         report = verify_store(store_path(data), Depth.QUICK if quick else Depth.FULL, on_progress)
     if as_json:
         document = {**msgspec.to_builtins(report), "damaged": report.damaged}
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+        say_json(document)
     else:
         _print_report(report, time.monotonic() - began)
     if report.damaged:
@@ -194,18 +194,18 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
 def _print_report(report: Report, seconds: float) -> None:
     read = f"{report.messages:,} messages in {report.segments:,} segments, {size(report.bytes)}"
     scope = f"{report.logs} logs, {report.cursors} cursors, {report.addresses:,} addresses, in {seconds:.1f} s"
-    click.echo(f"{report.path}: verified {read}")
-    click.echo(f"  {scope}")
+    say(f"{report.path}: verified {read}")
+    say(f"  {scope}")
     for finding in report.findings:
-        click.secho("damage: " if finding.damage else "note: ", fg="red" if finding.damage else "yellow", nl=False)
-        click.echo(as_called(f"{finding.where}: {finding.what}"))
+        say("damage: " if finding.damage else "note: ", style="red" if finding.damage else "yellow", nl=False)
+        say(as_called(f"{finding.where}: {finding.what}"))
     if report.left_out:
-        click.echo(f"and {report.left_out:,} more")
+        say(f"and {report.left_out:,} more")
     if report.damaged:
-        click.secho("damaged", fg="red", bold=True)
-        click.echo(as_called("  next: stop the gateway, then `waypost store repair` shows what it would do"))
+        say("damaged", style="red bold")
+        say(as_called("  next: stop the gateway, then `waypost store repair` shows what it would do"))
     else:
-        click.secho("ok", fg="green", bold=True)
+        say("ok", style="green bold")
 
 
 @store.command()
@@ -258,9 +258,9 @@ def export(
     with explained(), progress("exporting", quiet=as_json or out is None) as on_progress:
         done = export_store(store_path(data), chosen, form, out, lambda written: on_progress(written, 0))
     if as_json:
-        click.echo(msgspec.json.encode({**done._asdict(), "file": str(out), "format": form}))
+        say_json({**done._asdict(), "file": str(out), "format": form}, indent=0)
     elif out is not None:
-        click.echo(f"{out}: {done.messages:,} messages, {size(done.bytes)} of bodies")
+        say(f"{out}: {done.messages:,} messages, {size(done.bytes)} of bodies")
     if done.damaged_segments:
         raise CommandError(
             f"{done.damaged_messages:,} messages in {done.damaged_segments:,} damaged segments are left out",

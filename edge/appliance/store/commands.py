@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import msgspec
 
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.store.shared import (
@@ -20,6 +19,7 @@ from edge.appliance.store.shared import (
     store_path,
 )
 from edge.broker.store.lock import is_held
+from edge.output.terminal import say, say_json
 
 
 @click.command("import")
@@ -50,13 +50,13 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     with explained(), progress("importing", quiet=as_json) as on_progress:
         done = import_messages(data, source, configuration, on_progress, again=again)
     if as_json:
-        click.echo(msgspec.json.encode(done))
+        say_json(done, indent=0)
         return
-    click.echo(f"{source}: {done.messages:,} messages stored")
+    say(f"{source}: {done.messages:,} messages stored")
     if done.skipped:
-        click.echo(f"  {done.skipped:,} lines were done before; --again would import them once more")
+        say(f"  {done.skipped:,} lines were done before; --again would import them once more")
     if done.unwanted:
-        click.echo(f"  {done.unwanted:,} messages are for addresses where nobody keeps them: no queue, no subscription")
+        say(f"  {done.unwanted:,} messages are for addresses where nobody keeps them: no queue, no subscription")
 
 
 @click.command()
@@ -98,17 +98,17 @@ def purge(
     with explained():
         wanted = plan(store_path(data), chosen)
     if not as_json:
-        click.echo(f"{wanted.messages:,} messages, {size(wanted.bytes)} of bodies, that somebody waits for:")
+        say(f"{wanted.messages:,} messages, {size(wanted.bytes)} of bodies, that somebody waits for:")
         for name, count in wanted.groups.items():
-            click.echo(f"  {count:,} for {name}")
+            say(f"  {count:,} for {name}")
     if wanted.messages and not yes:
         confirm("Give them up?")
     with explained(), progress("purging", quiet=as_json) as on_progress:
         done = purge_store(data, chosen, lambda gone: on_progress(gone, wanted.bytes)) if wanted.messages else wanted
     if as_json:
-        click.echo(msgspec.json.encode(done))
+        say_json(done, indent=0)
     else:
-        click.echo(f"{done.messages:,} messages given up; the ledger has them")
+        say(f"{done.messages:,} messages given up; the ledger has them")
 
 
 @click.command()
@@ -126,20 +126,20 @@ def migrate(data: Path, yes: bool, as_json: bool) -> None:
     with explained():
         found = versions(data)
         if found.store >= found.program and not as_json:
-            click.echo(f"schema {found.store}, this program has {found.program}: nothing to do")
+            say(f"schema {found.store}, this program has {found.program}: nothing to do")
         if not yes and found.store <= found.program:
             if as_json:
-                click.echo(msgspec.json.encode(found._asdict()))
+                say_json(found._asdict(), indent=0)
             elif found.store < found.program:
-                click.echo(f"schema {found.store}, this program has {found.program}: --yes migrates it, keeping a copy")
+                say(f"schema {found.store}, this program has {found.program}: --yes migrates it, keeping a copy")
             return
         with progress("copying", quiet=as_json) as on_progress:
             done = migrate_store(data, on_progress)
     if as_json:
         copy = None if done.copy is None else str(done.copy)
-        click.echo(msgspec.json.encode({"before": done.before, "after": done.after, "copy": copy}))
+        say_json({"before": done.before, "after": done.after, "copy": copy}, indent=0)
     elif done.copy is not None:
-        click.echo(f"schema {done.before} is {done.after} now; the store as it was: {done.copy}")
+        say(f"schema {done.before} is {done.after} now; the store as it was: {done.copy}")
 
 
 @click.command()
@@ -163,19 +163,19 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
             with progress("verifying", quiet=as_json) as on_progress:
                 sound = not verify(path, on_progress=on_progress).damaged
             if sound:
-                click.echo('{"damaged": false}' if as_json else f"{path} is sound: nothing to repair")
+                say('{"damaged": false}' if as_json else f"{path} is sound: nothing to repair")
                 return
         with progress("repairing", quiet=as_json) as on_progress:
             done = repair_store(data, write=yes, on_progress=on_progress)
     if as_json:
-        click.echo(msgspec.json.encode(done))
+        say_json(done, indent=0)
     else:
-        click.echo(f"kept: {done.messages:,} messages in {done.segments:,} segments, {size(done.bytes)}")
-        click.echo(f"lost: {done.lost_messages:,} messages, which the loss ledger accounts for")
+        say(f"kept: {done.messages:,} messages in {done.segments:,} segments, {size(done.bytes)}")
+        say(f"lost: {done.lost_messages:,} messages, which the loss ledger accounts for")
         for note in done.notes:
-            click.echo(f"  {note}")
+            say(f"  {note}")
         if done.epoch:
-            click.echo(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", as before"))
+            say(f"epoch {done.epoch}" + (", a new one" if done.new_epoch else ", as before"))
     if not yes:
         raise CommandError("nothing is changed yet", hint="--yes does what is said above", code=Exit.INTEGRITY)
     with explained():
@@ -187,7 +187,7 @@ def repair(data: Path, yes: bool, as_json: bool) -> None:
             code=Exit.INTEGRITY,
         )
     if not as_json:
-        click.echo(f"repaired, verified; the store as it was: {done.damaged_copy}")
+        say(f"repaired, verified; the store as it was: {done.damaged_copy}")
 
 
 @click.command("new-epoch")
@@ -211,17 +211,17 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
     with explained(), Inspection.open(store_path(data)) as inspection:
         before = inspection.epochs(inspection.meta("epoch") or "").current
     if not as_json:
-        click.echo(f"epoch {before}: messages in the store keep it, new ones get another")
-        click.echo("whoever reads them by (epoch, address, sequence) takes what comes next for new, rightly or not")
+        say(f"epoch {before}: messages in the store keep it, new ones get another")
+        say("whoever reads them by (epoch, address, sequence) takes what comes next for new, rightly or not")
     if not yes:
         confirm("Begin a new epoch?")
     with explained(), offline(data) as opened:
         opened.store.begin_epoch()
         after = opened.store.epochs.current
     if as_json:
-        click.echo(msgspec.json.encode({"before": before, "after": after}))
+        say_json({"before": before, "after": after}, indent=0)
     else:
-        click.echo(f"epoch {after} from now on")
+        say(f"epoch {after} from now on")
 
 
 def _refuse_running(data: Path) -> None:

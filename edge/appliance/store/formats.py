@@ -15,6 +15,7 @@ import msgspec
 from bridge.message import Stored
 from edge.appliance.store.records import COLUMNS, Recorder, iso
 from edge.appliance.store.shared import FormatMissing
+from edge.output.text import cell
 
 ROWS_PER_GROUP: Final = 16_384
 """Rows of a Parquet row group, or fewer when `BYTES_PER_GROUP` is reached: what the writer keeps in memory."""
@@ -50,7 +51,8 @@ class NdjsonWriter:
 
 
 class CsvWriter:
-    """RFC 4180 with a head line; `body` is base64, and empty where `body_text` says it all."""
+    """RFC 4180 with a head line; `body` is base64, and empty where `body_text` says it all. A text that a spreadsheet
+    would take for a formula has a `'` before it."""
 
     def __init__(self, out: IO[bytes], recorder: Recorder) -> None:
         self._recorder = recorder
@@ -65,13 +67,18 @@ class CsvWriter:
             encoded = "" if text is not None else base64.b64encode(body).decode()
             at = iso(received_at)
             flags = (qos, int(retain), int(durable), int(good))
-            self._csv.writerow((*names, device, at, *flags, content_type or "", text or "", encoded))
+            given = (cell(content_type or ""), cell(text or ""))
+            self._csv.writerow((*map(_safe, names), cell(device), at, *flags, *given, encoded))
         self.finish()
 
     def finish(self) -> None:
         self._out.write(self._text.getvalue().encode())
         self._text.seek(0)
         self._text.truncate()
+
+
+def _safe(value: str | int) -> str | int:
+    return cell(value) if isinstance(value, str) else value
 
 
 class ParquetWriter:

@@ -110,6 +110,8 @@ class LogFeeds:
         self._looking: Iterator[Feed] = iter(())
         self._raised: dict[Follower, None] = {}
         """Subscriptions that begin anew at the next tick."""
+        self.restarts = 0
+        """How often a subscription had to begin anew."""
         self._reported: dict[Follower, set[type[Exception]]] = {}
         """What the log has a line of already."""
 
@@ -177,6 +179,7 @@ class LogFeeds:
         """A call of a subscription raised: it begins anew from what the store has at the next tick, and again at each
         one after it until it succeeds; the others go on."""
         self._raised[follower] = None
+        self.restarts += 1
         kinds = self._reported.setdefault(follower, set())
         if type(error) not in kinds:
             kinds.add(type(error))

@@ -106,6 +106,16 @@ class Listeners:
             self._checked_at = now
             self._certificates.check()
 
+    @property
+    def certificate_trouble(self) -> str | None:
+        """Why the certificate files as they are now are not in force; None: they are, or none are in use."""
+        return self._certificates.trouble if self._certificates is not None else None
+
+    @property
+    def refused(self) -> int:
+        """Connections there was no room for, since the start."""
+        return sum(listener.refused for listener in self.by_name.values())
+
     def drivers(self) -> Iterator[Driver]:
         """Of every connection that is served."""
         for listener in self.by_name.values():

@@ -31,6 +31,8 @@ class Certificates:
     def __init__(self, files: TlsListener) -> None:
         """Read the files. Raises TlsError. Blocks for a few milliseconds."""
         self.files = files
+        self.trouble: str | None = None
+        """Why the files as they are now are not in force; None: they are."""
         self._stamps = _stamps(files)
         self.context = make_context(files)
 
@@ -43,8 +45,10 @@ class Certificates:
         try:
             self.context = make_context(self.files)
         except TlsError as error:
-            log.warning("the certificate in force stays: %s", error)
+            self.trouble = f"the certificate in force stays: {error}"
+            log.warning("%s", self.trouble)
             return False
+        self.trouble = None
         log.info("certificate %s read again: it counts for new connections", self.files.certificate)
         return True
 

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 def report(name: str, outcome: str, error: Exception) -> None:
     """Log what was raised on behalf of `name`, and what becomes of it."""
     frames = "".join(traceback.format_tb(error.__traceback__))
-    log.error("%s raised %s: %s\n%s", name, type(error).__name__, outcome, frames)
+    log.error("%s raised %s: %s", name, type(error).__name__, outcome, extra={"frames": frames})
 
 
 def delivered(consumer: Consumer, subscription: Subscription, stored: Stored) -> bool:

@@ -23,6 +23,7 @@ from edge.broker.message.time_to_live import ttl_ns
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
+from edge.broker.model.housekeeping import Housekeeping, Part
 from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
 from edge.broker.model.isolation import Listeners, guarded
 from edge.broker.retention.names import NameQuotas
@@ -130,6 +131,7 @@ class Router:
         self._made: Final = routes
         self._watchers = watchers
         self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
+        self.housekeeping = Housekeeping(self._parts())
         self.subscriptions.competing.report_former_queues()
         store.commit_listeners.append(self.committed)
         store.account_for_lost()
@@ -189,20 +191,35 @@ class Router:
 
     def tick(self) -> None:
         """Housekeeping, every `limits.TICK_S`."""
-        self._pressure.tick()
-        self.quotas.tick()
-        self.deadletters.tick()
-        self.answers.expire()
+        self.housekeeping.run()
+
+    def _parts(self) -> Sequence[Part]:
+        """What is done at each tick, in order."""
+        return (
+            ("waiting messages of subscribers", self._pressure.tick),
+            ("quotas", self.quotas.tick),
+            ("dead letters", self.deadletters.tick),
+            ("answers", self.answers.expire),
+            ("retained messages", self._purge),
+            ("feeds of subscriptions", self.feeds.tick),
+            ("queues nobody uses", self._tick_queues),
+            ("competing consumers", self.subscriptions.competing.tick),
+            ("sweeping of what has expired", self._sweep),
+            ("credit of senders", self._credit.tick),
+            ("commits", self.flush),
+        )
+
+    def _purge(self) -> None:
         self.retained.purge(self.now_ns(), self.deadletters.expired)
-        self.feeds.tick()
+
+    def _tick_queues(self) -> None:
         self.queues.tick(self._now_s(), self.now_ns())
-        self.subscriptions.competing.tick()
+
+    def _sweep(self) -> None:
         if self._credit.failing:
             self._store.put(*PROBE)  # with nobody sending, who else would find out that it works again?
         else:
             self._sweeper.tick()
-        self._credit.tick()
-        self.flush()
 
     # --- addresses --------------------------------------------------------------------------------------------
 

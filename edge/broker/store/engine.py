@@ -249,6 +249,11 @@ class StoreEngine(Generic[M]):
     def gathered(self) -> int:
         return len(self._gatherer.open.runs)
 
+    @property
+    def entered(self) -> Mapping[str, int]:
+        """How often something was entered into the loss ledger since the start, by reason."""
+        return self._ledger.entered
+
     def due_in(self) -> float | None:
         return self._commits.due_in()
 

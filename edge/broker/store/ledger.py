@@ -34,6 +34,8 @@ class OpenLedger:
     def __init__(self, limits: Limits) -> None:
         self.rows = 0
         """Entries on the medium."""
+        self.entered: dict[str, int] = {}
+        """By reason: how often something was entered since the start."""
         self._last = 0
         self._limits = limits
         self._growing: OrderedDict[Kind, LedgerEntry] = OrderedDict()
@@ -76,6 +78,7 @@ class OpenLedger:
         """The group is on disk."""
         for entry in entries.added:
             self._grow(entry)
+            self.entered[entry.reason] = self.entered.get(entry.reason, 0) + 1
         self.rows += len(entries.added) - len(entries.replaced) - entries.oldest_dropped
 
     def _may_grow(self, entry: LedgerEntry) -> bool:

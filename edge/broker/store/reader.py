@@ -7,6 +7,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 _SEEK: Final = "SELECT max(key) FROM segment WHERE key >= ? AND key <= ?"
 SCAN: Final = f"{SELECT} WHERE key >= ? AND key < ? ORDER BY key"
 """Rows of table ``segment`` in a range of keys."""
+
+
+FORGOTTEN_S: Final = 60.0
+"""Who wants what cannot be read asks for it every `Limits.retry_delay_s`; after so long nobody wants it any more."""
 
 
 class Request(NamedTuple):
@@ -74,6 +79,8 @@ class Reader:
         self._problems = problems
         self._limits = limits
         self._outdated = False
+        self._unread: dict[str, tuple[int, float]] = {}
+        """By log: the position a read last failed at, and when (monotonic seconds)."""
         self._found: list[Damage] = []
         self._partly_read: OrderedDict[int, _Segment] = OrderedDict()
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
@@ -86,6 +93,11 @@ class Reader:
     def forget(self) -> None:
         """Segments were rewritten: what was kept of them is not what they are any more."""
         self._outdated = True
+
+    @property
+    def alive(self) -> bool:
+        """False: its thread has ended, nothing is read any more."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """End the thread and close the connection; requests under way are not answered. Blocks."""
@@ -101,8 +113,7 @@ class Reader:
             except Exception as error:
                 self._failed(request, error)
             else:
-                if self._problems.solved(READING + request.name):
-                    logger.warning("log %r can be read again", request.name)
+                self._succeeded(request, runs)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants the answer any more
                 for damage in self._found:
                     self._post(partial(self._damaged, damage))
@@ -121,7 +132,20 @@ class Reader:
             finally:
                 self._connection.execute("COMMIT")
 
+    def _succeeded(self, request: Request, runs: Sequence[Stored]) -> None:
+        """A log can be read again where it could not, or nobody asks for that any more; what others read elsewhere in
+        it says nothing of it."""
+        if not self._unread or request.name not in self._unread:
+            return
+        failed, at_s = self._unread[request.name]
+        end = runs[-1].position + len(runs[-1].run) if runs else request.position + 1
+        if request.position <= failed < end or time.monotonic() - at_s > FORGOTTEN_S:
+            del self._unread[request.name]
+            if self._problems.solved(READING + request.name):
+                logger.warning("log %r can be read again", request.name)
+
     def _failed(self, request: Request, error: Exception) -> None:
+        self._unread[request.name] = (request.position, time.monotonic())
         about = f"read of log {request.name!r} at position {request.position}"
         why = meaning(error, about) if isinstance(error, sqlite3.Error) else f"{about}: {_words(error)}"
         text = f"{why}; nothing is delivered from there on until it can be read"

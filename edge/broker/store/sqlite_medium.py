@@ -92,7 +92,13 @@ class SqliteMedium:
     def problems(self) -> Sequence[str]:
         """What keeps it from doing its work, in words: commits that fail, logs that cannot be read, files gone."""
         found, gone = self._problems.texts(), self._files.check()
-        return found if gone is None or str(gone) in found else [*found, str(gone)]
+        if gone is not None and str(gone) not in found:
+            found.append(str(gone))
+        if not self.writer.alive:
+            found.append("the thread that commits has ended: nothing is acknowledged; start the gateway again")
+        if not self.reader.alive:
+            found.append("the thread that reads has ended: no backlog is delivered; start the gateway again")
+        return found
 
     # --- commits ----------------------------------------------------------------------------------------------
 

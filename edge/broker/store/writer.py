@@ -113,6 +113,11 @@ class Writer:
         _share_interpreter(job.group.size)
         self._jobs.put(job)
 
+    @property
+    def alive(self) -> bool:
+        """False: its thread has ended, nothing is committed any more."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the connection. Blocks."""
         self._jobs.put(None)

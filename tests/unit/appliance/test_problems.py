@@ -1,10 +1,10 @@
-"""What counts as a problem, and since when."""
+"""Where there is no room."""
 
 from __future__ import annotations
 
 import pytest
 
-from edge.appliance.problems import REFUSED_S, Found, ProblemList, Refusals, room_problems
+from edge.appliance.problems import room_problems
 from edge.broker.retention.quotas import Room
 
 MB = 1_000_000
@@ -44,29 +44,3 @@ def test_the_floor_is_one_problem_and_not_one_for_each_address() -> None:
 
 def test_a_message_too_large_for_what_is_left_is_refused_room_or_not() -> None:
     assert names(room("a", 10, quota=100), room("b", 10), lately=("a",)) == ["address a"]
-
-
-def test_refusals_are_a_problem_for_a_minute() -> None:
-    now = [0.0]
-    refusals = Refusals(lambda: now[0])
-    assert refusals.lately({}) == frozenset()
-    assert refusals.lately({"a": 1}) == {"a"}
-    now[0] = REFUSED_S - 1
-    assert refusals.lately({"a": 1}) == {"a"}
-    assert refusals.lately({"a": 2}) == {"a"}
-    now[0] += 2
-    assert refusals.lately({"a": 2}) == {"a"}
-    now[0] += REFUSED_S
-    assert refusals.lately({"a": 2}) == frozenset()
-
-
-def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
-    now = [1_780_000_000.0]
-    problems = ProblemList(lambda: now[0])
-    first, second = Found("store", "full", "free space"), Found("space", "full", "raise it")
-    [begun] = problems.update([first])
-    now[0] += 60
-    later = problems.update([second, first])
-    assert [(one.name, one.since) for one in later] == [("store", begun.since), ("space", "2026-05-28T20:27:40+00:00")]
-    assert problems.update([]) == []
-    assert problems.update([first])[0].since == "2026-05-28T20:27:40+00:00"

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from edge.appliance.console.app import make_app
 from edge.appliance.console.history import SAMPLES_MAX, History
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
+from edge.broker.http.refusal import Refused
 from edge.broker.security.site import Site
 
 STATUS: dict[str, object] = {
@@ -43,7 +45,14 @@ STATUS: dict[str, object] = {
 }
 
 
-FULL = {"name": "store", "what": "it is full", "since": "2026-05-28T20:26:40+00:00", "next_step": "free space"}
+FULL = {
+    "name": "store",
+    "what": "it is full",
+    "since": "2026-05-28T20:26:40+00:00",
+    "next_step": "free space",
+    "severity": "error",
+}
+SOON = {**FULL, "name": "certificate", "what": "it ends soon", "severity": "warning"}
 
 
 class Control:
@@ -60,8 +69,10 @@ class Control:
 class Client:
     """Asks an application as somebody at `host` would."""
 
-    def __init__(self, status: Mapping[str, object], control: Control | None, host: str) -> None:
-        app = make_app(History(lambda: status), Access(), control)
+    def __init__(
+        self, status: Mapping[str, object], control: Control | None, host: str, access: Access | None = None
+    ) -> None:
+        app = make_app(History(lambda: status), access or Access(), control)
         self._app = Guard(app, Site(["gw"], exposed=True), lambda: False)
         self._host = host
 
@@ -141,9 +152,28 @@ def test_health_follows_the_problems() -> None:
     assert sick.get("/healthz").status_code == 503
     assert sick.get("/healthz").json() == {"ok": False, "problems": [FULL]}
     text = sick.get("/metrics").text
-    assert "waypost_problems 1.0" in text
-    assert 'waypost_problem_since_timestamp_seconds{problem="store",what="it is full"} 1.78e+09' in text
-    assert "waypost_problems 0.0" in client_of().get("/metrics").text
+    assert 'waypost_problems{severity="error"} 1.0' in text
+    labels = 'problem="store",severity="error",what="it is full"'
+    assert f"waypost_problem_since_timestamp_seconds{{{labels}}} 1.78e+09" in text
+    assert 'waypost_problems{severity="error"} 0.0' in client_of().get("/metrics").text
+
+
+def test_strangers_hear_whether_it_serves_and_no_more() -> None:
+    class Closed(Access):
+        async def require_view(self, request: Request) -> None:
+            raise Refused(401, "who are you?")
+
+    status = {**STATUS, "problems": [FULL]}
+    stranger = Client(status, None, "192.0.2.7", Closed())
+    assert stranger.get("/healthz").status_code == 503
+    assert stranger.get("/healthz").json() == {"ok": False}
+
+
+def test_a_warning_is_said_and_does_not_keep_it_from_serving() -> None:
+    warned = client_of({**STATUS, "problems": [SOON]})
+    assert warned.get("/healthz").status_code == 200
+    assert warned.get("/healthz").json() == {"ok": True, "problems": [SOON]}
+    assert 'waypost_problems{severity="warning"} 1.0' in warned.get("/metrics").text
 
 
 class TestUplinkControl:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,7 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from edge.output import limits
-from edge.output.logs import LogWriter
+from edge.output.logs import LogWriter, unhandled
 from tests.support.processes import wait_until
 
 MARKER = "marker-7f3a"
@@ -122,6 +125,9 @@ def test_the_end_does_not_wait_for_a_reader() -> None:
         began = time.monotonic()
     assert time.monotonic() - began < limits.FLUSH_S + 3
     os.close(reading)  # lets the thread go
+    wait_until(
+        lambda: not any(each.name == "log-writer" for each in threading.enumerate()), timeout_s=10, what="it goes"
+    )
     os.close(writing)
 
 
@@ -177,6 +183,33 @@ def test_the_rest_is_told_of_although_nobody_logs_any_more(monkeypatch: pytest.M
         wait_until(told, timeout_s=10, what="the summary")
     os.close(reading)
     os.close(writing)
+
+
+def test_a_task_nobody_waited_for_shows_no_message() -> None:
+    async def forgotten() -> None:
+        raise ValueError(MARKER)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(unhandled)
+        task = asyncio.create_task(forgotten())
+        await asyncio.wait([task])
+        del task
+        gc.collect()
+
+    reading, writing = os.pipe()
+    writer = LogWriter(writing)
+    logging.getLogger("waypost").addHandler(writer)
+    try:
+        asyncio.run(main())
+    finally:
+        logging.getLogger("waypost").removeHandler(writer)
+        writer.close()
+        os.close(writing)
+    with os.fdopen(reading) as file:
+        text = file.read()
+    assert "never retrieved" in text
+    assert "ValueError" in text
+    assert MARKER not in text
 
 
 def test_a_record_nobody_can_format_is_said_without_its_values() -> None:

@@ -8,7 +8,8 @@ import json as standard_json
 
 import pytest
 
-from edge.output.text import cell, json, line, lines
+from edge.output.document import json
+from edge.output.text import cell, line, lines
 from tests.support.names import HOSTILE
 
 

@@ -1,0 +1,128 @@
+"""What is wrong with a running hub: landing, what is held, what was refused of late, and the process itself."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from cloud.hub.committer import Committer
+from cloud.hub.fleet import Fleet
+from cloud.hub.limits import HELD_SHOWN_MAX
+from edge.broker.configuration import TlsListener
+from edge.broker.listeners.tcp import TcpListener
+from edge.broker.listeners.tls import Certificates
+from edge.health.certificates import certificate_problems
+from edge.health.loop_lag import LoopLag
+from edge.health.problems import Found, Health, Problem, Severity
+from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
+from edge.health.rising import Rising
+
+LANDING: Final = "see the hub's log and its disk (df); nothing is acknowledged meanwhile, and nothing is lost"
+
+
+class HubHealth:
+    """The problems of one running hub. `start`, later `stop`."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        committer: Committer,
+        listener: TcpListener,
+        certificates: Callable[[], Certificates | None],
+        tls: TlsListener | None,
+        data: Path,
+    ) -> None:
+        """`certificates`: those of the listener, once it listens with TLS."""
+        self.lag = LoopLag()
+        self._fleet = fleet
+        self._committer = committer
+        self._listener = listener
+        self._certificates = certificates
+        self._tls = tls
+        self._data = data
+        self._rising = Rising()
+        self._files: list[Found] = []
+        self._looked_at = float("-inf")
+        self._health = Health(
+            (self.landing, self.held, self.refused, self.certificate, self.lag.problems, log_problems, self.machine)
+        )
+
+    def start(self) -> None:
+        """Begin to measure the loop."""
+        self.lag.start()
+
+    def stop(self) -> None:
+        """End."""
+        self.lag.stop()
+
+    def problems(self) -> list[Problem]:
+        """All there are now."""
+        return self._health.problems()
+
+    # --- sources ----------------------------------------------------------------------------------------------
+
+    def landing(self) -> Iterator[Found]:
+        """Nothing can be landed (disk full, lake or registry that cannot be written), or something waits too long."""
+        fault = self._committer.fault
+        if fault is not None:
+            yield Found("landing", f"{'it fails' if self._committer.failing else 'it stands'}: {fault.reason}", LANDING)
+
+    def held(self) -> Iterator[Found]:
+        for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
+            what = f"something of it cannot be landed, and is tried again: {fault.reason}"
+            yield Found(f"gateway {session.gateway}", what, "see the hub's log; it is not acknowledged meanwhile")
+
+    def refused(self) -> Iterator[Found]:
+        """What happened within the last minute."""
+        totals = self._fleet.totals
+        counters = {
+            "quarantined": totals.quarantined,
+            "rejected": totals.rejected,
+            "damaged": totals.holes_closed,
+            "connections": self._listener.refused,
+        }
+        lately = self._rising.lately({name: count for name, count in counters.items() if count})
+        if "quarantined" in lately:
+            what = "deliveries nobody can read were put into quarantine within the last minute"
+            yield Found(
+                "quarantine", what, "see why in the hub's log, and in the lake's table quarantine", Severity.WARNING
+            )
+        if "rejected" in lately:
+            what = (
+                "deliveries without a name of their own, or in another gateway's, were rejected within the last minute"
+            )
+            yield Found("intake", what, "see which gateway, and what software it runs", Severity.WARNING)
+        if "damaged" in lately:
+            what = "holes in a gateway's sequences were given up within the last minute to keep the registry small"
+            yield Found("sequences", what, "compare the gateway's ledger with the lake", Severity.WARNING)
+        if "connections" in lately:
+            what = "connections were turned away within the last minute: there are as many as there may be"
+            yield Found("connections", what, "see who connects; run more hubs")
+
+    def certificate(self) -> Iterator[Found]:
+        certificates = self._certificates()
+        if certificates is not None and certificates.trouble is not None:
+            yield Found("certificate", certificates.trouble, "put files there that belong together")
+
+    def machine(self) -> Iterator[Found]:
+        """Certificates, the data directory, open files: looked at seldom, however often somebody asks."""
+        now = time.monotonic()
+        if now - self._looked_at >= FILES_LOOKED_AT_S:
+            self._looked_at, self._files = now, list(self._look())
+        yield from self._files
+
+    def _look(self) -> Iterator[Found]:
+        if self._tls is not None:
+            shown = (self._tls.certificate, self._tls.client_ca)
+            utc = datetime.datetime.now(datetime.UTC)
+            yield from certificate_problems([path for path in shown if path is not None], utc)
+        yield from directory_problems(self._data)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)

@@ -1,0 +1,253 @@
+"""Who at a gateway knows of which problems, put together to one list."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from edge.appliance.clock import ClockQuality
+from edge.appliance.problems import name_problems, room_problems, store_problems, token_problem
+from edge.broker.configuration import BrokerConfiguration
+from edge.broker.delivery import LogSubscription
+from edge.broker.router.uplinks import ConnectorUplink, Uplinks
+from edge.broker.server import Broker
+from edge.broker.store.sqlite import SqliteStore
+from edge.health.certificates import certificate_problems
+from edge.health.loop_lag import LoopLag
+from edge.health.problems import Found, Health, Problem, Severity
+from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
+from edge.health.rising import Rising
+from edge.health.standing import STANDS_S, Standing
+
+SUBSCRIPTIONS_LOOKED_AT: Final = 500
+"""At each look, in turns: some 1 ms of them, however many there are."""
+
+
+class GatewayHealth:
+    """The problems of one running gateway. `start`, later `stop`."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        store: SqliteStore,
+        uplinks: Uplinks,
+        clock: ClockQuality,
+        data: Path,
+        configuration: Callable[[], BrokerConfiguration],
+        tokens: Callable[[], str | None],
+        users: Callable[[], str | None],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`configuration` is the one in force; `tokens`: why bearer tokens cannot be checked, `users`: why changes of
+        users cannot be followed; None: they can."""
+        self.lag = LoopLag()
+        self._broker = broker
+        self._store = store
+        self._uplinks = uplinks
+        self._clock = clock
+        self._data = data
+        self._configuration = configuration
+        self._tokens = tokens
+        self._users = users
+        self._monotonic_s = monotonic_s
+        self._rising = Rising(monotonic_s)
+        self._refused = Rising(monotonic_s)
+        self._names_refused = Rising(monotonic_s)
+        self._logs = StandingLogs(broker, monotonic_s)
+        self._hubs = Standing(monotonic_s)
+        self._files: list[Found] = []
+        self._files_at = float("-inf")
+        self._health = Health(
+            (
+                self.store, self.room, self.names, self.logs, self.housekeeping, self.credentials, self.hubs,
+                self.losses, self.certificates, self.machine, self.lag.problems, log_problems, self.files,
+            )
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Begin to measure the loop."""
+        self.lag.start()
+
+    def stop(self) -> None:
+        """End."""
+        self.lag.stop()
+
+    def problems(self) -> list[Problem]:
+        """All there are now."""
+        return self._health.problems()
+
+    # --- sources ----------------------------------------------------------------------------------------------
+
+    def store(self) -> Iterator[Found]:
+        yield from store_problems(self._store.medium.problems)
+
+    def room(self) -> Iterator[Found]:
+        quotas = self._broker.router.quotas
+        rooms = quotas.rooms()
+        yield from room_problems(
+            rooms,
+            space_bytes=quotas.space_bytes,
+            at_floor=quotas.closed,
+            floor_bytes=quotas.floor_bytes,
+            lately=self._refused.lately({room.address: room.refused for room in rooms if room.refused}),
+        )
+
+    def names(self) -> Iterator[Found]:
+        names = list(self._broker.router.names)
+        refused = {one.kind.value: one.refused for one in names if one.refused}
+        yield from name_problems(names, self._names_refused.lately(refused))
+
+    def logs(self) -> Iterator[Found]:
+        yield from self._logs.problems()
+
+    def housekeeping(self) -> Iterator[Found]:
+        for part, kind in self._broker.failing.items():
+            what = f"it raises {kind} at each turn: what it does is not done"
+            yield Found(f"housekeeping: {part}", what, "a fault of the program: see its log, and report it")
+
+    def credentials(self) -> Iterator[Found]:
+        overdue = self._tokens()
+        if overdue is not None:
+            yield token_problem(overdue)
+        users = self._users()
+        if users is not None:
+            yield Found(
+                "users", users, "changes of users do not count until it can be read: `waypost doctor` with --data"
+            )
+
+    def hubs(self) -> Iterator[Found]:
+        for uplink in self._uplinks:
+            yield from self._hub(uplink)
+
+    def losses(self) -> Iterator[Found]:
+        """What happened within the last minute, by counters that rise."""
+        connectors = {uplink.connector.name: uplink.uplink.figures.messages_rejected for uplink in self._uplinks}
+        counters = {f"rejected {name}": count for name, count in connectors.items() if count}
+        counters |= {f"ledger {reason}": count for reason, count in self._store.entered.items()}
+        counters |= {"restarts": self._broker.router.feeds.restarts, "connections": self._broker.listeners.refused}
+        lately = self._rising.lately({name: count for name, count in counters.items() if count})
+        for name in connectors:
+            if f"rejected {name}" in lately:
+                what = "the hub rejected messages within the last minute: they went to the dead letters"
+                yield Found(
+                    f"connector {name}", what, "see the reason in the log, and the dead letters of the addresses"
+                )
+        reasons = sorted(name.removeprefix("ledger ") for name in lately if name.startswith("ledger "))
+        if reasons:
+            what = f"messages were given up within the last minute: {', '.join(reasons)}"
+            yield Found("losses", what, "the ledger names them: waypost store info", Severity.WARNING)
+        if "restarts" in lately:
+            what = "a subscription raised within the last minute, and reads the store anew"
+            yield Found("subscriptions", what, "a fault of the program: see its log, and report it")
+        if "connections" in lately:
+            what = "connections were turned away within the last minute: there are as many as there may be"
+            yield Found("connections", what, "see who connects; or raise limits.connections of the Gateway")
+
+    def certificates(self) -> Iterator[Found]:
+        trouble = self._broker.listeners.certificate_trouble
+        if trouble is not None:
+            yield Found("certificate", trouble, "put files there that belong together; they are taken up by themselves")
+
+    def machine(self) -> Iterator[Found]:
+        self._clock()
+        if self._clock.stepped_lately:
+            what = "it was set within the last minute: times of messages before and after do not compare"
+            yield Found("clock", what, "nothing, if a time service did it; else see what sets it", Severity.WARNING)
+
+    def files(self) -> Iterator[Found]:
+        """What is asked of the filesystem: seldom."""
+        now = self._monotonic_s()
+        if now - self._files_at >= FILES_LOOKED_AT_S:
+            self._files_at, self._files = now, list(self._look_at_files())
+        yield from self._files
+
+    def _look_at_files(self) -> Iterator[Found]:
+        configuration = self._configuration()
+        tls = [connector.tls for connector in configuration.connectors if connector.tls is not None]
+        shown = {own.certificate for own in tls} | {own.ca for own in tls}
+        if configuration.tls is not None:
+            shown |= {configuration.tls.certificate, configuration.tls.client_ca}
+        utc = datetime.datetime.now(datetime.UTC)
+        yield from certificate_problems(sorted(path for path in shown if path is not None), utc)
+        yield from directory_problems(self._data)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY:
+            yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
+
+    def _hub(self, uplink: ConnectorUplink) -> Iterator[Found]:
+        """An uplink that is away is no problem; a hub that is there and takes nothing is."""
+        name, state = f"connector {uplink.connector.name}", uplink.dialer.state
+        accepted = uplink.uplink.figures.messages_accepted
+        reached = state.connected or time.time() - state.since < STANDS_S
+        if self._hubs.stands(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
+            what = "the hub is connected, messages wait for it, and it has accepted none for a minute"
+            yield Found(
+                name, what, "see the hub's own problems (its /healthz), and the last error of `waypost edge status`"
+            )
+        elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
+            what = "whoever answers there does not take the link: its certificate, our credentials, or no hub at all"
+            yield Found(name, what, "see the last error of `waypost edge status`, and `waypost doctor`")
+
+
+class StandingLogs:
+    """Backlogs somebody would take, and that do not move."""
+
+    def __init__(self, broker: Broker, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._broker = broker
+        self._standing = Standing(monotonic_s)
+        self._turn: Iterator[tuple[str, LogSubscription]] = iter(())
+        self._found: dict[str, Found] = {}
+
+    def problems(self) -> Iterator[Found]:
+        """Of those looked at lately; some are looked at now."""
+        looked_at = list(islice(self._turn, SUBSCRIPTIONS_LOOKED_AT))
+        if not looked_at:
+            self._turn = iter(self._all())
+            looked_at = list(islice(self._turn, SUBSCRIPTIONS_LOOKED_AT))
+        for name, subscription in looked_at:
+            found = self._look(name, subscription)
+            if found is None:
+                self._found.pop(name, None)
+            else:
+                self._found[name] = found
+        yield from self._found.values()
+
+    def _all(self) -> list[tuple[str, LogSubscription]]:
+        router = self._broker.router
+        parts = (
+            (f"{name} in {part.log}", part)
+            for name, durable in router.durable_subscriptions.items()
+            for part in durable.parts
+        )
+        everything = [*((f"queue {address}", queue) for address, queue in router.queues.opened.items()), *parts]
+        here = {name for name, _ in everything}
+        for name in [name for name in self._found if name not in here]:
+            del self._found[name]
+        self._standing.keep(here)
+        return everything
+
+    def _look(self, name: str, subscription: LogSubscription) -> Found | None:
+        group, backlog, outstanding = subscription.group, subscription.backlog, subscription.outstanding
+        progress = (subscription.window.next, backlog, outstanding)
+        busy = bool(group) and (backlog > 0 and (group.credit > 0 or outstanding > 0))
+        if not self._standing.stands(name, progress, busy=busy):
+            return None
+        if group.credit > 0 and (subscription.order is None or not subscription.order.serves):
+            if subscription.failures.parked:
+                what = "messages wait that none of its consumers takes: too large for them, or given back for others"
+                step = "connect a consumer that takes them, or purge them: waypost store purge"
+                return Found(name, what, step, Severity.WARNING)
+            what = "messages wait, a consumer asks for them, and nothing has moved for a minute"
+            return Found(name, what, "see the log for what cannot be read; `waypost store verify` beside the gateway")
+        if outstanding:
+            what = "messages wait, and its consumers have settled nothing for a minute of what they were given"
+            return Found(name, what, "see that its consumers work and acknowledge", Severity.WARNING)
+        what = "messages wait that none of its connected consumers selects"
+        return Found(name, what, "connect a consumer that selects them, or purge them", Severity.WARNING)

@@ -1,0 +1,29 @@
+"""Counters that rise: what happened lately, from how often it ever happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+LATELY_S: Final = 60.0
+"""What happened counts as a problem for so long: who tries again does so within it."""
+
+
+class Rising:
+    """Which of some counters have risen within `LATELY_S`."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._counted: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def lately(self, counters: Mapping[str, int]) -> frozenset[str]:
+        """`counters`: those above 0, by name; one that is not there is at 0."""
+        now = self._monotonic_s()
+        for name, count in counters.items():
+            if count > self._counted.get(name, 0):
+                self._until[name] = now + LATELY_S
+        self._counted = dict(counters)
+        self._until = {name: until for name, until in self._until.items() if until > now}
+        return frozenset(self._until)

@@ -1,0 +1,102 @@
+"""What goes wrong at a hub is said: a disk that is full, deliveries it rejects or puts aside, a log nobody reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.engine import State
+from bridge.plain import data_section
+from tests.integration.test_hub import Client
+from tests.support.medium import Files, Medium
+from tests.support.processes import hub
+from tests.support.said import WAIT_S, health, over, said
+
+F_SETPIPE_SZ = 1031
+
+
+@pytest.fixture
+def medium(tmp_path: Path) -> Iterator[Medium]:
+    (tmp_path / "hub").mkdir(mode=0o700)
+    with Medium(tmp_path / "hub", folder=tmp_path) as medium:
+        yield medium
+
+
+@pytest.mark.parametrize("fault", ["full", "read-only"])
+def test_a_lake_that_cannot_be_written(tmp_path: Path, medium: Medium, fault: str) -> None:
+    running = hub(tmp_path)
+    running.environment = medium.environment
+
+    async def scenario() -> None:
+        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client.batch(0, "a", 0, 50)
+        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        code = errno.ENOSPC if fault == "full" else errno.EROFS
+        medium.fail(Files.ALL, write=code, opening=code)
+        client.batch(1, "a", 50, 50)
+        await asyncio.to_thread(said, running.port("http"), "landing", "it fails")
+        assert client.outcomes == {0: State.ACCEPTED}, "nothing is acknowledged"
+        medium.heal()
+        await client.until(lambda: client.outcomes == {0: State.ACCEPTED, 1: State.ACCEPTED})
+        await asyncio.to_thread(over, running.port("http"), "landing")
+        client.close()
+
+    with running:
+        asyncio.run(scenario())
+
+
+def test_what_it_puts_aside(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        client = await Client("gw1").connect(running.endpoints["amqp"])
+        client.send("telemetry", 0, data_section(b"this is no batch"))
+        await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+        client.close()
+
+    with hub(tmp_path) as running:
+        assert health(running.port("http")) == (200, [])
+        asyncio.run(scenario())
+        said(running.port("http"), "quarantine", severity="warning")
+
+
+def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
+    command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "hub"), "--dev"]
+    process = subprocess.Popen(
+        [*command, "--amqp=127.0.0.1:0", "--http=127.0.0.1:0"], stdout=subprocess.PIPE, stderr=writing, text=True
+    )
+    os.close(writing)
+    try:
+        assert process.stdout is not None
+        places = dict(word.split("=") for word in process.stdout.readline().split()[1:])
+        amqp, http = ((host, int(port)) for host, _, port in (places[n].rpartition(":") for n in ("amqp", "http")))
+
+        async def scenario() -> None:
+            for number in range(100):
+                client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(amqp)
+                client.batch(0, "a", 0, 1)
+                await client.until(lambda client=client: client.outcomes == {0: State.ACCEPTED})
+                client.close()
+
+        asyncio.run(scenario())
+        said(http[1], "log", severity="warning")
+        with urllib.request.urlopen(f"http://127.0.0.1:{http[1]}/api/v1/status", timeout=WAIT_S) as answer:
+            assert json.load(answer)["log"]["stuck_s"] > 0
+        process.terminate()
+        assert process.wait(WAIT_S) == 0, "the end does not wait for a reader either"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+        os.close(reading)

@@ -1,0 +1,118 @@
+"""Client ids, topics and users called what an attacker would call them: over every command, page, log and file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets
+from tests.support.hostile import Raw
+from tests.support.names import HOSTILE
+from tests.support.processes import Waypost, edge
+
+TOPICS = [name for name in HOSTILE if not set("+#") & set(name)]
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "edge.appliance.main", *arguments],
+        capture_output=True, timeout=100, check=False, env={**os.environ, "COLUMNS": "300"},
+    )  # fmt: skip
+
+
+def plain(text: str) -> str:
+    """`text`, which steers no terminal."""
+    for line in text.split("\n"):
+        assert line.isprintable(), ascii(line)
+    return text
+
+
+def page(gateway: Waypost, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('http')}{path}", timeout=20) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    """Messages of hostile clients to hostile topics wait in its store."""
+    with edge(tmp_path_factory.mktemp("names"), "gw") as running:
+        for number, name in enumerate(TOPICS):
+            with Raw(running, 5).connect(f"reader {name}", clean_start=False) as reader:
+                reader.subscribe(f"{name}/{number}", qos=1)
+            with Raw(running, 4).connect(f"writer {name}") as writer:
+                body = f"{name}{number}".encode()
+                writer.send(packets.Publish(f"queue/{name}", body, qos=1, packet_id=1, retain=True))
+                assert isinstance(writer.receive(), packets.PubAck)
+                writer.send(b"\xf0\xff\xff\xff\xff")  # and ends with bytes that are no packet
+                writer.rest()
+        yield running
+
+
+def data(gateway: Waypost) -> str:
+    return gateway.arguments[gateway.arguments.index("--data") + 1]
+
+
+@pytest.mark.parametrize("words", [("store", "info"), ("store", "verify"), ("doctor",), ("edge", "status"), ("get",)])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_commands(gateway: Waypost, words: tuple[str, ...], as_json: bool) -> None:
+    where = (
+        ["--http", f"127.0.0.1:{gateway.port('http')}"] if words == ("edge", "status") else ["--data", data(gateway)]
+    )
+    done = command(*words, *where, *(["--json"] if as_json else []))
+    text = plain(done.stdout.decode())
+    plain(done.stderr.decode())
+    if as_json:
+        json.loads(text)
+    if words == ("store", "info") and not as_json:
+        assert "queue/[/]" in text, "shown as it is spelled, not obeyed"
+
+
+def test_users(gateway: Waypost) -> None:
+    where = ("--data", data(gateway))
+    for name in HOSTILE:
+        done = command("device", "add", *where, "--generate", "--allow", "send:%u/#", "--", name)
+        plain(done.stdout.decode())
+        plain(done.stderr.decode())
+    for as_json in ((), ("--json",)):
+        plain(command("device", "list", *where, *as_json).stdout.decode())
+
+
+def test_the_log(gateway: Waypost) -> None:
+    text = plain(gateway.log.read_text())
+    assert not any(line.startswith("2026-01-01 00:00:00") for line in text.split("\n")), "a line of its own"
+
+
+def test_metrics(gateway: Waypost) -> None:
+    text = plain(page(gateway, "/metrics"))
+    assert "\nwaypost_forged" not in text
+
+
+def test_status_says_the_names_themselves(gateway: Waypost) -> None:
+    addresses = {one["address"] for one in json.loads(page(gateway, "/api/v1/status"))["addresses"]}
+    assert {f"queue/{name}" for name in TOPICS} <= addresses
+
+
+def test_a_spreadsheet_calculates_nothing(gateway: Waypost, tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    assert command("store", "export", "--data", data(gateway), "--out", str(out)).returncode == 0
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["address"] for row in rows} >= {f"queue/{name}" for name in TOPICS}
+    for row in rows:
+        assert not any(cell.startswith(FORMULAS) for cell in row.values()), row
+
+
+def test_ndjson_says_them_exactly(gateway: Waypost, tmp_path: Path) -> None:
+    out = tmp_path / "out.ndjson"
+    assert command("store", "export", "--data", data(gateway), "--out", str(out)).returncode == 0
+    lines = out.read_text().split("\n")[:-1]
+    assert {json.loads(line)["address"] for line in lines} >= {f"queue/{name}" for name in TOPICS}

@@ -1,0 +1,56 @@
+"""Is a fault said? Asks a running gateway or hub for its problems, as an operator would."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from tests.support.processes import wait_until
+
+WAIT_S = 30.0
+
+
+def health(port: int) -> tuple[int, list[dict[str, Any]]]:
+    """(status code, problems) of `/healthz`; the code agrees with the problems."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S) as answer:
+            code, body = answer.status, json.load(answer)
+    except urllib.error.HTTPError as failing:
+        code, body = failing.code, json.load(failing)
+    errors = [one for one in body["problems"] if one["severity"] == "error"]
+    assert code == (503 if errors else 200), body
+    assert body["ok"] is not bool(errors), body
+    return code, body["problems"]
+
+
+def found(port: int, name: str, words: str = "") -> dict[str, Any] | None:
+    """The problem of a name whose text has these words."""
+    return next((one for one in health(port)[1] if one["name"] == name and words in one["what"]), None)
+
+
+def said(
+    port: int, name: str, words: str = "", *, severity: str = "error", timeout_s: float = WAIT_S
+) -> dict[str, Any]:
+    """Wait until a problem is in `/healthz`, and see that status and metrics have it as well."""
+    wait_until(lambda: found(port, name, words) is not None, timeout_s=timeout_s, what=f"{name} is said")
+    problem = found(port, name, words)
+    assert problem is not None, "it stays while it lasts"
+    assert problem["severity"] == severity
+    assert problem["since"]
+    assert problem["next_step"]
+    status = json.loads(_page(port, "/api/v1/status"))
+    assert problem["name"] in [one["name"] for one in status["problems"]]
+    assert f'problem="{problem["name"]}"' in _page(port, "/metrics")
+    return problem
+
+
+def over(port: int, name: str, words: str = "", *, timeout_s: float = WAIT_S) -> None:
+    """Wait until it is none any more."""
+    wait_until(lambda: found(port, name, words) is None, timeout_s=timeout_s, what=f"{name} is over")
+
+
+def _page(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
+        return str(answer.read().decode())

@@ -1,0 +1,139 @@
+"""What a gateway says of its hub, its losses, its users and its clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from edge.appliance.health import GatewayHealth
+from edge.health.problems import Problem, Severity
+from edge.health.standing import STANDS_S
+
+
+class Gateway:
+    """Everything a gateway's health asks, well until a test changes it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.chmod(0o700)
+        self.now = 0.0
+        state = SimpleNamespace(connected=True, paused=False, since=0.0, refused=False)
+        figures = SimpleNamespace(messages_rejected=0, messages_accepted=1)
+        self.uplink = SimpleNamespace(
+            connector=SimpleNamespace(name="hub", tls=None),
+            dialer=SimpleNamespace(state=state),
+            uplink=SimpleNamespace(figures=figures),
+            backlog=0,
+        )
+        self.state, self.figures = state, figures
+        self.quotas = SimpleNamespace(rooms=list, space_bytes=None, closed=False, floor_bytes=0)
+        self.feeds = SimpleNamespace(restarts=0)
+        router: Any = SimpleNamespace(
+            quotas=self.quotas,
+            feeds=self.feeds,
+            names=(),
+            queues=SimpleNamespace(opened={}),
+            durable_subscriptions={},
+        )
+        self.listeners = SimpleNamespace(refused=0, certificate_trouble=None)
+        self.broker: Any = SimpleNamespace(router=router, listeners=self.listeners, failing={})
+        self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), entered={})
+        self.users: str | None = None
+        self.clock: Any = _Clock()
+        uplinks: Any = [self.uplink]
+        configuration: Any = SimpleNamespace(connectors=(), tls=None)
+        self.health = GatewayHealth(
+            broker=self.broker, store=self.store, uplinks=uplinks, clock=self.clock, data=folder,
+            configuration=lambda: configuration, tokens=lambda: None, users=lambda: self.users,
+            monotonic_s=lambda: self.now,
+        )  # fmt: skip
+
+    def problems(self) -> list[Problem]:
+        return self.health.problems()
+
+    def only(self) -> Problem:
+        [problem] = self.problems()
+        return problem
+
+
+class _Clock:
+    stepped_lately = False
+
+    def __call__(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Gateway:
+    return Gateway(tmp_path)
+
+
+def test_all_is_well(gateway: Gateway) -> None:
+    assert gateway.problems() == []
+
+
+def test_a_hub_that_accepts_nothing(gateway: Gateway) -> None:
+    gateway.uplink.backlog = 10
+    assert gateway.problems() == []
+    gateway.now += STANDS_S
+    assert "accepted none" in gateway.only().what
+    gateway.figures.messages_accepted += 1
+    assert gateway.problems() == [], "it moves"
+
+
+def test_a_hub_that_is_away_is_none(gateway: Gateway) -> None:
+    gateway.uplink.backlog, gateway.state.connected = 10, False
+    gateway.problems()
+    gateway.now += STANDS_S
+    assert gateway.problems() == [], "an offline gateway is a usual one"
+
+
+def test_a_hub_that_gives_everything_back(gateway: Gateway) -> None:
+    """The link comes up and is cut again and again: it is connected now and then, and nothing is accepted."""
+    gateway.uplink.backlog, gateway.state.connected, gateway.state.since = 10, False, time.time()
+    gateway.problems()
+    gateway.now += STANDS_S
+    gateway.state.since = time.time()
+    assert "accepted none" in gateway.only().what
+
+
+def test_somebody_who_answers_and_does_not_take_the_link(gateway: Gateway) -> None:
+    gateway.state.connected, gateway.state.refused = False, True
+    gateway.problems()
+    gateway.now += STANDS_S
+    problem = gateway.only()
+    assert problem.severity is Severity.ERROR
+    assert "does not take the link" in problem.what
+
+
+def test_rejected_by_the_hub(gateway: Gateway) -> None:
+    gateway.figures.messages_rejected = 3
+    assert "rejected" in gateway.only().what
+
+
+def test_losses_are_a_warning_with_their_reasons(gateway: Gateway) -> None:
+    gateway.store.entered = {"expired": 1, "evicted": 2}
+    problem = gateway.only()
+    assert problem.severity is Severity.WARNING
+    assert "evicted, expired" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda gateway: gateway.broker.failing.update(feeds="KeyError"), "KeyError"),
+        (lambda gateway: setattr(gateway.feeds, "restarts", 1), "reads the store anew"),
+        (lambda gateway: setattr(gateway.listeners, "refused", 1), "turned away"),
+        (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
+        (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),
+        (lambda gateway: gateway.store.medium.problems.append("commit: disk full"), "disk full"),
+        (lambda gateway: setattr(gateway.clock, "stepped_lately", True), "set within"),
+    ],
+)
+def test_what_is_wrong_is_said(gateway: Gateway, change: Any, words: str) -> None:
+    change(gateway)
+    assert words in gateway.only().what
+    assert gateway.only().next_step

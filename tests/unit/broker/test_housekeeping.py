@@ -1,0 +1,28 @@
+"""Parts of the housekeeping: what one raises starves no other, and is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.model.housekeeping import Housekeeping
+
+
+def test_a_part_that_raises_starves_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    turns: list[str] = []
+    broken = True
+
+    def raises() -> None:
+        turns.append("first")
+        if broken:
+            raise KeyError("vessel")
+
+    housekeeping = Housekeeping((("first", raises), ("second", lambda: turns.append("second"))))
+    for _ in range(3):
+        housekeeping.run()
+    assert turns == ["first", "second"] * 3
+    assert housekeeping.failing == {"first": "KeyError"}
+    assert len(caplog.records) == 1, "it is news once"
+    assert "vessel" not in caplog.text
+    broken = False
+    housekeeping.run()
+    assert not housekeeping.failing

@@ -1,0 +1,159 @@
+"""What counts as a problem, since when, and what moves or does not."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.health.certificates import CertificateError, certificate_problems, not_after
+from edge.health.loop_lag import LAG_S_MAX, TIMES_MAX, LoopLag
+from edge.health.problems import PROBLEMS_MAX, Found, Health, ProblemList, Severity, serving
+from edge.health.process import descriptor_problems, directory_problems, log_problems
+from edge.health.rising import LATELY_S, Rising
+from edge.health.standing import STANDS_S, Standing
+from tests.support.certificates import Authority
+
+
+def test_a_counter_that_rose_did_so_lately_for_a_minute() -> None:
+    now = [0.0]
+    rising = Rising(lambda: now[0])
+    assert rising.lately({}) == frozenset()
+    assert rising.lately({"a": 1}) == {"a"}
+    now[0] = LATELY_S - 1
+    assert rising.lately({"a": 1}) == {"a"}
+    assert rising.lately({"a": 2}) == {"a"}
+    now[0] += 2
+    assert rising.lately({"a": 2}) == {"a"}
+    now[0] += LATELY_S
+    assert rising.lately({"a": 2}) == frozenset()
+
+
+def test_since_is_when_it_was_first_seen_and_again_after_it_was_over() -> None:
+    now = [1_780_000_000.0]
+    problems = ProblemList(lambda: now[0])
+    first, second = Found("store", "full", "free space"), Found("space", "full", "raise it")
+    [begun] = problems.update([first])
+    now[0] += 60
+    later = problems.update([second, first])
+    assert [(one.name, one.since) for one in later] == [("store", begun.since), ("space", "2026-05-28T20:27:40+00:00")]
+    assert problems.update([]) == []
+    assert problems.update([first])[0].since == "2026-05-28T20:27:40+00:00"
+
+
+def test_errors_come_first_and_only_they_keep_it_from_serving() -> None:
+    warning, error = Found("a", "b", "c", Severity.WARNING), Found("d", "e", "f")
+    listed = ProblemList()
+    assert serving(listed.update([warning]))
+    both = listed.update([warning, error])
+    assert [one.name for one in both] == ["d", "a"]
+    assert not serving(both)
+
+
+def test_what_is_new_or_over_is_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    listed, found = ProblemList(), Found("store", "full", "free space")
+    with caplog.at_level("INFO", "edge.health"):
+        for _ in range(3):
+            listed.update([found])
+        listed.update([])
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+
+
+def test_a_source_that_raises_is_a_problem_and_hides_no_other() -> None:
+    def broken() -> Iterator[Found]:
+        raise KeyError("secret")
+
+    found = Health((broken, lambda: [Found("store", "full", "free space")])).problems()
+    assert {one.name for one in found} == {"broken", "store"}
+    assert "KeyError" in str(found)
+    assert "secret" not in str(found)
+
+
+def test_no_flood_of_problems() -> None:
+    found = Health((lambda: [Found(str(number), "", "") for number in range(PROBLEMS_MAX * 2)],)).problems()
+    assert len(found) == PROBLEMS_MAX
+
+
+def test_what_is_busy_and_does_not_move_stands() -> None:
+    now = [0.0]
+    standing = Standing(lambda: now[0])
+    assert not standing.stands("a", 1, busy=True)
+    now[0] = STANDS_S
+    assert standing.stands("a", 1, busy=True)
+    assert not standing.stands("a", 2, busy=True), "it moved"
+    now[0] += STANDS_S - 1
+    assert not standing.stands("a", 2, busy=False)
+    now[0] += STANDS_S
+    assert not standing.stands("a", 2, busy=True), "it has begun anew"
+    standing.keep(())
+    now[0] += STANDS_S
+    assert not standing.stands("a", 2, busy=True)
+
+
+def test_a_loop_that_is_held_up_says_so() -> None:
+    async def held_up() -> LoopLag:
+        lag = LoopLag()
+        lag.start()
+        time.sleep(LAG_S_MAX + 1.2)  # holding the loop up is what this is about
+        await asyncio.sleep(0.05)
+        lag.stop()
+        return lag
+
+    lag = asyncio.run(held_up())
+    assert lag.recent_s > LAG_S_MAX
+    assert [one.severity for one in lag.problems()] == [Severity.WARNING]
+    for _ in range(TIMES_MAX):
+        lag.late(2 * LAG_S_MAX)
+    assert [one.severity for one in lag.problems()] == [Severity.ERROR]
+    for _ in range(100):
+        lag.late(0.001)
+    assert not list(lag.problems()), "it is over"
+    assert lag.longest_s >= 2 * LAG_S_MAX
+
+
+class TestCertificates:
+    """Their ends, read from DER."""
+
+    def test_of_every_kind_of_file(self, tmp_path: Path) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        authority = Authority(tmp_path)
+        for days, expected in ((-1, Severity.ERROR), (5, Severity.WARNING), (60, None)):
+            path = authority.issue(f"server{days}", days=days).certificate
+            found = list(certificate_problems([path], now))
+            assert [one.severity for one in found] == ([] if expected is None else [expected]), days
+
+    def test_what_is_no_certificate_is_said(self, tmp_path: Path) -> None:
+        (tmp_path / "a.pem").write_text("nothing")
+        now = datetime.datetime.now(datetime.UTC)
+        found = list(certificate_problems([str(tmp_path / "a.pem"), str(tmp_path / "b.pem")], now))
+        assert ["cannot be read" in one.what for one in found] == [True, True]
+
+    @pytest.mark.parametrize("data", [b"", b"0", b"\x30\x80", b"\x30\x05\x30\x03\x02\x01\x01", os.urandom(64)])
+    def test_any_bytes(self, data: bytes) -> None:
+        with pytest.raises(CertificateError):
+            not_after(data)
+
+
+def test_a_directory_others_may_read_is_said(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    [found] = directory_problems(tmp_path)
+    assert "0755" in found.what
+    tmp_path.chmod(0o700)
+    assert not list(directory_problems(tmp_path))
+    [gone] = directory_problems(tmp_path / "gone")
+    assert gone.severity is Severity.ERROR
+
+
+def test_descriptors_that_run_out_are_said() -> None:
+    assert not list(descriptor_problems(10, 1024))
+    [found] = descriptor_problems(1020, 1024)
+    assert "1024" in found.what
+
+
+def test_a_log_that_is_read_is_no_problem() -> None:
+    assert not list(log_problems())
