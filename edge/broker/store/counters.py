@@ -42,13 +42,7 @@ class Counters:
 
         Raises StoreError.
         """
-        known, sequences, ends = self.sequences, group.sequences, group.ends
-        missing = {run.address for _, run in group.runs if run.address not in known}
-        if missing:
-            loaded = load(missing)
-            known.update(dict.fromkeys(missing, 0))
-            self._characters += sum(map(len, missing))
-            known.update(loaded)
+        known, sequences, ends, note = self.sequences, group.sequences, group.ends, group.appended.append
         for log, run in group.runs:
             address, count = run.address, len(run.bodies)
             position = ends.get(log)
@@ -56,8 +50,11 @@ class Counters:
                 position = self._logs[log].next
             sequence = sequences.get(address)
             if sequence is None:
-                sequence = known[address]
-            group.appended.append((log, Stored(position, sequence, run)))
+                sequence = known.get(address)
+                if sequence is None:
+                    self._load_missing(group, load)
+                    sequence = known[address]
+            note((log, Stored(position, sequence, run)))
             ends[log] = position + count
             sequences[address] = sequence + count
         for log, end in ends.items():
@@ -66,6 +63,14 @@ class Counters:
                 raise StoreError(f"log {state.name!r} has used up its positions: export it and start a new one")
             if not state.cursors:
                 self._logs.to_reclaim[log] = None
+
+    def _load_missing(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:
+        """Ask for all the addresses of a group at once that are not known here."""
+        missing = {run.address for _, run in group.runs if run.address not in self.sequences}
+        loaded = load(missing)
+        self.sequences.update(dict.fromkeys(missing, 0))
+        self._characters += sum(map(len, missing))
+        self.sequences.update(loaded)
 
     def count(self, group: Group) -> None:
         """Decide whether this group writes the counters, and which rows of table ``log`` it writes."""

@@ -21,14 +21,24 @@ def pack(group: Group, boot: int, bytes_max: int) -> Iterator[Row]:
     for spill in group.spills:
         for key, span, runs in _covering(spill, bytes_max):
             yield encode(key, boot, group.monotonic_ns, runs, span=span, packed=True)
-    by_log: dict[int, list[Stored]] = {}
-    for log, stored in group.appended:
-        if stored.run.bodies:
-            by_log.setdefault(log, []).append(stored)
-    for log, runs in by_log.items():
+    for log, runs in _by_log(group).items():
+        if not runs:
+            continue
         for part in [runs] if group.sizes[log] <= bytes_max else _chunks(runs, bytes_max):
             key = log << POSITION_BITS | part[0].position
             yield encode(key, boot, group.monotonic_ns, part, packed=log in group.packed)
+
+
+def _by_log(group: Group) -> dict[int, list[Stored]]:
+    """What a group appends; nearly always all of it to one log."""
+    if len(group.ends) == 1:
+        (log,) = group.ends
+        return {log: [stored for _, stored in group.appended if stored.run.bodies]}
+    by_log: dict[int, list[Stored]] = {log: [] for log in group.ends}
+    for log, stored in group.appended:
+        if stored.run.bodies:
+            by_log[log].append(stored)
+    return by_log
 
 
 def _chunks(runs: Sequence[Stored], bytes_max: int) -> Iterator[list[Stored]]:
