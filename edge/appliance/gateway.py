@@ -324,11 +324,11 @@ class Gateway:
         limits, broker = self.configuration.limits, self.broker
         access = Access(broker.gate, self._operator_token)
         if broker.devices is None:
-            self._devices = DeviceApi(broker.router, limits, access)
+            self._devices = DeviceApi(broker.router, limits, access, broker.admission.budget)
         else:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
-            self._devices = HonoApi(broker.devices, limits, access)
+            self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
         app = make_app(self._history, access, self, self._devices.routes)
         return Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
 

@@ -104,6 +104,8 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
     """Claim with what is allowed, ``operation:filter`` each."""
     ca: str | None = None
     """PEM file of the authority its server's certificate is of; None: the system's."""
+    key_hosts: tuple[str, ...] = ()
+    """Hosts its keys may be at beside its own."""
     grace_s: float = 7 * 86_400.0
     """How long its keys go on counting while it cannot be reached."""
 

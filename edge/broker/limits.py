@@ -301,9 +301,6 @@ SENDER_CREDIT: Final = 1_000
 HTTP_BODY_BYTES_MAX: Final = 4 * MIB
 """One request's body; `packet_bytes_max` counts too where it is less. A batch of 10 000 readings is some 2 MiB."""
 
-HTTP_BODIES_BYTES_MAX: Final = 32 * MIB
-"""Bodies of all requests under way together; beyond it devices are told to come again."""
-
 HTTP_BATCH_MAX: Final = 10_000
 """Messages of one batch: some 20 ms of the loop's time."""
 

@@ -190,6 +190,7 @@ def _issuer(part: OidcPart) -> TokenIssuer:
         user_claim=part.user_claim,
         rights_claim=part.rights_claim,
         ca=part.ca_cert,
+        key_hosts=tuple(part.key_hosts),
         grace_s=part.offline_grace,
     )
 

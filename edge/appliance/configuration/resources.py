@@ -63,6 +63,7 @@ class OidcPart(Part, frozen=True, kw_only=True):
     user_claim: Annotated[str, msgspec.Meta(min_length=1)] = "sub"
     rights_claim: Annotated[str, msgspec.Meta(min_length=1)] = "scope"
     ca_cert: str | None = None
+    key_hosts: list[str] = []
     offline_grace: Seconds = 7 * 86_400.0
 
 

@@ -147,6 +147,9 @@ def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
     path = ("spec", "authenticationService", "oidc")
     if name is not Authentication.EXTERNAL:
         yield error_at(resource, path, "tokens are of external authentication: name: external")
+    for i, key_host in enumerate(oidc.key_hosts):
+        if host_name(key_host) is None:
+            yield error_at(resource, (*path, "keyHosts", i), f'"{key_host}" is not a host, or host:port')
     try:
         url = urlsplit(oidc.issuer)
         host, _ = url.hostname, url.port

@@ -42,6 +42,7 @@ from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
 from edge.broker.limits import HTTP_POLLS_MAX, Limits
 from edge.broker.model.authorization import Ended
+from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import AddressError, Outcome
 
 _PUBLISHED: Final = 202
@@ -68,8 +69,10 @@ class Sender(NamedTuple):
 class HonoApi(DeviceApi):
     """The routes of `DeviceApi`, and Hono's."""
 
-    def __init__(self, service: DeviceService, limits: Limits, access: Access | None = None) -> None:
-        super().__init__(service.router, limits, access)
+    def __init__(
+        self, service: DeviceService, limits: Limits, access: Access | None = None, budget: Budget | None = None
+    ) -> None:
+        super().__init__(service.router, limits, access, budget)
         self._service = service
 
     @property

@@ -39,7 +39,6 @@ from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
-    HTTP_BODIES_BYTES_MAX,
     HTTP_BODY_BYTES_MAX,
     HTTP_BODY_S_MAX,
     HTTP_POLLS_MAX,
@@ -53,7 +52,9 @@ from edge.broker.message.mqtt_properties import NONE, decode_run
 from edge.broker.message.translation import mqtt_runs
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
+from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import AddressError, Outcome, Refusal, SubscribeOptions
+from edge.broker.model.remote import remote_of
 from edge.broker.router.router import Router
 
 STATUS: Final = {
@@ -77,7 +78,10 @@ DEVICE_CHARACTERS_MAX: Final = 255
 class DeviceApi:
     """The routes, and what is under way over them."""
 
-    def __init__(self, router: Router, limits: Limits, access: Access | None = None) -> None:
+    def __init__(
+        self, router: Router, limits: Limits, access: Access | None = None, budget: Budget | None = None
+    ) -> None:
+        """`budget`: of the gateway, which bodies under way are counted in."""
         self.publishing = 0
         """Requests under way that publish what has come whole."""
         self.polling = 0
@@ -85,7 +89,7 @@ class DeviceApi:
         self._router = router
         self._access = access or Access()
         self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
-        self._held_bytes = 0
+        self._budget = budget or Budget(limits.memory_bytes_max, "")
 
     @property
     def routes(self) -> list[Route]:
@@ -166,21 +170,22 @@ class DeviceApi:
             raise too_large
         parts: list[bytes] = []
         size = 0
+        account = self._budget.bodies_at(remote_of(request.client.host if request.client is not None else ""))
         try:
             async with asyncio.timeout(HTTP_BODY_S_MAX):
                 async for part in request.stream():
                     size += len(part)
-                    self._held_bytes += len(part)
                     if size > largest:
                         raise too_large
-                    if self._held_bytes > HTTP_BODIES_BYTES_MAX:
+                    if not account.has_room(len(part)):
                         raise Refused(503, "too much is being sent at once")
                     parts.append(part)
+                    account.hold(request, size)
             yield b"".join(parts)
         except TimeoutError:
             raise Refused(408, f"the body did not come within {HTTP_BODY_S_MAX:g} s") from None
         finally:
-            self._held_bytes -= size
+            account.hold(request, 0)
 
     # --- taking -----------------------------------------------------------------------------------------------
 

@@ -225,10 +225,22 @@ def fetch_keys(issuer: TokenIssuer) -> Any:
     document = _get(opener, issuer.issuer.rstrip("/") + DISCOVERY)
     if not isinstance(document, dict) or document.get("issuer") != issuer.issuer:
         raise IssuerError("its discovery document is that of another issuer")  # section 4.3
-    where = document.get("jwks_uri")
-    if not isinstance(where, str) or urlsplit(where).scheme != urlsplit(issuer.issuer).scheme:
-        raise IssuerError("its discovery document names no jwks_uri of the same scheme")
+    where = str(document.get("jwks_uri"))
+    _check_place(where, issuer)
     return _get(opener, where)
+
+
+def _check_place(where: str, issuer: TokenIssuer) -> None:
+    """Raise IssuerError unless keys may be fetched there: a document must not send us to any machine we can reach."""
+    try:
+        place, own = urlsplit(where), urlsplit(issuer.issuer)
+    except ValueError:
+        raise IssuerError("its discovery document names no jwks_uri") from None
+    if place.scheme != own.scheme:
+        raise IssuerError("its discovery document names no jwks_uri of the same scheme")
+    if place.netloc.lower() not in (own.netloc.lower(), *(host.lower() for host in issuer.key_hosts)):
+        host = place.netloc.rpartition("@")[2][:100]
+        raise IssuerError(f"its keys are said to be at {host}, another host: list it in oidc.keyHosts if they are")
 
 
 def _get(opener: urllib.request.OpenerDirector, url: str) -> Any:

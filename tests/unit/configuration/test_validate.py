@@ -81,6 +81,10 @@ def test_good_wholes(text: str) -> None:
         (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first defined at a.yaml:1"),
         (gateway() + gateway(name="gw2"), "Gateway gw2: a data directory serves one gateway, and gw1 already exists"),
         (space() + space(name="b"), "a data directory serves one address space, and default already exists"),
+        (
+            gateway("{listeners: {http: 'h:1', hostNames: [gw1.example, 'http://gw2']}}"),
+            'spec.listeners.hostNames[1]: "http://gw2" is not a host name',
+        ),
         (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is taken by mqtt"),
         (gateway("{limits: {conectionsMax: 1}}"), 'unknown limit "conectionsMax"; did you mean "connectionsMax"?'),
         (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),

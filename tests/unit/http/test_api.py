@@ -16,9 +16,10 @@ from edge.broker.http import api as module
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.messages import BadRequest, batch, single
-from edge.broker.limits import HTTP_BATCH_MAX, Limits
+from edge.broker.limits import ACCOUNT_SHARE_MAX, HTTP_BATCH_MAX, Limits
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.budget import Budget
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, new_user, with_secret
@@ -39,7 +40,8 @@ class Rig:
         self.router = Router(
             self.store, table, clock_ns=time.time_ns, flush_soon=lambda: loop.call_soon(self.router.flush)
         )
-        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), Access(gate))
+        self.budget = Budget(Limits().memory_bytes_max, "default")
+        self.api = DeviceApi(self.router, Limits(packet_bytes_max=1000), Access(gate), self.budget)
         transport = httpx.ASGITransport(Starlette(routes=self.api.routes))
         self.client = httpx.AsyncClient(transport=transport, base_url="http://gateway")
 
@@ -49,7 +51,7 @@ def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Gat
         rig = Rig(gate() if gate is not None else None)
         async with rig.client:
             await test(rig)
-        assert (rig.api.publishing, rig.api.polling, rig.api._held_bytes) == (0, 0, 0)
+        assert (rig.api.publishing, rig.api.polling, rig.budget.gateway.bytes) == (0, 0, 0)
 
     asyncio.run(main())
 
@@ -89,7 +91,7 @@ def test_bounds_of_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
         answer = await rig.client.post("/t/a", content=b"x")
         assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
         monkeypatch.setattr(module, "HTTP_REQUESTS_MAX", 1)
-        monkeypatch.setattr(module, "HTTP_BODIES_BYTES_MAX", 10)
+        rig.budget.bodies.bytes_max = 10 * ACCOUNT_SHARE_MAX
         assert (await rig.client.post("/t/a", content=b"x" * 11)).status_code == 503
         assert (await rig.client.post("/t/a", content=b"x" * 10)).status_code == 202
         monkeypatch.setattr(module, "HTTP_POLLS_MAX", 0)

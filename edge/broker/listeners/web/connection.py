@@ -14,9 +14,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from edge.broker.http.peer import KEY, Peer
 from edge.broker.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
-from edge.broker.listeners.admission import site_of
 from edge.broker.listeners.web.framing import Framing
 from edge.broker.listeners.web.places import Places
+from edge.broker.model.remote import remote_of
 
 _TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BODY_S: Final = HTTP_BODY_S_MAX + HTTP_HEAD_S_MAX
@@ -53,7 +53,7 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         if self.client is not None:
-            self._origin = site_of(self.client[0])
+            self._origin = remote_of(self.client[0])
         self._wait_for(Part.HEAD)
         self._take_place()
 
