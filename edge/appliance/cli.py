@@ -161,9 +161,12 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     gc.collect()
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     gc.set_threshold(YOUNG_OBJECTS_MAX)
+    gc.disable()  # until the store is read: a third of a start with 100 000 names
     administration = partial(_administration, options) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev)
     bound = await gateway.start()
+    gc.freeze()  # what was there stays as well
+    gc.enable()
     following = asyncio.create_task(_follow(gateway, options))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]

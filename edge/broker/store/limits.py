@@ -47,8 +47,9 @@ NEIGHBOUR_BYTES: Final = 2 * MIB
 
 NEWEST_SEGMENTS: Final = 16
 NEWEST_BYTES: Final = 4 * MIB
-"""Newest segments of each log, and bytes of them over all logs, that opening a store compares with the counters of
-addresses: a few ms."""
+NEWEST_SEGMENTS_MAX: Final = 2_048
+"""Newest segments of each log, bytes of them over all logs, and how many over all, that opening a store compares with
+the counters of addresses: a few ms, 0.1 s where there are thousands of logs."""
 
 FINDINGS_MAX: Final = 1000
 """Findings a verification keeps; the others are counted. A card that rots everywhere must not fill the memory."""

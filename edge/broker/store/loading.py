@@ -21,6 +21,13 @@ from edge.broker.store.soundness import check_cursor, check_logs, check_tables
 from edge.broker.store.tables import Tables
 from edge.broker.store.writer import BootRow
 
+_UNCOUNTED: Final = f"""
+SELECT log FROM log WHERE EXISTS (
+    SELECT 1 FROM segment
+    WHERE key >= log.log << {POSITION_BITS} | log.next AND key <= log.log << {POSITION_BITS} | {POSITION_MAX})
+"""  # noqa: S608 - two constants of ours
+"""Logs that have more than the table says; one question, as there may be very many logs."""
+
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -32,8 +39,8 @@ def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits:
     counters.spills = max((unpack_count(value) for _, value in queries.items(SPILLS)), default=0)
     for number, name, first, end, size in side.execute("SELECT log, name, first, next, bytes FROM log"):
         logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
-    for state in logs:
-        _recount(tables, side, state)
+    for (number,) in side.execute(_UNCOUNTED).fetchall():
+        _recount(tables, side, logs[number])
     for address, end in queries.sequences_of(counters.uncounted).items():  # reserved further by another log
         counters.uncounted[address] = max(counters.uncounted[address], end)
     counters.sequences.update(counters.uncounted)

@@ -31,6 +31,8 @@ class Progress(Ranges):
     @property
     def above(self) -> list[tuple[int, int]]:
         """Ranges (first, last) above `position`, ascending and disjoint."""
+        if len(self._firsts) == 1:
+            return []
         return list(zip(self._firsts[1:], self._lasts[1:], strict=True))
 
     def copy(self) -> Progress:

@@ -16,7 +16,7 @@ from edge.broker.store.cursors import CursorState
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
-from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, NEWEST_SEGMENTS_MAX, POSITION_BITS, POSITION_MAX
 from edge.broker.store.logs import LogState
 from edge.broker.store.segment import Row, SegmentDamaged
 
@@ -27,7 +27,17 @@ _TABLES: Final = ("meta", "log", "cursor")
 """Small tables whose rows lead to messages: with a row that cannot be found they would be passed over."""
 _PRAGMAS: Final = (("encoding", "UTF-8"), ("auto_vacuum", 0))
 """As every store is made; with anything else SQLite reads names wrongly, or writes over pages in use."""
+_FIRST: Final = f"(log.log << {POSITION_BITS})"
+_LAST: Final = f"(log.log << {POSITION_BITS} | {POSITION_MAX})"
 _BOUNDS: Final = "SELECT min(key), max(key) FROM segment WHERE key >= ? AND key <= ?"
+_ENDS: Final = f"""
+SELECT log, lowest, newest, (SELECT messages FROM segment WHERE key = newest) FROM (
+    SELECT log,
+        (SELECT min(key) FROM segment WHERE key >= {_FIRST} AND key <= {_LAST}) AS lowest,
+        (SELECT max(key) FROM segment WHERE key >= {_FIRST} AND key <= {_LAST}) AS newest
+    FROM log)
+"""  # noqa: S608 - constants of ours
+"""Of each log its first and its last segment, and how many messages that has."""
 _NEWEST: Final = "SELECT key, length(data) FROM segment WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT ?"
 
 
@@ -54,17 +64,21 @@ def check_logs(connection: sqlite3.Connection, logs: Iterable[LogState], counter
 
     Raises StoreDamaged, sqlite3.Error.
     """
-    left = NEWEST_BYTES
+    left, segments = NEWEST_BYTES, NEWEST_SEGMENTS_MAX
+    ends = {number: rest for number, *rest in connection.execute(_ENDS)}
     for log in logs:
-        base = log.log << POSITION_BITS
-        lowest, newest = connection.execute(_BOUNDS, (base, base | POSITION_MAX)).fetchone()
+        lowest, newest, messages = ends[log.log]
         if lowest is None:
             _check_gap(connection, log, log.first, log.next)
             continue
         _check_gap(connection, log, log.first, lowest & POSITION_MAX)
-        _check_end(connection, log, newest)
+        _check_end(connection, log, newest, messages)
+        if left < 0 or segments <= 0:
+            continue
+        base = log.log << POSITION_BITS
         for key, size in connection.execute(_NEWEST, (base, newest, NEWEST_SEGMENTS)).fetchall():
             left -= size
+            segments -= 1
             if left < 0:
                 break
             _check_counted(log, _heads(connection, key)[1], counters)
@@ -89,8 +103,7 @@ def _check_gap(connection: sqlite3.Connection, log: LogState, expected: int, pos
         raise StoreDamaged(f"log {log.name!r}: positions {expected} to {position - 1} are missing: {ADVICE}")
 
 
-def _check_end(connection: sqlite3.Connection, log: LogState, newest: int) -> None:
-    (messages,) = connection.execute("SELECT messages FROM segment WHERE key = ?", (newest,)).fetchone()
+def _check_end(connection: sqlite3.Connection, log: LogState, newest: int, messages: int) -> None:
     end = (newest & POSITION_MAX) + messages
     if end == log.next:
         return

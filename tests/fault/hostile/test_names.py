@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from proton import Message
+from proton.utils import BlockingConnection, LinkDetached, SendException
 
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.mqtt import packets
 from tests.fault.hostile.naming import durable_filters, figures, queue_names
-from tests.support.hostile import Raw
+from tests.support.hostile import WAIT_S, Raw
 from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
 RESIDENT_MIB_MAX = 256.0
@@ -105,6 +109,33 @@ def test_retained_messages_stop_at_the_quota(small: Waypost) -> None:
         answer = client.receive()
         assert isinstance(answer, packets.PubAck)
         assert int(answer.reason) < 0x80
+
+
+def test_http_and_amqp_say_so_too(small: Waypost) -> None:
+    queue_names(small, 300)
+    request = urllib.request.Request(f"http://127.0.0.1:{small.port('http')}/t/queue/over", b"x", method="POST")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request)
+    with refused.value as answer:
+        assert answer.code == 429
+        assert answer.headers["Retry-After"]
+    connection = BlockingConnection(f"127.0.0.1:{small.port('amqp')}", timeout=WAIT_S)
+    try:
+        with pytest.raises(LinkDetached, match="resource-limit-exceeded"):
+            connection.create_receiver("queue/over")
+        with pytest.raises(SendException):
+            connection.create_sender("queue/over").send(Message(body="x"))
+    finally:
+        connection.close()
+
+
+def test_it_is_said(small: Waypost) -> None:
+    """In the list of problems, and `/healthz` fails meanwhile."""
+    queue_names(small, 301)
+    with pytest.raises(urllib.error.HTTPError) as failing:
+        urllib.request.urlopen(f"http://127.0.0.1:{small.port('http')}/healthz")
+    with failing.value as answer:
+        assert "refused queues" in answer.read().decode()
 
 
 @pytest.mark.slow

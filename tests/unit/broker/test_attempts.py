@@ -155,3 +155,22 @@ def test_those_that_failed_most_are_kept() -> None:
     found = unpack(packed)
     assert len(found) == ATTEMPTS_KEPT_MAX
     assert {position for position, count in found.items() if count == 2} == set(range(0, 20, 2))
+
+
+def test_whom_messages_must_not_go_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge.broker.delivery.attempts.EXCLUDED_MAX", 10)
+    monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 30)
+    attempts = Attempts()
+    here, there = Site().consumer("queue/a", "here"), Site().consumer("queue/a", "there")
+    for position in range(50):
+        attempts.exclude(position, here)
+        attempts.exclude(position, here)
+        attempts.exclude(position, there)
+        assert sum(len(attempts.excluded(p) or ()) for p in range(50)) <= 10
+        assert len(attempts.counts) <= 30
+    assert attempts.excluded(49) == {here, there}, "the newest are kept"
+    attempts.left(here)
+    assert attempts.excluded(49) == {there}
+    attempts.forget(0, 49)
+    assert attempts.excluded(49) is None
+    assert attempts.is_at_rest

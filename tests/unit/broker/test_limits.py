@@ -14,7 +14,7 @@ from edge.broker.delivery import transient
 from edge.broker.model import addresses, interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Refusal, Subscription
-from edge.broker.router import route_table
+from edge.broker.router import competing_consumers, route_table
 from edge.broker.router.router import Router, SubscribeOptions
 from tests.support.memory_store import MemoryStore
 
@@ -82,6 +82,30 @@ def test_routes_and_rules_cached(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> N
         assert len(rig.router.routes.made) <= 10
         assert len(rig.router.table._cache) <= 10
     assert rig.device.answers == ["accepted"] * 35
+
+
+def test_long_addresses_are_not_remembered(rig: Rig) -> None:
+    reader = Reader(1000)
+    rig.router.subscribe(reader, "t/#", SubscribeOptions(durable_name="d"))
+    long = "t/" + "x" * limits.ADDRESS_REMEMBERED_CHARACTERS_MAX
+    for address in (long, "t/short"):
+        rig.publish(address, b"x")
+        rig.settle()
+    (part,) = rig.router.durable_subscriptions["d"].parts
+    assert list(rig.router.routes.made) == list(part._address_matches or {"t/short": True}) == ["t/short"]
+    assert long not in rig.router.table._cache
+    assert reader.bodies == [b"x"] * 2
+
+
+def test_anycast_addresses_nobody_consumes_from(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(competing_consumers, "ANYCAST_GROUPS_MAX", 10)
+    reader = Reader(1000)
+    rig.router.subscribe(reader, "any/kept", SubscribeOptions())
+    for number in range(35):
+        rig.publish(f"any/{number}", b"x")
+        assert len(rig.router.subscriptions.competing.anycast) <= 11
+    rig.publish("any/kept", b"y")
+    assert reader.bodies == [b"y"]
 
 
 def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
