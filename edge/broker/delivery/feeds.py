@@ -156,6 +156,9 @@ class LogFeeds:
             feed = feeds.get(log)
             if feed is None:
                 self.unattended(stored)
+                feed = feeds.get(log)
+                if feed is not None:  # a subscription was opened for it: what follows is handed on
+                    feed.watermark = stored.position + len(stored.run.bodies)
                 continue
             run, end = stored.run, stored.position + len(stored.run.bodies)
             if stored.position != feed.watermark:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.message import DURABLE, RETAIN, Run, Stored
+from bridge.message import AMQP, DURABLE, RETAIN, Run, Stored
 from edge.broker.limits import NAME_CHARACTERS, QUEUE_REST_S, QUEUES_LOOKED_AT_MAX, Limits
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
@@ -244,6 +244,23 @@ class TestQueues:
         site.router.unsubscribe(device, joined, forget=False)
         site.send(Device(), "queue/b", b"left")
         assert device.got == [b"before", b"after"]
+
+    def test_priorities_count_where_nobody_consumed_when_they_came(self) -> None:
+        """Also of several messages of one commit, and of what came before it was open."""
+        site, device = Site(), Device()
+        data = b"\x00\x53\x75\xa0\x01"
+
+        def send(priority: int, body: bytes) -> None:
+            header = b"\x00\x53\x70\xc0\x04\x02\x40\x50" + bytes((priority,))
+            site.router.publish(device, Run("queue/a", "d", 1 | AMQP, header, [data + body]), [1])
+
+        for priority, body in ((4, b"1"), (5, b"2"), (9, b"3"), (4, b"4"), (7, b"5")):
+            send(priority, body)
+        site.settle()
+        send(8, b"6")
+        site.settle(QUEUE_REST_S)
+        site.settle(QUEUE_REST_S)
+        assert [body[-1:] for body in site.take("queue/a").got] == [b"3", b"6", b"5", b"2", b"1", b"4"]
 
     def test_forgotten_when_unused(self) -> None:
         site, device = Site(), Device("u")
