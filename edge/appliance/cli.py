@@ -124,11 +124,12 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     from edge.broker.listeners.tcp import ListenError, require_free
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreError
+    from edge.broker.store.lock import is_held
 
     try:
         for name in LISTENERS:
             endpoint = getattr(configuration, name)
-            if endpoint is not None:
+            if endpoint is not None and not is_held(options.data):  # else the other gateway there is what is wrong
                 require_free(name, endpoint.host, endpoint.port)
         return int(uvloop.run(_run(configuration, options)))
     except ListenError as error:

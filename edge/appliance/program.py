@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+from pathlib import Path
 from typing import Final
 
 from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
@@ -33,6 +34,12 @@ def program_name() -> str:
         return NAME
     name = os.path.basename(called)
     return shlex.quote(name if shutil.which(name) == called else called)
+
+
+def launcher() -> Path | None:
+    """The launcher of the checkout this runs from; None: it was not started by one."""
+    called = os.environ.get(VARIABLE)
+    return Path(called).absolute() if called else None
 
 
 def as_called(text: str) -> str:

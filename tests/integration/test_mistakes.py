@@ -163,7 +163,7 @@ MISTAKES = (
     Mistake("a hub for everybody", "hub run --data {typo}", 2, ("--dev", "./waypost hub run --data {typo} --dev")),
     Mistake(
         "a second gateway on its data",
-        "edge run --dev --data {running} --mqtt 127.0.0.1:0 --amqp 127.0.0.1:0 --http 127.0.0.1:0",
+        "edge run --dev --data {running} --mqtt 127.0.0.1:{mqtt} --amqp 127.0.0.1:0 --http 127.0.0.1:0",
         1,
         ("{running}", "process {pid}", "stop"),
     ),
@@ -222,7 +222,7 @@ MISTAKES = (
     ),
     Mistake(
         "a wrong password",
-        "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
+        "{simulate} --drain 6 --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
         1,
         ("bad user name or password", "./waypost device add pump7"),
         "guessed\n",
@@ -421,7 +421,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             "pid": str(running.pid),
             "guarded": str(with_accounts.port("mqtt")),
             "guardedamqp": str(with_accounts.port("amqp")),
-            "simulate": "device simulate --kind load --count 1 --drain 2",
+            "simulate": "device simulate --kind load --count 1 --drain 1",
             "login": "--name pump7 --user pump7 --password-stdin",
             "closed": str(closed_port),
         }

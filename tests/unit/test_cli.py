@@ -312,8 +312,11 @@ class TestAsCalled:
 
     def test_in_what_is_made_and_what_the_doctor_says(self, tmp_path: Path) -> None:
         data = tmp_path / "gw"
-        made = self.called("./waypost", "edge", "init", "--data", str(data), "--name", "a", "--http", "none")
-        assert f"next: ./waypost device add NAME --data {data}" in made.stdout
+        options = ("--data", str(data), "--name", "a", "--http", "none", "--systemd")
+        made = self.called("./waypost", "edge", "init", *options)
+        unit = (data / "waypost.service").read_text()
+        assert f"\nEnvironment=WAYPOST_PROGRAM={Path.cwd() / 'waypost'}\n" in unit
+        assert f"next: sudo -u waypost ./waypost device add NAME --data {data}" in made.stdout
         assert "`./waypost edge init`" in (data / "gateway.yaml").read_text()
         empty = tmp_path / "empty"
         empty.mkdir(mode=0o700)

@@ -23,7 +23,7 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
-from edge.appliance.program import as_called
+from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import open_store
 from edge.output.terminal import say
@@ -180,7 +180,8 @@ def _write_unit(data: Path, applied: Sequence[Resource]) -> None:
     file = absolute / units.UNIT_NAME
     files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
     ports = [endpoint.port for endpoint in listening if endpoint is not None]
-    file.write_text(units.unit(configuration.gateway or data.name, absolute, files=files, ports=ports))
+    name = configuration.gateway or data.name
+    file.write_text(units.unit(name, absolute, files=files, ports=ports, launcher=launcher()))
     say(f"{file}: written; enable it:")
     for step in units.steps(absolute, file):
         say(f"  {step}")

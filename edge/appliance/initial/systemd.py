@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from edge.appliance.program import VARIABLE
+
 UNIT_NAME: Final = "waypost.service"
 USER: Final = "waypost"
 PRIVILEGED_PORTS_END: Final = 1024
@@ -29,7 +31,8 @@ Type=exec
 User={user}
 Group={user}
 ExecStart={command}
-Restart=always
+SyslogIdentifier=waypost
+{named}Restart=always
 RestartSec=2
 TimeoutStopSec=60
 LimitNOFILE={files}
@@ -65,9 +68,9 @@ WantedBy=multi-user.target
 """
 
 
-def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int]) -> str:
+def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher: Path | None = None) -> str:
     """The unit of the gateway with this (absolute) data directory. `files`: how many it may have open; `ports`: what it
-    listens on."""
+    listens on; `launcher`: what its hints tell people to call."""
     program = [sys.executable, "-P", "-m", "edge.appliance.main", "edge", "run", "--data", str(data)]
     in_home = any(Path(path).is_relative_to(home) for path in (sys.executable, data) for home in _HOMES)
     low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)
@@ -75,6 +78,7 @@ def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int]) -> str:
     return _UNIT.format(
         gateway=gateway.replace("%", "%%"),
         user=USER,
+        named="" if launcher is None else f"Environment={_quoted(f'{VARIABLE}={launcher}')}\n",
         command=" ".join(_quoted(word).replace("$", "$$") for word in program),
         files=files,
         data=_quoted(str(data)),
