@@ -90,6 +90,8 @@ class MqttDevice:
             try:
                 await client.connect(_url(self._device.settings), cleansession=False)
             except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
+                if _cancelled():
+                    return  # the attempt was cut off at the end, which is nobody's trouble
                 code = why.return_code if isinstance(why, ConnectError) else None
                 # Who came with wrong passwords is turned away for a while: the first refusal is the cause.
                 if code != SERVER_UNAVAILABLE or not self._device.trouble:
