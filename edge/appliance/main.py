@@ -127,6 +127,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.UsageError as why:
         context = why.ctx
         usage = f"see `{context.command_path} --help`" if context is not None else ""
+        if isinstance(why, click.BadParameter) and why.message.endswith("is not readable."):
+            usage = "run this as its owner: sudo -u USER …"
         show_error(why.format_message(), usage)
         return int(Exit.USAGE)
     except click.ClickException as why:

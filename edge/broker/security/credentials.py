@@ -176,7 +176,9 @@ class CredentialFile:
             data.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             path.touch(mode=FILE_MODE)
             connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        except (OSError, sqlite3.Error) as why:
+        except OSError as why:
+            raise CredentialsError(f"cannot open {path}: {why.strerror}; check owner, mode and medium") from why
+        except sqlite3.Error as why:
             raise CredentialsError(f"cannot open {path}: {why}") from why
         opened = cls(connection, path)
         try:
