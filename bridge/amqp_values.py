@@ -2,7 +2,8 @@
 
 Used where few bytes are looked at and one by one: SASL frames, capabilities and properties, message sections that
 leave in another protocol. Integers of every width decode to `int`; what must keep its width when written has a class
-(`Ubyte`, `Uint`, `Ulong`). Input of a peer is bounds-checked and nesting is limited: the only error is `DecodeError`.
+(`Ubyte`, `Uint`, `Ulong`). Input of a peer is bounds-checked, its nesting and the number of its values are limited
+before anything is made of them: the only error is `DecodeError`.
 """
 
 from __future__ import annotations
@@ -13,15 +14,33 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from bridge.hidden import hides
+from bridge.limits import DEPTH_MAX, FIXED_ITEMS_A_VALUE, VALUES_MAX
 
-DEPTH_MAX = 32
-"""Nested lists, maps, arrays and described types of one value; a peer's nesting must not exhaust our stack."""
-
-_UINT32_MAX = 0xFFFF_FFFF
+UUID_KEYS_MAX = 256
+"""UUIDs among the keys of one map: whoever chooses them chooses their hashes, and with that how long a lookup takes."""
 
 
 class DecodeError(ValueError):
     """The bytes are no AMQP value; the message says where."""
+
+
+class TooLarge(DecodeError):
+    """The bytes may be right, but hold more than is decoded."""
+
+
+class Allowance:
+    """How many values may still be made, of one value or of several together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, values: int = VALUES_MAX) -> None:
+        self.left = values
+
+    def spend(self, values: int) -> None:
+        """Raises `TooLarge` when there are not that many left."""
+        self.left -= values
+        if self.left < 0:
+            raise TooLarge("more values within than are decoded")
 
 
 class Symbol(str):
@@ -109,10 +128,11 @@ _UINT32 = struct.Struct(">I")
 _LONG_MAX = (1 << 63) - 1
 
 
-def decode(data: bytes, offset: int = 0) -> tuple[Any, int]:
-    """The value that starts at `offset`, and the offset behind it. Raises `DecodeError` and nothing else."""
+def decode(data: bytes, offset: int = 0, allowance: Allowance | None = None) -> tuple[Any, int]:
+    """The value that starts at `offset`, and the offset behind it. Raises `DecodeError` and nothing else:
+    `TooLarge` for one with more values within than the allowance (of `VALUES_MAX`) has left, before it makes them."""
     try:
-        return _value(data, offset, DEPTH_MAX)
+        return _value(data, offset, len(data), DEPTH_MAX, allowance or Allowance())
     except (IndexError, struct.error):
         raise DecodeError(f"value at byte {offset} is cut short") from None
     except UnicodeDecodeError as error:
@@ -122,26 +142,30 @@ def decode(data: bytes, offset: int = 0) -> tuple[Any, int]:
 
 
 def decode_all(data: bytes) -> list[Any]:
-    """Every value of `data`, one behind the other."""
-    values, offset = [], 0
+    """Every value of `data`, one behind the other. Raises `DecodeError`."""
+    values: list[Any] = []
+    offset = 0
     while offset < len(data):
+        if len(values) >= VALUES_MAX:
+            raise TooLarge(f"more than {VALUES_MAX} values in a row")
         value, offset = decode(data, offset)
         values.append(value)
     return values
 
 
-def _value(data: bytes, offset: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
+    """`end`: where what is around the value ends; `left`: what the values within are taken from."""
     code = data[offset]
     if code == 0:
         if depth == 0:
             raise DecodeError("nested too deep")
-        descriptor, offset = _value(data, offset + 1, depth - 1)
-        value, offset = _value(data, offset, depth - 1)
+        descriptor, offset = _value(data, offset + 1, end, depth - 1, left)
+        value, offset = _value(data, offset, end, depth - 1, left)
         return Described(descriptor, value), offset
-    return _primitive(data, code, offset + 1, depth)
+    return _primitive(data, code, offset + 1, end, depth, left)
 
 
-def _primitive(data: bytes, code: int, offset: int, depth: int) -> tuple[Any, int]:
+def _primitive(data: bytes, code: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
     """The value of constructor `code` whose own bytes start at `offset`."""
     if code in _CONSTANTS:
         return _CONSTANTS[code], offset
@@ -155,64 +179,83 @@ def _primitive(data: bytes, code: int, offset: int, depth: int) -> tuple[Any, in
     if width in (0xA, 0xB):
         convert_text = _TEXT.get(code & 0xF)
         if convert_text is not None:
-            start, end = _extent(data, offset, wide=width == 0xB)
-            return convert_text(bytes(data[start:end])), end
+            start, stop = _extent(data, offset, end, wide=width == 0xB)
+            return convert_text(bytes(data[start:stop])), stop
     elif (width in (0xC, 0xD) and code & 0xF <= 1) or code in (0xE0, 0xF0):
-        return _compound(data, code, offset, depth)
+        return _compound(data, code, offset, end, depth, left)
     raise DecodeError(f"0x{code:02x} at byte {offset - 1} is no format code")
 
 
-def _extent(data: bytes, offset: int, *, wide: bool) -> tuple[int, int]:
+def _extent(data: bytes, offset: int, end: int, *, wide: bool) -> tuple[int, int]:
     """First byte and the byte behind what a size field at `offset` announces."""
     if wide:
         size, offset = _UINT32.unpack_from(data, offset)[0], offset + 4
     else:
         size, offset = data[offset], offset + 1
-    if offset + size > len(data):
-        raise DecodeError(f"{size} bytes announced at byte {offset}, {len(data) - offset} are there")
+    if offset + size > end:
+        raise DecodeError(f"{size} bytes announced at byte {offset}, {end - offset} are there")
     return offset, offset + size
 
 
-def _compound(data: bytes, code: int, offset: int, depth: int) -> tuple[Any, int]:
+def _compound(data: bytes, code: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[Any, int]:
     if depth == 0:
         raise DecodeError("nested too deep")
     wide = code >> 4 in (0xD, 0xF)
-    start, end = _extent(data, offset, wide=wide)
+    start, stop = _extent(data, offset, end, wide=wide)
     if wide:
         count, start = _UINT32.unpack_from(data, start)[0], start + 4
     else:
         count, start = data[start], start + 1
-    if count > end - start and count:
-        raise DecodeError(f"{count} items announced in {end - start} bytes at byte {start}")
-    body = data[:end] if end < len(data) else data
+    if count > stop - start and count:
+        raise DecodeError(f"{count} items announced in {stop - start} bytes at byte {start}")
     if code in (0xE0, 0xF0):
-        items, offset = _array(body, count, start, depth - 1)
+        items, offset = _array(data, count, start, stop, depth - 1, left)
     else:
+        left.spend(count)
         items, offset = [], start
         for _ in range(count):
-            item, offset = _value(body, offset, depth - 1)
+            item, offset = _value(data, offset, stop, depth - 1, left)
             items.append(item)
-    if offset != end:
-        raise DecodeError(f"items at byte {start} end at {offset}, not at {end} as announced")
-    if code & 0xF == 1:
-        if count % 2:
-            raise DecodeError(f"map at byte {start} has a key without a value")
-        return dict(zip(items[::2], items[1::2], strict=True)), end
-    return items, end
+    if offset != stop:
+        raise DecodeError(f"items at byte {start} end at {offset}, not at {stop} as announced")
+    return (_map(items, start) if code & 0xF == 1 else items), stop
 
 
-def _array(data: bytes, count: int, offset: int, depth: int) -> tuple[list[Any], int]:
-    descriptor, described = None, False
+def _array(data: bytes, count: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[list[Any], int]:
     if data[offset] == 0:
-        described = True
-        descriptor, offset = _value(data, offset + 1, depth)
-    code = data[offset]
-    offset += 1
+        descriptor, offset = _value(data, offset + 1, end, depth, left)
+        left.spend(count)
+        items, offset = _items(data, count, offset, end, depth, left)
+        return [Described(descriptor, item) for item in items], offset
+    fixed = _FIXED.get(data[offset])
+    if fixed is None:
+        left.spend(count)
+        return _items(data, count, offset, end, depth, left)
+    left.spend(count // FIXED_ITEMS_A_VALUE)
+    reader, convert = fixed
+    stop = offset + 1 + count * reader.size
+    if stop > end:
+        raise DecodeError(f"array at byte {offset} is cut short")
+    return [convert(item) for (item,) in reader.iter_unpack(data[offset + 1 : stop])], stop
+
+
+def _items(data: bytes, count: int, offset: int, end: int, depth: int, left: Allowance) -> tuple[list[Any], int]:
+    """The items of an array, all of the constructor at `offset`."""
+    code, offset = data[offset], offset + 1
     items = []
     for _ in range(count):
-        item, offset = _primitive(data, code, offset, depth)
-        items.append(Described(descriptor, item) if described else item)
+        item, offset = _primitive(data, code, offset, end, depth, left)
+        items.append(item)
     return items, offset
+
+
+def _map(items: list[Any], start: int) -> dict[Any, Any]:
+    if len(items) % 2:
+        raise DecodeError(f"map at byte {start} has a key without a value")
+    keys = items[::2]
+    if len(keys) > UUID_KEYS_MAX and sum(isinstance(key, UUID) for key in keys) > UUID_KEYS_MAX:
+        raise DecodeError(f"map at byte {start} has more than {UUID_KEYS_MAX} keys that are UUIDs")
+    return dict(zip(keys, items[1::2], strict=True))
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------

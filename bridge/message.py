@@ -58,8 +58,8 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def size(self) -> int:
-        """Bytes of all bodies and properties together."""
-        return sum(map(len, self.bodies)) + len(self.properties) * len(self.bodies)
+        """Bytes of all bodies, with the address and the properties of each as they are written out with it."""
+        return sum(map(len, self.bodies)) + (len(self.properties) + len(self.address)) * len(self.bodies)
 
     def __repr__(self) -> str:
         """Counts and sizes: exceptions and logs must not show what customers send."""

@@ -7,12 +7,13 @@ one that came in as MQTT becomes properties, application properties and a data s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from bridge import sections as s
-from bridge.amqp_values import DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
+from bridge.amqp_values import Allowance, DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
+from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX
 from bridge.message import AMQP, DURABLE, Run
 
 PREFIX: Final = "x-opt-waypost-"
@@ -29,6 +30,8 @@ HOPS_MAX: Final = 32
 """Gateways and hubs one message may have passed; more is a loop."""
 
 _MAP8, _MAP32 = 0xC1, 0xD1
+_DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
+"""Sections that say what a message is, and whose."""
 
 
 class MessageError(Exception):
@@ -74,8 +77,9 @@ def batch_message(batch: bytes, ends: Mapping[int, int]) -> bytes:
 
 def ends_of(message: bytes) -> dict[int, int]:
     """The `ends` of a message with a batch; none when it says nothing of them. Raises `MessageError`."""
+    wanted = (s.MESSAGE_ANNOTATIONS,)
     try:
-        found = [content for section, content in contents(message) if section.code == s.MESSAGE_ANNOTATIONS]
+        found = [content for _, content in contents(message, wanted, Allowance(2 * BATCH_ENDS_MAX + 2))]
     except DecodeError as error:
         raise MessageError(str(error)) from None
     pairs = found[0].get(ENDS) if found and isinstance(found[0], dict) else None
@@ -151,6 +155,8 @@ def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
     hops: list[str] = []
     start = first.value + (3 if code == _MAP8 else 9)
     while start < first.end:
+        if len(others) >= ANNOTATIONS_MAX:
+            raise DecodeError("more message annotations than are looked through")
         key, at = decode(body, start)
         value, end = decode(body, at)
         if key == HOPS and isinstance(value, list):
@@ -230,23 +236,31 @@ def _mqtt_properties(data: bytes) -> dict[int, Any]:
 # --- in -----------------------------------------------------------------------------------------------------------
 
 
-def contents(message: bytes) -> Iterator[tuple[s.Section, Any]]:
-    """The sections of an encoded message with their values, in order. Raises `DecodeError` where it stops being one."""
+def contents(
+    message: bytes, wanted: Container[int], allowance: Allowance | None = None
+) -> Iterator[tuple[s.Section, Any]]:
+    """The sections of an encoded message with these codes, with their values, in order; the others are not looked into.
+
+    `allowance`: of values in all of them. Raises `DecodeError` where it stops being a message.
+    """
+    allowance = allowance or Allowance()
     for section in s.sections(message):
-        content, end = decode(message, section.value)
+        if section.code not in wanted:
+            continue
+        content, end = decode(message, section.value, allowance)
         if end != section.end:
             raise DecodeError(f"section at byte {section.start} does not end where its value does")
         yield section, content
 
 
 def parse(message: bytes) -> Arrival:
-    """A message as it arrived. Raises `MessageError` when it is none."""
+    """A message as it arrived; its body is not looked into. Raises `MessageError` when it is none."""
+    if not message:
+        raise MessageError("an empty message")
     try:
-        every = list(contents(message))
+        every = list(contents(message, _DESCRIPTIVE))
     except DecodeError as error:
         raise MessageError(str(error)) from None
-    if not every:
-        raise MessageError("an empty message")
     found = {section.code: section for section, _ in reversed(every)}
     values = {section.code: content for section, content in reversed(every)}
     header = found.get(s.HEADER)
@@ -277,7 +291,7 @@ def parse(message: bytes) -> Arrival:
 def body_of(message: bytes) -> bytes:
     """The bytes of a message's data sections together. Raises `MessageError` when it has none."""
     try:
-        parts = [content for section, content in contents(message) if section.code == s.DATA]
+        parts = [content for _, content in contents(message, (s.DATA,))]
     except DecodeError as error:
         raise MessageError(str(error)) from None
     if not parts or not all(isinstance(part, bytes) for part in parts):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bridge.amqp_values import DecodeError, decode
+from bridge.amqp_values import Allowance, DecodeError, TooLarge, decode
+from bridge.limits import HEADER_VALUES_MAX, SECTIONS_MAX
 
 HEADER = 0x70
 DELIVERY_ANNOTATIONS = 0x71
@@ -64,9 +65,13 @@ def section_at(message: bytes, start: int) -> Section:
 
 
 def sections(message: bytes) -> Iterator[Section]:
-    """Every section in turn. Raises `DecodeError` at the first byte that is not of one."""
-    offset = 0
+    """Every section in turn. Raises `DecodeError` at the first byte that is not of one, `TooLarge` where there are
+    more of them than any sender writes."""
+    offset = count = 0
     while offset < len(message):
+        count += 1
+        if count > SECTIONS_MAX:
+            raise TooLarge(f"more than {SECTIONS_MAX} sections")
         section = section_at(message, offset)
         yield section
         offset = section.end
@@ -140,7 +145,7 @@ def _skip(data: bytes, offset: int) -> int:
 
 def _descriptor(message: bytes, offset: int) -> tuple[int, int]:
     """Section code and offset behind a descriptor that is not in the usual short form."""
-    descriptor, end = decode(message, offset)
+    descriptor, end = decode(message, offset, Allowance(HEADER_VALUES_MAX))
     if isinstance(descriptor, str):
         return _SYMBOLIC.get(descriptor, 0), end
     return (descriptor if isinstance(descriptor, int) else 0), end

@@ -15,20 +15,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Lane, encode
 from bridge.engine import Detail, Engine, Link, State
+from bridge.limits import MESSAGE_OVERHEAD_BYTES, UPLINK_BATCH_BYTES, UPLINK_WINDOW_BYTES
 from bridge.message import Stored
 from bridge.plain import Hop
 
 log = logging.getLogger(__name__)
-
-MESSAGE_OVERHEAD_BYTES: Final = 64
-"""What a message costs beside its body while it is held; also bounds how many empty ones fit into a batch."""
 
 
 class Subscription(Protocol):
@@ -71,12 +69,10 @@ class Outcomes(NamedTuple):
 class UplinkLimits:
     """What one uplink may hold and how it cuts batches."""
 
-    window_bytes: int = 16 << 20
-    """Bodies, properties and overhead taken from the router and not yet settled by the hub. With a hub that lands once
-    a second this is also the most that crosses in a second: 100 000 messages of 100 bytes. Exceeded by at most the
-    router's last delivery."""
-    batch_bytes: int = 256 << 10
-    """A batch is cut at this size before compression; one larger message is a batch of its own."""
+    window_bytes: int = UPLINK_WINDOW_BYTES
+    """Taken from the router and not yet settled by the hub. Exceeded by at most the router's last delivery."""
+    batch_bytes: int = UPLINK_BATCH_BYTES
+    """A batch is cut at this size: of what it expands to, with the address and properties of each message."""
     batches_undelayed: int = 8
     """While fewer batches than this are unsettled whatever is there is sent at once; after that only full batches."""
 

@@ -282,8 +282,9 @@ SELECTOR_DEPTH_MAX: Final = 32
 SERVICE_CREDIT: Final = 50
 """Requests to $management or $cbs a peer may have under way on one link: each is answered in the turn it comes in."""
 
-MANAGEMENT_RESULTS_MAX: Final = 1_000
-"""Entities in one answer of $management; a client asks for more with an offset."""
+MANAGEMENT_RESULTS_MAX: Final = 500
+"""Entities in one answer of $management, of 7 values each: less than `bridge.limits.VALUES_MAX` together. A client asks
+for more with an offset."""
 
 WILL_BYTES_MAX: Final = 65_535
 """Payload of an AMQP client's last will, held while it is connected; as much as MQTT 3.1.1 allows a will."""
@@ -502,6 +503,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
     the image need some, and what addresses hold in reserve is still to be written when it is reached."""
 
+
+ADDRESS_BYTES_MAX: Final = KIB
+"""UTF-8 bytes of an address messages are sent to, as MQTT topic name, AMQP address or in HTTP. A publisher may say it
+once for thousands of messages (a topic alias, a link), and it is written out with each that is delivered or landed."""
+
+USER_PROPERTIES_MAX: Final = 1_024
+"""Properties of one MQTT packet that may be repeated (User Property), each some 2 us of the loop's time to check."""
 
 TOPIC_LEVELS_MAX: Final = 128
 """Levels of a topic name or filter; matching costs a step a level."""

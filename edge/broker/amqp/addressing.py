@@ -16,6 +16,7 @@ from bridge.amqp_values import Described, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.delivery.durable import DurableSubscription
+from edge.broker.limits import ADDRESS_BYTES_MAX
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, TEMPORARY_PREFIX
 from edge.broker.model.interfaces import Refusal
@@ -31,9 +32,6 @@ client's, ``name|global`` stands for the subscription itself."""
 
 TEMPORARY_QUEUE: Final = "temporary-queue"
 """Capability of a target: the dynamic node keeps what comes, and its consumers compete, as those of JMS expect."""
-
-ADDRESS_BYTES_MAX: Final = 16_384
-"""Our answer carries the address too, and has to fit into one frame of a peer that takes small ones."""
 
 TOKENS: Final = "$cbs"
 SERVICES: Final = (MANAGEMENT, TOKENS)
@@ -227,7 +225,9 @@ def _dynamic(terminus: Terminus) -> tuple[str, Terminus]:
 def _check(address: str) -> None:
     if not address:
         raise Unacceptable("amqp:invalid-field", "an empty address")
-    if "\0" in address or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
+    if len(address) > ADDRESS_BYTES_MAX or len(address.encode("utf-8", "replace")) > ADDRESS_BYTES_MAX:
+        raise Unacceptable("amqp:invalid-field", f"an address has at most {ADDRESS_BYTES_MAX} bytes")
+    if "\0" in address:
         raise Unacceptable("amqp:invalid-field", "the address is no topic name")
     if address in SERVICES:
         raise Unacceptable("amqp:not-found", f"{address} is asked over a link of its own")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Final, NoReturn
 
@@ -15,16 +16,18 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.message import DURABLE, RETAIN, Run
-from edge.broker.limits import HTTP_BATCH_MAX, TOPIC_LEVELS_MAX
+from edge.broker.limits import ADDRESS_BYTES_MAX, HTTP_BATCH_MAX, TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 
-NAME_BYTES_MAX: Final = 65_535
-"""A topic name (MQTT 5 section 1.5.4)."""
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255
 TTL_S_MAX: Final = 0xFFFF_FFFF
 """What a Message Expiry Interval can say (MQTT 5 section 3.3.2.3.3)."""
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
+_LINES_MAX: Final = 2 * HTTP_BATCH_MAX
+"""Lines of a batch, empty ones between the messages counted."""
+_PLACE: Final = re.compile(r"`\$\[(\d+)\]")
+"""Where msgspec found an item wrong."""
 BATCH_TYPES: Final = (JSON, "application/x-ndjson", "application/ndjson")
 
 
@@ -97,10 +100,10 @@ def batch(body: bytes, content_type: str) -> list[Message]:
         raise BadRequest(
             f"a batch is {JSON} (an array) or {BATCH_TYPES[1]} (a line each), not {kind or 'untyped'}", 415
         )
-    raw = _array(body) if kind == JSON else [line for line in body.split(b"\n") if line.strip()]
-    if len(raw) > HTTP_BATCH_MAX:
-        raise BadRequest(f"{len(raw)} messages in a batch; at most {HTTP_BATCH_MAX}", 413)
-    return [_message(item, i) for i, item in enumerate(raw)]
+    items = _array(body) if kind == JSON else _lines(body)
+    if len(items) > HTTP_BATCH_MAX:
+        raise BadRequest(f"a batch has at most {HTTP_BATCH_MAX} messages", 413)
+    return [_message(item, i) for i, item in enumerate(items)]
 
 
 def runs_of(messages: Sequence[Message], device: str) -> Iterator[tuple[Run, list[int]]]:
@@ -126,8 +129,8 @@ def check_address(name: str) -> str:
         size = len(name.encode("utf-8"))
     except UnicodeEncodeError:
         _bad("the address is not valid UTF-8")
-    if not 0 < size <= NAME_BYTES_MAX:
-        _bad(f"an address has 1 to {NAME_BYTES_MAX} bytes")
+    if not 0 < size <= ADDRESS_BYTES_MAX:
+        _bad(f"an address has 1 to {ADDRESS_BYTES_MAX} bytes")
     if "+" in name or "#" in name or "\0" in name:
         _bad(f'"{name[:100]}" is no address: + # and the null character do not stand in one')
     if name.count("/") >= TOPIC_LEVELS_MAX:
@@ -137,16 +140,31 @@ def check_address(name: str) -> str:
     return name
 
 
-def _array(body: bytes) -> list[msgspec.Raw]:
+def _array(body: bytes) -> list[_Item]:
+    """Decoded as items, not as any values: what is none ends it, so an item takes at least some twenty bytes."""
     try:
-        return msgspec.json.decode(body, type=list[msgspec.Raw])
+        return msgspec.json.decode(body, type=list[_Item])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise BadRequest(f"not a JSON array: {error}") from None
+        place = _PLACE.search(str(error))
+        raise BadRequest(f"item {place[1]}: {error}" if place else f"not a JSON array: {error}") from None
 
 
-def _message(raw: msgspec.Raw | bytes, i: int) -> Message:
+def _lines(body: bytes) -> list[_Item]:
+    if body.count(b"\n") > _LINES_MAX:
+        raise BadRequest(f"a batch has at most {_LINES_MAX} lines", 413)
+    items: list[_Item] = []
+    for line in body.split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            items.append(msgspec.json.decode(line, type=_Item))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise BadRequest(f"item {len(items)}: {error}") from None
+    return items
+
+
+def _message(item: _Item, i: int) -> Message:
     try:
-        item = msgspec.json.decode(raw, type=_Item)
         return _read(item)
     except (msgspec.DecodeError, UnicodeError, RecursionError, BadRequest) as error:
         raise BadRequest(f"item {i}: {error}", getattr(error, "status", 400)) from None

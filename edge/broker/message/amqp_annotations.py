@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bridge.amqp_values import DecodeError, decode
+from bridge.amqp_values import Allowance, DecodeError, decode
+from bridge.limits import ANNOTATIONS_MAX
 from bridge.message import AMQP, Run
 from bridge.sections import MESSAGE_ANNOTATIONS, section_at, skip
 
@@ -43,13 +44,16 @@ def merged_run(run: Run, annotations: bytes) -> Run:
 
 
 def pairs(data: bytes, offset: int) -> Iterator[tuple[object, bytes]]:
-    """(key, the pair as encoded) of the map at `offset`."""
+    """(key, the pair as encoded) of the map at `offset`. Raises `DecodeError` when it is none, `TooLarge` where it has
+    more pairs than are looked through."""
     code = data[offset] if offset < len(data) else 0
     end = skip(data, offset)
     if code not in (_MAP8, _MAP32):
         raise DecodeError(f"no map at byte {offset}")
     start = offset + (9 if code == _MAP32 else 3)
+    allowance = Allowance(ANNOTATIONS_MAX)
     while start < end:
+        allowance.spend(1)
         key, value = decode(data, start)
         following = skip(data, value)
         if following > end or isinstance(key, dict | list):

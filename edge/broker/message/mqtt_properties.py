@@ -7,12 +7,14 @@ end here (topic alias, subscription identifier), `decode_run` makes values of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
 
 from bridge.hidden import hides
+from edge.broker.limits import USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_errors import MalformedPacket, ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import (
@@ -167,9 +169,11 @@ _MULTIPLE = frozenset(row.name for row in PROPERTIES if row.repeated)
 _PAYLOAD_FORMAT, _MESSAGE_EXPIRY, _SUBSCRIPTION_IDENTIFIER, _TOPIC_ALIAS = 0x01, 0x02, 0x0B, 0x23
 
 
-def _walk(reader: Reader, packet: PacketType) -> Iterator[tuple[Property, Any, int]]:
-    """Every (row, value, where it started), checked; the reader holds properties and nothing else."""
+def _walk(reader: Reader, packet: PacketType, repeated_max: float = math.inf) -> Iterator[tuple[Property, Any, int]]:
+    """Every (row, value, where it started), checked; the reader holds properties and nothing else. `repeated_max`: of a
+    client's packet; what is stored has been checked."""
     seen: set[int] = set()
+    repeated = 0
     while reader.left:
         start = reader.pos
         identifier = reader.variable_byte_integer()
@@ -178,6 +182,10 @@ def _walk(reader: Reader, packet: PacketType) -> Iterator[tuple[Property, Any, i
             raise MalformedPacket(f"property 0x{identifier:02X} is not one of {packet.name}")
         if identifier in seen and packet not in row.repeated:
             raise ProtocolError(f"property {row.name} twice in {packet.name}")
+        if identifier in seen:
+            repeated += 1
+            if repeated >= repeated_max:
+                raise ProtocolError(f"property {row.name} more than {repeated} times", ReasonCode.QUOTA_EXCEEDED)
         seen.add(identifier)
         value = row.kind.decode(reader)
         if not row.check(value):
@@ -185,13 +193,15 @@ def _walk(reader: Reader, packet: PacketType) -> Iterator[tuple[Property, Any, i
         yield row, value, start
 
 
-def _collect(reader: Reader, packet: PacketType) -> Properties:
+def _collect(reader: Reader, packet: PacketType, repeated_max: float = math.inf) -> Properties:
     values: dict[str, Any] = {}
-    for row, value, _ in _walk(reader, packet):
+    several: dict[str, list[Any]] = {}
+    for row, value, _ in _walk(reader, packet, repeated_max):
         if row.name in _MULTIPLE:
-            values[row.name] = (*values.get(row.name, ()), value)
+            several.setdefault(row.name, []).append(value)
         else:
             values[row.name] = value
+    values.update((name, tuple(found)) for name, found in several.items())
     return Properties(**values) if values else NONE
 
 
@@ -199,9 +209,9 @@ def decode(reader: Reader, packet: PacketType) -> Properties:
     """Take the properties, with their length, off a packet.
 
     Raises MalformedPacket for a property this packet cannot have or a broken value, ProtocolError for one that comes
-    twice or has a value that is not allowed.
+    twice, has a value that is not allowed, or is repeated beyond `USER_PROPERTIES_MAX`.
     """
-    return _collect(reader.part(reader.variable_byte_integer()), packet)
+    return _collect(reader.part(reader.variable_byte_integer()), packet, USER_PROPERTIES_MAX)
 
 
 def encode(properties: Properties, packet: PacketType) -> bytes:
@@ -242,7 +252,7 @@ def split_publish(reader: Reader) -> tuple[int, bytes, bool]:
     block = reader.part(reader.variable_byte_integer())
     alias, text = 0, False
     kept: list[bytes] = []
-    for row, value, start in _walk(block, PacketType.PUBLISH):
+    for row, value, start in _walk(block, PacketType.PUBLISH, USER_PROPERTIES_MAX):
         if row.identifier == _SUBSCRIPTION_IDENTIFIER:
             raise ProtocolError("subscription identifier in a PUBLISH of a client")
         if row.identifier == _TOPIC_ALIAS:

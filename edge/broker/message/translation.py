@@ -14,8 +14,20 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from bridge import sections as s
-from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Ubyte, Uint, decode, encode
+from bridge.amqp_values import (
+    Allowance,
+    DecodeError,
+    Described,
+    Symbol,
+    Timestamp,
+    TooLarge,
+    Ubyte,
+    Uint,
+    decode,
+    encode,
+)
 from bridge.hidden import hides
+from bridge.limits import HEADER_VALUES_MAX, JSON_BYTES_MAX
 from bridge.message import AMQP, DURABLE, RETAIN, Run
 from edge.broker.limits import HEADER_USUAL_BYTES_MAX, HEADERS_USUAL_MAX
 from edge.broker.message.amqp_identifiers import STRING_BYTES_MAX, correlation_data, identifier
@@ -25,6 +37,9 @@ from edge.broker.message.mqtt_properties import Properties, decode_run, encode_r
 
 QOS_ANNOTATION: Final = Symbol("x-opt-mqtt-qos")
 RETAIN_ANNOTATION: Final = Symbol("x-opt-retain-message")
+
+AMQP_MESSAGE: Final = "application/vnd.waypost.amqp-message"
+"""Content type of an AMQP message (without its header section) that reaches an MQTT client as it is."""
 
 PROPERTY_NAMES: Final = (
     "message-id",
@@ -61,6 +76,8 @@ _SINGLE: Final = (
 _MS: Final = 1000
 _NS_IN_MS: Final = 1_000_000
 _UINT32_MAX: Final = 0xFFFF_FFFF
+_VARIABLE: Final = frozenset((0xB0, 0xB1, 0xB3))
+"""Constructors of long binary, string and symbol values."""
 
 
 class Header(NamedTuple):
@@ -98,7 +115,7 @@ def read_header(header: bytes) -> Header:
 
 def _read_header(header: bytes) -> Header:
     try:
-        fields, _ = decode(header, s.section_at(header, 0).value)
+        fields, _ = decode(header, s.section_at(header, 0).value, Allowance(HEADER_VALUES_MAX))
     except DecodeError:
         return Header()
     if not isinstance(fields, list):
@@ -112,7 +129,9 @@ _read_usual_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_read_header)
 
 
 def outline(message: bytes) -> Outline:
-    """Take a bare message apart. Raises `DecodeError` when it is none."""
+    """Take a bare message apart. Raises `DecodeError` when it is none; `TooLarge` when it has more values, or a longer
+    list, map or array for its body, than are translated."""
+    allowance = Allowance()
     annotations: dict[Any, Any] = {}
     application: dict[Any, Any] = {}
     properties: Sequence[Any] = ()
@@ -122,7 +141,9 @@ def outline(message: bytes) -> Outline:
     for section in s.sections(message):
         if section.code in (s.HEADER, s.DELIVERY_ANNOTATIONS, s.FOOTER):
             continue
-        value, end = decode(message, section.value)
+        if section.code in (s.VALUE, s.SEQUENCE) and section.end - section.value > JSON_BYTES_MAX:
+            _check_is_text(message, section)
+        value, end = decode(message, section.value, allowance)
         if end != section.end:
             raise DecodeError(f"section at byte {section.start} does not end where its value does")
         if section.code == s.DATA and isinstance(value, bytes):
@@ -142,6 +163,12 @@ def outline(message: bytes) -> Outline:
         return Outline(annotations, properties, application, data[0] if len(data) == 1 else b"".join(data), False)
     body, is_text = _body_bytes(values[0] if is_value and len(values) == 1 else values)
     return Outline(annotations, properties, application, body, is_text)
+
+
+def _check_is_text(message: bytes, section: s.Section) -> None:
+    """Raises `TooLarge` unless a long body is a string or binary, which go out as their bytes."""
+    if message[section.value] not in _VARIABLE or section.code == s.SEQUENCE:
+        raise TooLarge(f"a list, map or array of more than {JSON_BYTES_MAX} bytes")
 
 
 def payload_of(bare_message: bytes) -> tuple[str | None, dict[str, Any], bytes]:
@@ -184,7 +211,7 @@ def properties_of(bare_message: bytes) -> Sequence[Any]:
     """The fields of its properties section (section 3.2.4), None for what it leaves out. Raises `DecodeError`."""
     for section in s.sections(bare_message):
         if section.code == s.PROPERTIES:
-            properties, _ = decode(bare_message, section.value)
+            properties, _ = decode(bare_message, section.value, Allowance(HEADER_VALUES_MAX))
             if not isinstance(properties, list):
                 raise DecodeError("properties that are no list")
             return [*properties, *[None] * (len(PROPERTY_NAMES) - len(properties))]
@@ -218,7 +245,7 @@ def flags_of(bare_message: bytes, *, settled: bool) -> int:
     """QoS and RETAIN of a run: from settlement, and from the two annotations where a sender set them."""
     flags = 0 if settled else 1
     if bare_message[:3] == b"\x00\x53\x72" and b"x-opt-" in bare_message:
-        annotations, _ = decode(bare_message, 3)
+        annotations, _ = decode(bare_message, 3, Allowance(HEADER_VALUES_MAX))
         if isinstance(annotations, dict):
             qos = annotations.get(QOS_ANNOTATION)
             if qos == 2 and not settled:
@@ -270,7 +297,7 @@ def _header_fields(header: bytes) -> list[Any] | None:
     if not header:
         return None
     try:
-        fields, _ = decode(header, s.section_at(header, 0).value)
+        fields, _ = decode(header, s.section_at(header, 0).value, Allowance(HEADER_VALUES_MAX))
     except DecodeError:
         return None
     return fields if isinstance(fields, list) else None
@@ -286,7 +313,7 @@ def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
     if not run.properties:
         return b""
     try:
-        fields, _ = decode(run.properties, s.section_at(run.properties, 0).value)
+        fields, _ = decode(run.properties, s.section_at(run.properties, 0).value, Allowance(HEADER_VALUES_MAX))
     except DecodeError:
         return run.properties
     if not isinstance(fields, list) or (len(fields) < 3):
@@ -382,13 +409,16 @@ def _common(every: Sequence[Properties]) -> Properties:
 
 
 def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
-    """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes."""
+    """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes. So does one that is too
+    large to be translated, and says so."""
     expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)
     plain = s.plain_data(body)
     if plain is not None and expiry_s is None:
         return b"", plain
     try:
         found = outline(body)
+    except TooLarge:
+        return encode_run(Properties(message_expiry_interval_s=expiry_s, content_type=AMQP_MESSAGE)), body
     except DecodeError:
         return encode_run(Properties(message_expiry_interval_s=expiry_s)), body
     fields = [*found.properties, *[None] * len(PROPERTY_NAMES)]

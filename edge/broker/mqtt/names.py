@@ -5,6 +5,7 @@ Matching is the router's; this only says yes or no.
 
 from __future__ import annotations
 
+from edge.broker.limits import ADDRESS_BYTES_MAX
 from edge.broker.message.mqtt_errors import ProtocolError
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 
@@ -14,11 +15,13 @@ SHARE = "$share/"
 
 def check_topic_name(topic: str, levels_max: int) -> None:
     """Raise ProtocolError (0x90) unless `topic` can be published to: not empty [MQTT-4.7.3-1], no wildcard
-    [MQTT-3.3.2-2], at most `levels_max` levels."""
+    [MQTT-3.3.2-2], at most `levels_max` levels and `ADDRESS_BYTES_MAX` bytes."""
     if not topic:
         raise ProtocolError("empty topic name", ReasonCode.TOPIC_NAME_INVALID)
     if "+" in topic or "#" in topic:
         raise ProtocolError("wildcard in a topic name", ReasonCode.TOPIC_NAME_INVALID)
+    if len(topic) > ADDRESS_BYTES_MAX or len(topic.encode()) > ADDRESS_BYTES_MAX:
+        raise ProtocolError(f"topic name of more than {ADDRESS_BYTES_MAX} bytes", ReasonCode.TOPIC_NAME_INVALID)
     if topic.count("/") >= levels_max:
         raise ProtocolError(f"topic name of more than {levels_max} levels", ReasonCode.TOPIC_NAME_INVALID)
 

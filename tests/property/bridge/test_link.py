@@ -366,7 +366,7 @@ def test_batches_grow_while_the_window_is_busy() -> None:
         world.up_bytes(1 << 20)
         world.down_bytes(1 << 20)
     for _ in range(10):
-        world.publish(0, 1, 10)
+        world.publish(0, 1, 3)
         world.up_bytes(1 << 20)
     assert world.uplink.in_flight == (2, 2), "two at once, the others wait for an answer or for company"
     world.drain()

@@ -7,6 +7,7 @@ import pytest
 from bridge.amqp_values import Described, Ulong, encode
 from bridge.engine import Detached
 from bridge.engine.events import target
+from edge.broker.limits import ADDRESS_BYTES_MAX
 from tests.unit.amqp.broker import Site
 from tests.unit.amqp.test_session import payloads, send
 from tests.unit.amqp.wire import message, of_kind
@@ -35,6 +36,11 @@ class TestWholeUrls:
         link = client.sender(url)
         assert link.closed
         assert [event.condition.name for event in of_kind(client.events, Detached)] == ["amqp:invalid-field"]
+
+    def test_as_long_as_an_address_may_be(self) -> None:
+        client = Site().client()
+        assert not client.sender("q" * ADDRESS_BYTES_MAX).closed
+        assert client.sender("q" * (ADDRESS_BYTES_MAX + 1), name="longer").closed
 
     def test_other_colons_are_of_the_address(self) -> None:
         site = Site()

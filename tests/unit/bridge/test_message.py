@@ -15,7 +15,7 @@ class TestRepresentation:
 
         shown = repr(run)
 
-        assert shown == "<Run of 2 to 'plant/7' from 'press', 56 bytes, flags 0x01>"
+        assert shown == "<Run of 2 to 'plant/7' from 'press', 70 bytes, flags 0x01>"
         assert "vessel" not in shown
         assert "prop" not in shown
 

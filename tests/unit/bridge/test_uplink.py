@@ -165,7 +165,7 @@ class TestOutcomes:
 class TestCutting:
     def test_large_runs_are_cut(self) -> None:
         bench = Bench()
-        bench.deliver(0, *[b"x" * 36] * 25)
+        bench.deliver(0, *[b"x" * 31] * 25)
         bench.uplink.flush()
         bench.uplink.flush()
         assert [len(batch) for batch in bench.batches()] == [10, 10], "the rest waits: it is not full"

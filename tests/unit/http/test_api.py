@@ -16,7 +16,7 @@ from edge.broker.http import api as module
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.messages import BadRequest, batch, single
-from edge.broker.limits import ACCOUNT_SHARE_MAX, HTTP_BATCH_MAX, Limits
+from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, HTTP_BATCH_MAX, Limits
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget
@@ -144,6 +144,12 @@ def test_bad_batches(body: bytes, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
         batch(body, "application/json; charset=utf-8")
     assert words in str(caught.value)
+
+
+def test_as_long_as_an_address_may_be() -> None:
+    single("a" * ADDRESS_BYTES_MAX, b"", {}, {})
+    with pytest.raises(BadRequest, match="1024 bytes"):
+        single("a" * (ADDRESS_BYTES_MAX + 1), b"", {}, {})
 
 
 def test_batch_of_another_type() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from edge.broker.message.mqtt_errors import RemoteError
-from edge.broker.message.mqtt_properties import Properties
+from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
+from edge.broker.message.mqtt_errors import ProtocolError, RemoteError
+from edge.broker.message.mqtt_properties import Properties, decode, decode_run, split_publish, subscription_identifiers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.message.mqtt_wire import PacketType, read_fixed_header
+from edge.broker.message.mqtt_wire import PacketType, Reader, encode_variable_byte_integer, read_fixed_header
 from edge.broker.mqtt import packets as p
+from edge.broker.mqtt.names import check_topic_name
 from tests.unit.mqtt.cases import BAD, CASES, GOOD, Case
 
 GOOD_VERSIONS = [pytest.param(case, v, id=f"{case.name}-{v}") for case in GOOD for v in case.versions]
@@ -91,3 +95,38 @@ class TestWhatCannotBeEncoded:
     def test_a_topic_of_more_than_65_535_bytes(self) -> None:
         with pytest.raises(ValueError, match="two byte length"):
             p.Publish("a" * 65_536).encode(4)
+
+
+class TestBounds:
+    """What one packet may make the broker do, whatever its size."""
+
+    def test_user_properties(self) -> None:
+        def block(count: int) -> bytes:
+            raw = subscription_identifiers((7,)) + b"\x26\0\1a\0\1b" * count
+            return encode_variable_byte_integer(len(raw)) + raw
+
+        found = decode(Reader(block(USER_PROPERTIES_MAX)), PacketType.SUBSCRIBE)
+        assert len(found.user_property) == USER_PROPERTIES_MAX
+        with pytest.raises(ProtocolError) as error:
+            decode(Reader(block(USER_PROPERTIES_MAX + 1)), PacketType.SUBSCRIBE)
+        assert error.value.reason == ReasonCode.QUOTA_EXCEEDED
+
+    def test_user_properties_of_a_publish(self) -> None:
+        raw = b"\x26\0\1a\0\1b" * (USER_PROPERTIES_MAX + 1)
+        with pytest.raises(ProtocolError):
+            split_publish(Reader(encode_variable_byte_integer(len(raw)) + raw))
+        assert len(decode_run(raw).user_property) == USER_PROPERTIES_MAX + 1, "what is stored stays readable"
+
+    def test_many_that_are_stored_are_read_in_no_time(self) -> None:
+        """Each was once copied for each that followed."""
+        raw = b"\x26\0\0\0\0" * 100_000
+        begin = time.process_time()
+        assert len(decode_run(raw).user_property) == 100_000
+        assert time.process_time() - begin < 2
+
+    def test_the_bytes_of_a_topic_name(self) -> None:
+        check_topic_name("ü" * (ADDRESS_BYTES_MAX // 2), 9)
+        for name in ("ü" * (ADDRESS_BYTES_MAX // 2 + 1), "a" * (ADDRESS_BYTES_MAX + 1)):
+            with pytest.raises(ProtocolError) as error:
+                check_topic_name(name, 9)
+            assert error.value.reason == ReasonCode.TOPIC_NAME_INVALID

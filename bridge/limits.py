@@ -1,0 +1,72 @@
+"""What one message and one batch may expand to: the bounds gateway and hub share, each with unit and reason.
+
+Whoever makes a batch keeps within them, so that a hub never refuses what a gateway has acknowledged; whoever reads one
+checks them before anything is expanded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MIB: Final = 1 << 20
+
+DEPTH_MAX: Final = 32
+"""Nested lists, maps, arrays and described types of one AMQP value; a peer's nesting must not exhaust our stack."""
+
+VALUES_MAX: Final = 4_096
+"""Values within one AMQP value that is decoded, nested ones counted too: an empty list is one byte on the wire and 64
+in memory, and decoding it and writing it as JSON takes a microsecond on a PC, four on a Pi."""
+
+HEADER_VALUES_MAX: Final = 128
+"""The same for a header, properties or message annotations, which are looked at when a message comes in: the first two
+have 5 and 13 fields, and senders write a handful of annotations."""
+
+FIXED_ITEMS_A_VALUE: Final = 8
+"""Items of an array of numbers that count as one value: they are decoded together, some 20 ns each."""
+
+SECTIONS_MAX: Final = 1_024
+"""Sections of one AMQP message: only data and sequence sections repeat, and few senders use more than one of them."""
+
+ANNOTATIONS_MAX: Final = 1_024
+"""Pairs of a message's annotations, or of its body, that are looked through where some of them change; peers send a
+handful. Of a message with more nothing changes."""
+
+JSON_BYTES_MAX: Final = MIB
+"""Encoded size of an AMQP list, map or array that is translated into JSON text, which may be six times as long and must
+be made in one turn of the loop; a larger one goes out as the message it is."""
+
+BATCH_MESSAGES_MAX: Final = 1 << 15
+"""Messages in one batch: eight times what an uplink puts into one; 20 ms of a loop's time to decode."""
+
+BATCH_RANGES_MAX: Final = BATCH_MESSAGES_MAX
+"""Ranges in one batch; at worst each message is one."""
+
+BATCH_ENDS_MAX: Final = 8_192
+"""Logs of a gateway's store of which a batch says how far they reach; an uplink's batch has 4 096 messages at most."""
+
+BATCH_TABLE_BYTES_MAX: Final = 16 * MIB
+"""Bytes of a batch's range table before compression."""
+
+BATCH_COLUMNS_BYTES_MAX: Final = 64 * MIB
+"""Bytes of a batch's columns before compression: bounds what a compressed bomb can make a reader allocate. Room for the
+largest message a gateway takes, and three more."""
+
+BATCH_EXPANDED_BYTES_MAX: Final = 128 * MIB
+"""Bytes of a batch's messages with each one's address, device and properties written out, as rows have them: the batch
+says them once for many. A gateway's batches expand to `UPLINK_BATCH_BYTES`, or to one large message."""
+
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""What a message costs beside its bytes while it is held; bounds how many empty ones fit into an uplink's batch."""
+
+HELD_MESSAGE_BYTES: Final = 200
+"""What a decoded message costs beside its bytes where a batch waits: its share of the columns, as Python objects."""
+
+HELD_RANGE_BYTES: Final = 400
+"""The same for a range, with its address as an object of its own."""
+
+UPLINK_BATCH_BYTES: Final = 256 << 10
+"""An uplink cuts its batches at this expanded size; one larger message is a batch of its own."""
+
+UPLINK_WINDOW_BYTES: Final = 16 * MIB
+"""Bodies, properties, addresses and overhead an uplink takes from the router before the hub has settled them. With a
+hub that lands once a second this is also the most that crosses in a second: 100 000 messages of 100 bytes."""
