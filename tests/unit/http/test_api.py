@@ -125,6 +125,16 @@ def test_batches_are_bounded() -> None:
     with pytest.raises(BadRequest, match="at most 10000") as caught:
         batch(line * (HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
     assert caught.value.status == 413
+    with pytest.raises(BadRequest, match="20000 lines"):
+        batch(b"\n" * (2 * HTTP_BATCH_MAX + 1), NDJSON["Content-Type"])
+
+
+def test_an_array_of_anything_else_is_not_made() -> None:
+    """2 million numbers in 4 MiB would be 2 million objects."""
+    begin = time.process_time()
+    with pytest.raises(BadRequest, match="item 0"):
+        batch(b"[" + b"1," * (2 << 20) + b"1]", "application/json")
+    assert time.process_time() - begin < 0.05
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,8 @@ def test_batches_are_bounded() -> None:
         (b'[{"address": "a", "body": 1, "qos": 3}]', "item 0: Expected `int` <= 2"),
         (b'[{"body": 1}]', "item 0: Object missing required field `address`"),
         (b'{"address": "a"}', "not a JSON array"),
-        (b"[1, ", "not a JSON array"),
+        (b"[1, ", "item 0: Expected `object`"),
+        (b"[", "not a JSON array"),
     ],
 )
 def test_bad_batches(body: bytes, words: str) -> None:
