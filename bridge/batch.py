@@ -26,7 +26,7 @@ import enum
 import struct
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
@@ -35,6 +35,16 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from bridge.columns import BatchError, Codec, Reader, dictionary, pack, planes, unpack
+from bridge.limits import (
+    BATCH_COLUMNS_BYTES_MAX,
+    BATCH_EXPANDED_BYTES_MAX,
+    BATCH_MESSAGES_MAX,
+    BATCH_NAME_BYTES_MAX,
+    BATCH_RANGES_MAX,
+    BATCH_TABLE_BYTES_MAX,
+    HELD_MESSAGE_BYTES,
+    HELD_RANGE_BYTES,
+)
 from bridge.message import Run, Stored
 
 __all__ = [
@@ -55,16 +65,13 @@ MESSAGE_FORMAT: Final = 0x5750_0001
 CAPABILITY: Final = "waypost:batch/1"
 """Link capability: the sender desires it, a receiver that understands batches offers it."""
 
-MESSAGES_MAX: Final = 1 << 17
-"""Messages in one batch: 131 072 empty ones decode to about 20 MB of Python objects."""
-RANGES_MAX: Final = 1 << 17
-"""Ranges in one batch; at worst each message is one."""
-TABLE_BYTES_MAX: Final = 16 << 20
-"""Bytes of the range table before compression."""
-COLUMNS_BYTES_MAX: Final = 64 << 20
-"""Bytes of the columns before compression: bounds what a compressed bomb can make a reader allocate."""
 SEQUENCE_MAX: Final = (1 << 63) - 1
 """Sequences are `bigint` in the lake."""
+
+EXPANSION_LOOKED_AT_BYTES: Final = 4 << 20
+"""What a batch expands to is added up where it may be more than this; else the most it may be is near enough."""
+UTF8_BYTES_MAX: Final = 4
+"""Bytes of a character."""
 
 _MAGIC: Final = b"WPB\x01"
 _HEAD: Final = struct.Struct("<4sIBBHIIIIIIHH")
@@ -127,7 +134,9 @@ class Batch:
     bodies: list[bytes]
     """One entry a message, in the order of the ranges."""
     size: int
-    """Bytes of the columns before compression: what holding this batch costs, near enough."""
+    """What holding this batch costs, in bytes, near enough."""
+    expanded: int
+    """Bytes of its messages with the names and properties of each written out: what landing it costs."""
     _kept: list[tuple[int, int]] = field(default_factory=list)
     _trimmed: bool = False
 
@@ -224,11 +233,18 @@ def encode(
     """
     ranges, runs = _group(stored, bases or {})
     bodies = list(chain.from_iterable([run.bodies for run in runs]))
-    if not 0 < len(bodies) <= MESSAGES_MAX:
-        raise ValueError(f"a batch has 1 to {MESSAGES_MAX} messages, not {len(bodies)}")
-    table, columns = _table(ranges), _columns(runs, bodies)
-    if len(table) > TABLE_BYTES_MAX or len(columns) > COLUMNS_BYTES_MAX:
+    if not 0 < len(bodies) <= BATCH_MESSAGES_MAX:
+        raise ValueError(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, not {len(bodies)}")
+    table, (columns, longest) = _table(ranges), _columns(runs, bodies)
+    if len(table) > BATCH_TABLE_BYTES_MAX or len(columns) > BATCH_COLUMNS_BYTES_MAX:
         raise ValueError(f"too large for a batch: {len(table)} + {len(columns)} bytes")
+    longest += max(len(r.address) for r in ranges) * UTF8_BYTES_MAX
+    if len(columns) + len(bodies) * longest > BATCH_EXPANDED_BYTES_MAX:
+        said = [(run.device, run.properties, len(run.bodies)) for run in runs]
+        expanded = len(columns) + _written_out(ranges, said)
+        if expanded > BATCH_EXPANDED_BYTES_MAX:
+            raise ValueError(f"too large for a batch: its messages have {expanded} bytes together")
+        raise ValueError(f"too large for a batch: its messages have {expanded} bytes")
     packed_table, packed_columns = table, columns
     if codec is Codec.ZSTD:
         packed_table, packed_columns = pack(table), pack(columns)
@@ -278,7 +294,14 @@ def _table(ranges: list[Range]) -> bytes:
     return b"".join((planes(array("I", map(len, addresses))), *map(planes, (bases, firsts, counts)), *addresses))
 
 
-def _columns(runs: list[Run], bodies: list[bytes]) -> bytes:
+def _written_out(ranges: Iterable[Range], runs: Iterable[tuple[str, bytes, int]]) -> int:
+    """Bytes of every message's address, device and properties. `runs`: device, properties, messages."""
+    named = sum(len(r.address.encode()) * r.count for r in ranges)
+    return named + sum((len(device.encode()) + len(properties)) * count for device, properties, count in runs)
+
+
+def _columns(runs: list[Run], bodies: list[bytes]) -> tuple[bytes, int]:
+    """The columns, and the most that device and properties of one message may take."""
     lengths = array("I", [len(run.bodies) for run in runs])
     if 0 in lengths:
         raise ValueError("a run without messages")
@@ -288,7 +311,7 @@ def _columns(runs: list[Run], bodies: list[bytes]) -> bytes:
     device_index = array("I", [devices.setdefault(run.device, len(devices)) for run in runs])
     properties_index = array("I", [properties.setdefault(run.properties, len(properties)) for run in runs])
     received = [run.received_at for run in runs]
-    return b"".join(
+    columns = b"".join(
         (
             len(runs).to_bytes(4, "little"),
             dictionary([device.encode() for device in devices]),
@@ -300,6 +323,7 @@ def _columns(runs: list[Run], bodies: list[bytes]) -> bytes:
             *bodies,
         )
     )
+    return columns, max(map(len, devices)) * UTF8_BYTES_MAX + max(map(len, properties))
 
 
 # --- decoding -----------------------------------------------------------------------------------------------------
@@ -318,12 +342,13 @@ def decode(data: bytes) -> Batch:
         raise BatchError("checksum does not match")
     if codec not in iter(Codec) or lane not in iter(Lane) or zero:
         raise BatchError(f"unknown codec {codec}, lane {lane} or reserved bits {zero:#x}")
-    if not 0 < ranges <= messages <= MESSAGES_MAX or ranges > RANGES_MAX:
+    if not 0 < ranges <= messages <= BATCH_MESSAGES_MAX or ranges > BATCH_RANGES_MAX:
         raise BatchError(f"{messages} messages in {ranges} ranges")
-    if table_size > TABLE_BYTES_MAX or columns_size > COLUMNS_BYTES_MAX:
-        raise BatchError(
-            f"declares {table_size} + {columns_size} bytes, more than {TABLE_BYTES_MAX} + {COLUMNS_BYTES_MAX}"
-        )
+    if space_length > BATCH_NAME_BYTES_MAX or epoch_length > BATCH_NAME_BYTES_MAX:
+        raise BatchError(f"names of {space_length} and {epoch_length} bytes")
+    if table_size > BATCH_TABLE_BYTES_MAX or columns_size > BATCH_COLUMNS_BYTES_MAX:
+        limits = f"{BATCH_TABLE_BYTES_MAX} + {BATCH_COLUMNS_BYTES_MAX}"
+        raise BatchError(f"declares {table_size} + {columns_size} bytes, more than {limits}")
     reader = Reader(data, _HEAD.size)
     space, epoch = reader.text(space_length), reader.text(epoch_length)
     table = unpack(codec, reader.take(table_packed), table_size)
@@ -352,8 +377,8 @@ def _batch(names: tuple[str, str, Lane], ranges: list[Range], columns: bytes, me
     runs = reader.count()
     if not len(ranges) <= runs <= messages:
         raise BatchError(f"{runs} runs for {messages} messages in {len(ranges)} ranges")
-    devices = reader.texts(reader.column("I", reader.count()))
-    properties = reader.slices(reader.column("I", reader.count()))
+    devices = reader.texts(reader.column("I", _entries(reader, runs)))
+    properties = reader.slices(reader.column("I", _entries(reader, runs)))
     run_lengths = reader.column("I", runs)
     if 0 in run_lengths or sum(run_lengths) != messages:
         raise BatchError("the runs do not add up to the messages")
@@ -368,6 +393,14 @@ def _batch(names: tuple[str, str, Lane], ranges: list[Range], columns: bytes, me
     flags = reader.take(runs)
     bodies = reader.slices(reader.column("I", messages))
     reader.finish()
+    expanded = len(columns) + messages * (max(map(len, devices)) * UTF8_BYTES_MAX + max(map(len, properties)))
+    expanded += messages * max(len(r.address) for r in ranges) * UTF8_BYTES_MAX
+    if expanded > EXPANSION_LOOKED_AT_BYTES:
+        runs_of = zip(device_index, properties_index, run_lengths, strict=True)
+        said = ((devices[device], properties[one], count) for device, one, count in runs_of)
+        expanded = len(columns) + _written_out(ranges, said)
+        if expanded > BATCH_EXPANDED_BYTES_MAX:
+            raise BatchError(f"its messages have {expanded} bytes together, more than {BATCH_EXPANDED_BYTES_MAX}")
     return Batch(
         *names,
         ranges,
@@ -377,5 +410,22 @@ def _batch(names: tuple[str, str, Lane], ranges: list[Range], columns: bytes, me
         flags,
         [properties[index] for index in properties_index],
         bodies,
-        len(columns),
+        len(columns) + HELD_MESSAGE_BYTES * messages + HELD_RANGE_BYTES * len(ranges),
+        expanded,
     )
+
+
+def _entries(reader: Reader, runs: int) -> int:
+    """Entries of a dictionary: every one is of some run."""
+    entries = reader.count()
+    if entries > runs:
+        raise BatchError(f"a dictionary of {entries} for {runs} runs")
+    return entries
+
+
+def cost(data: bytes) -> int:
+    """What holding a batch will cost once it is decoded, by its head alone, in bytes; 0 when that is none."""
+    if len(data) < _HEAD.size:
+        return 0
+    messages, ranges, _, _, columns_size = _HEAD.unpack_from(data)[5:10]
+    return int(columns_size) + HELD_MESSAGE_BYTES * int(messages) + HELD_RANGE_BYTES * int(ranges)

@@ -7,15 +7,16 @@ gateway bounds what may wait for that. Sans-I/O: obeys `driver.Owner` over a ser
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Batch, BatchError, decode
+from bridge.batch import CAPABILITY, Batch, BatchError, cost, decode
 from bridge.engine import (
     Attached,
     Closed,
@@ -29,6 +30,7 @@ from bridge.engine import (
 )
 from bridge.hidden import hides
 from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
+from bridge.limits import HELD_MESSAGE_BYTES
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
 
@@ -49,8 +51,32 @@ class IntakeLimits:
     messages_unsettled: int = 4096
     """The same for a peer that sends plain messages."""
     bytes_unsettled: int = 32 << 20
-    """Decoded bytes waiting to be durable above which no more credit is given. Credit already given may exceed it, by
-    at most `batches_unsettled` messages of the engine's `max_message_size`."""
+    """Decoded bytes waiting to be durable above which no more credit is given, and what is there already waits as it
+    came until there is room. A delivery larger than this is decoded when nothing else is."""
+    bytes_unread: int = 32 << 20
+    """Bytes that wait as they came above which the connection is not read; credit already given may be for more."""
+    bytes_a_turn: int = 4 << 20
+    """Decoded bytes in one turn of the loop, or one delivery: some 10 ms of it, so that others have theirs."""
+
+
+NO_ROOM: Final = "what it has sent waits to be landed"
+"""Why a connection is not read."""
+
+
+class Shell(Protocol):
+    """What the intake needs of its connection's driver (`bridge.transport.driver.Driver`)."""
+
+    def flush_soon(self) -> None:
+        """There is something to send."""
+        ...
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call this in the next turn of the loop."""
+        ...
+
+    def pause_reading(self, reason: str) -> None: ...
+
+    def resume_reading(self, reason: str) -> None: ...
 
 
 @hides("content")
@@ -97,6 +123,15 @@ class IntakeService(Protocol):
         """Exactly once for each `gateway_connected`."""
         ...
 
+    @property
+    def has_room(self) -> bool:
+        """More may be decoded. When it turns true again the service calls `Intake.go_on`."""
+        ...
+
+    def unread_changed(self, by: int) -> None:
+        """So many bytes more, or less, wait as they came."""
+        ...
+
 
 class _Delivery(NamedTuple):
     """A delivery that waits for the service's word."""
@@ -106,15 +141,28 @@ class _Delivery(NamedTuple):
     size: int
 
 
+@hides("message")
+class _Arrived(NamedTuple):
+    """A delivery as it came."""
+
+    link: Link
+    delivery: int | None
+    message: bytes
+
+
 class _ReceiverState:
     """What a link of the peer's is for: kept as the link's context."""
 
-    __slots__ = ("batching", "credit_max", "target", "unsettled")
+    __slots__ = ("batching", "credit_max", "plainly", "target", "unread", "unsettled")
 
     def __init__(self, target: str, credit_max: int, *, batching: bool) -> None:
         self.target = target
         self.credit_max = credit_max
         self.batching = batching
+        self.plainly = target == TELEMETRY and not batching
+        """It brings telemetry, one message a delivery."""
+        self.unread = 0
+        """Deliveries that wait as they came."""
         self.unsettled = 0
 
 
@@ -125,18 +173,21 @@ class Intake:
         self,
         engine: Engine,
         service: IntakeService,
+        shell: Shell,
         *,
-        wake: Callable[[], None],
         limits: IntakeLimits | None = None,
     ) -> None:
-        """`wake` is `Driver.flush_soon`: called when there is something to send outside of `handle`."""
         self._engine = engine
         self._service = service
-        self._wake = wake
+        self._shell = shell
         self._limits = limits or IntakeLimits()
         self._gateway: str | None = None
         self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
+        self._arrived: deque[_Arrived] = deque()
+        self._unread_bytes = 0
+        self._busy = False
+        """What has arrived is being read, or will be in the next turn of the loop."""
         self._tokens = count()
         self._receivers: list[Link] = []
         self._over = False
@@ -198,8 +249,14 @@ class Intake:
     def close(self, condition: str, description: str) -> None:
         """End the connection, e.g. of a gateway that is not admitted."""
         self._over = True
+        self._forget_unread(None)
         self._engine.close(Condition(condition, description))
-        self._wake()
+        self._shell.flush_soon()
+
+    def go_on(self) -> None:
+        """The service has room again: take what waits."""
+        if self._arrived and not self._busy:
+            self._take()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -230,25 +287,61 @@ class Intake:
         self._replenish()
 
     def _on_transfers(self, event: Transfers) -> None:
-        link = event.link
-        receiver: _ReceiverState = link.context
-        gateway = self._gateway or ""
         deliveries: Sequence[int | None] = [None] * len(event.messages) if event.settled else event.deliveries
-        arrivals: list[tuple[int, Arrival]] = []
-        for delivery, message in zip(deliveries, event.messages, strict=True):
+        self._arrived.extend(map(_Arrived, repeat(event.link), deliveries, event.messages))
+        event.link.context.unread += len(event.messages)
+        self._count_unread(sum(map(len, event.messages)))
+        if not self._busy:
+            self._take()
+
+    def _take(self) -> None:
+        """Read what has arrived, in order, as far as this turn and the room allow."""
+        self._busy = True
+        gateway, left = self._gateway or "", self._limits.bytes_a_turn
+        plainly: list[tuple[int, Arrival]] = []
+        while self._arrived and left > 0:
+            link, delivery, message = self._arrived[0]
+            size = _cost(link.context, message)
+            if not self._has_room(size):
+                break
+            self._arrived.popleft()
+            link.context.unread -= 1
+            self._count_unread(-len(message))
+            left -= size
             try:
-                if receiver.target == TELEMETRY and not receiver.batching:
+                if link.context.plainly:
                     arrival = plain.parse(message)
-                    arrivals.append((self._hold(link, delivery, len(message)), arrival))
-                    continue
-                self._on_message(link, delivery, message, gateway)
+                    plainly.append((self._hold(link, delivery, size), arrival))
+                else:
+                    self._on_message(link, delivery, message, gateway)
             except (BatchError, MessageError) as error:
                 self._on_unreadable(link, delivery, message, error, gateway)
-            if self._over:
-                return  # the service closed: the rest of the read is the gateway's to send again
-        if arrivals:
-            self._service.messages_arrived(self, arrivals, gateway)
+        if plainly and not self._over:
+            self._service.messages_arrived(self, plainly, gateway)
+        self._busy = bool(self._arrived) and left <= 0
+        if self._busy:
+            self._shell.soon(self._take)
         self._replenish()
+
+    def _has_room(self, size: int) -> bool:
+        """So much more may be held, or nothing is."""
+        if not self._held_bytes:
+            return self._service.has_room
+        return self._held_bytes + size <= self._limits.bytes_unsettled and self._service.has_room
+
+    def _count_unread(self, by: int) -> None:
+        self._unread_bytes += by
+        self._service.unread_changed(by)
+        if self._unread_bytes > self._limits.bytes_unread:
+            self._shell.pause_reading(NO_ROOM)
+        elif self._unread_bytes <= self._limits.bytes_unread // 2:
+            self._shell.resume_reading(NO_ROOM)
+
+    def _forget_unread(self, link: Link | None) -> None:
+        """What has not been read of a link, or of all, will come again."""
+        kept = [arrived for arrived in self._arrived if link is not None and arrived.link is not link]
+        self._arrived = deque(kept)
+        self._count_unread(sum(len(arrived.message) for arrived in kept) - self._unread_bytes)
 
     def _on_status(self, link: Link, delivery: int | None, document: dict[str, Any], gateway: str) -> None:
         self._service.status_arrived(gateway, document)
@@ -260,7 +353,8 @@ class Intake:
         target, body = link.context.target, plain.body_of(message)
         if target == TELEMETRY:
             batch, ends = decode(body), plain.ends_of(message)
-            self._service.batch_arrived(self, self._hold(link, delivery, batch.size), batch, ends, gateway)
+            token = self._hold(link, delivery, max(batch.size, batch.expanded))
+            self._service.batch_arrived(self, token, batch, ends, gateway)
         elif target == STATUS:
             self._on_status(link, delivery, _document(body), gateway)
         else:
@@ -282,11 +376,13 @@ class Intake:
 
     def _on_detached(self, link: Link) -> None:
         self._receivers.remove(link)
+        self._forget_unread(link)
         for token in [token for token, held in self._held.items() if held.link is link]:
             self._held_bytes -= self._held.pop(token).size
 
     def _on_closed(self) -> None:
         self._over = True
+        self._forget_unread(None)
         self._held.clear()
         self._held_bytes = 0
         self._receivers.clear()
@@ -314,8 +410,9 @@ class Intake:
         for link, deliveries in by_link.items():
             self._engine.settle(link, deliveries, state, condition)
         if by_link:
+            self.go_on()
             self._replenish()
-            self._wake()
+            self._shell.flush_soon()
 
     def _replenish(self) -> None:
         """Give back credit, a quarter at a time at least: a flow frame for each batch would be a third more frames."""
@@ -323,10 +420,18 @@ class Intake:
             return
         for link in self._receivers:
             receiver: _ReceiverState = link.context
-            missing = receiver.credit_max - receiver.unsettled - link.credit
-            enough = self._held_bytes < self._limits.bytes_unsettled or receiver.target != TELEMETRY
+            missing = receiver.credit_max - receiver.unsettled - receiver.unread - link.credit
+            enough = (
+                self._held_bytes + self._unread_bytes < self._limits.bytes_unsettled or receiver.target != TELEMETRY
+            )
             if enough and (missing * 4 >= receiver.credit_max or (missing > 0 and link.credit <= 0)):
                 self._engine.grant(link, missing)
+
+
+def _cost(receiver: _ReceiverState, message: bytes) -> int:
+    """What a delivery will take once it is decoded, by what it says of itself."""
+    own = len(message) + HELD_MESSAGE_BYTES
+    return max(own, cost(plain.body_start(message))) if receiver.batching else own
 
 
 def _document(body: bytes) -> dict[str, Any]:

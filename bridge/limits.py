@@ -41,24 +41,27 @@ BATCH_MESSAGES_MAX: Final = 1 << 15
 BATCH_RANGES_MAX: Final = BATCH_MESSAGES_MAX
 """Ranges in one batch; at worst each message is one."""
 
+BATCH_NAME_BYTES_MAX: Final = 256
+"""UTF-8 bytes of a batch's address space, and of its epoch, which is written out with each message."""
+
 BATCH_ENDS_MAX: Final = 8_192
 """Logs of a gateway's store of which a batch says how far they reach; an uplink's batch has 4 096 messages at most."""
 
 BATCH_TABLE_BYTES_MAX: Final = 16 * MIB
 """Bytes of a batch's range table before compression."""
 
-BATCH_COLUMNS_BYTES_MAX: Final = 64 * MIB
-"""Bytes of a batch's columns before compression: bounds what a compressed bomb can make a reader allocate. Room for the
-largest message a gateway takes, and three more."""
+BATCH_COLUMNS_BYTES_MAX: Final = 32 * MIB
+"""Bytes of a batch's columns before compression: bounds what a compressed bomb can make a reader allocate. Twice the
+largest message a gateway takes."""
 
-BATCH_EXPANDED_BYTES_MAX: Final = 128 * MIB
+BATCH_EXPANDED_BYTES_MAX: Final = 64 * MIB
 """Bytes of a batch's messages with each one's address, device and properties written out, as rows have them: the batch
 says them once for many. A gateway's batches expand to `UPLINK_BATCH_BYTES`, or to one large message."""
 
 MESSAGE_OVERHEAD_BYTES: Final = 64
 """What a message costs beside its bytes while it is held; bounds how many empty ones fit into an uplink's batch."""
 
-HELD_MESSAGE_BYTES: Final = 200
+HELD_MESSAGE_BYTES: Final = 120
 """What a decoded message costs beside its bytes where a batch waits: its share of the columns, as Python objects."""
 
 HELD_RANGE_BYTES: Final = 400

@@ -29,7 +29,7 @@ MESSAGE_ID_LENGTH_MAX: Final = 128
 HOPS_MAX: Final = 32
 """Gateways and hubs one message may have passed; more is a loop."""
 
-_MAP8, _MAP32 = 0xC1, 0xD1
+_MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0
 _DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
 """Sections that say what a message is, and whose."""
 
@@ -297,6 +297,18 @@ def body_of(message: bytes) -> bytes:
     if not parts or not all(isinstance(part, bytes) for part in parts):
         raise MessageError("no data section")
     return b"".join(parts)
+
+
+def body_start(message: bytes, length: int = 64) -> bytes:
+    """The first bytes of a message's first data section; none where it has none or cannot be read."""
+    try:
+        for section in s.sections(message):
+            if section.code == s.DATA:
+                start = section.value + (2 if message[section.value] == _BINARY8 else 5)
+                return message[start : start + length]
+    except DecodeError:
+        pass
+    return b""
 
 
 def _text(value: Any) -> str | None:

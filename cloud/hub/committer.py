@@ -20,7 +20,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from cloud.hub.groups import Answer, Content, Entry, Group, Key, Presence, Report, Session, Verdict
 from cloud.hub.lander import Lander
-from cloud.hub.limits import PRESENCE_EVERY_S, SEEN_EVERY_S, STATUS_EVERY_S, STATUS_ROWS_MAX
+from cloud.hub.limits import (
+    GIVEN_BACK_AFTER_S,
+    GIVEN_BACK_BYTES_MIN,
+    PRESENCE_EVERY_S,
+    SEEN_EVERY_S,
+    STATUS_EVERY_S,
+    STATUS_ROWS_MAX,
+)
+from cloud.hub.memory import give_back
 from cloud.hub.queue import EntryQueue
 from cloud.hub.registry import Registry
 from cloud.lake.limits import (
@@ -83,6 +91,7 @@ class Committer:
         self._failing: Fault | None = None
         self._retry_s = self._retry_at = 0.0
         self._closing: asyncio.Future[None] | None = None
+        self._give_back: asyncio.TimerHandle | None = None
 
     # --- what the service puts in ---------------------------------------------------------------------------------
 
@@ -134,6 +143,8 @@ class Committer:
     async def close(self) -> None:
         """Land what has been gathered, answer it, and stop. Nothing may be put in afterwards."""
         self._closing = self._loop.create_future()
+        if self._give_back is not None:
+            self._give_back.cancel()
         self._schedule()
         await self._closing
 
@@ -266,6 +277,7 @@ class Committer:
             log.error("landing met a fault of our own", exc_info=error)
         report = work.result() if error is None else Report(fault=said(error))
         self._put_back(group, report)
+        self._give_back_soon(group)
         for listener in self.reported:
             listener(group, report)
         for entry in group.entries:
@@ -307,6 +319,13 @@ class Committer:
                 later.connects += presence.connects
         self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
         self._seen = {**group.seen, **self._seen}
+
+    def _give_back_soon(self, group: Group) -> None:
+        """What a large group took goes back to the system, once no other follows."""
+        if max(group.bytes, group.landing_bytes) >= GIVEN_BACK_BYTES_MIN and self._closing is None:
+            if self._give_back is not None:
+                self._give_back.cancel()
+            self._give_back = self._loop.call_later(GIVEN_BACK_AFTER_S, self._executor.submit, give_back)
 
     def _release_surplus(self) -> None:
         """Give back what is held beyond its bound, so that it does not crowd out what can be landed."""

@@ -76,6 +76,9 @@ class Entry:
     at_s: float
     """When it was put in; monotonic seconds."""
     bytes: int = 0
+    """What it costs while it waits."""
+    landing_bytes: int = 0
+    """What it costs while it lands."""
     rows: int = 0
     verdict: Verdict | None = None
     """Set by the landing's thread; None: it could not be landed."""
@@ -87,7 +90,8 @@ class Entry:
 
     def __post_init__(self) -> None:
         if isinstance(self.content, ReceivedBatch):
-            self.bytes, self.rows = self.content.batch.size, len(self.content.batch)
+            batch = self.content.batch
+            self.bytes, self.landing_bytes, self.rows = batch.size, batch.expanded, len(batch)
         elif isinstance(self.content, Unreadable):
             self.bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):
@@ -120,6 +124,10 @@ class Group:
     @property
     def bytes(self) -> int:
         return sum(entry.bytes for entry in self.entries)
+
+    @property
+    def landing_bytes(self) -> int:
+        return sum(entry.landing_bytes for entry in self.entries)
 
     @property
     def rows(self) -> int:

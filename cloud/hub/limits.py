@@ -59,3 +59,9 @@ OPENINGS_MAX = 256
 LOGS_KEPT = 10_000
 """Logs of a gateway's store of which the registry keeps how far they went, those that moved last: 6 bytes each, written
 anew with each landing of the gateway that moves one."""
+
+GIVEN_BACK_BYTES_MIN = 4 * 1024 * 1024
+"""A group that waited or landed with more than this leaves memory behind that is worth giving back to the system."""
+
+GIVEN_BACK_AFTER_S = 2.0
+"""How long after such a group, when no other has followed: a busy hub uses the memory again."""

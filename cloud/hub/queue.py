@@ -95,7 +95,7 @@ class EntryQueue:
         full = False
         for entry in merge(self.held, self.fresh, key=lambda entry: entry.at_s):
             full = full or (
-                bool(taken) and (size + entry.bytes > LANDING_BYTES_MAX or rows + entry.rows > LANDING_ROWS_MAX)
+                bool(taken) and (size + entry.landing_bytes > LANDING_BYTES_MAX or rows + entry.rows > LANDING_ROWS_MAX)
             )
             stays = not everything and (full or entry.due_s > now or self._is_behind(entry, blocked, behind))
             if stays:
@@ -105,7 +105,7 @@ class EntryQueue:
                     blocked |= entry.content.streams
             else:
                 taken.append(entry)
-                size += entry.bytes
+                size += entry.landing_bytes
                 rows += entry.rows
         self.fresh = [entry for entry in left if not entry.attempts]
         self.fresh_bytes, self.fresh_rows = _sums(self.fresh)

@@ -230,7 +230,7 @@ class Hub:
         return Driver(engine, lambda made: self._intake(engine, made), write_bytes_max=WRITE_BYTES_MAX, gone=gone)
 
     def _intake(self, engine: Engine, driver: Driver) -> Intake:
-        intake = Intake(engine, self._service, wake=driver.flush_soon)
+        intake = Intake(engine, self._service, driver)
         self._service.introduce(intake, driver.peername)
         if self._pressed:
             driver.pause_reading(LANDING_BEHIND)

@@ -17,6 +17,7 @@ import msgspec
 from bridge.batch import Batch, Lane, Range
 from bridge.hub_addresses import LEDGER
 from bridge.intake import Intake, Unread
+from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
 from bridge.reports import OLDER_COPY
 from cloud.hub.committer import Committer
@@ -67,6 +68,8 @@ class HubService:
         self._now_us = now_us
         self._clock = clock
         self._pressed = False
+        self._unread_bytes = 0
+        """Of all gateways: what waits as it came."""
         self._remotes: WeakKeyDictionary[Intake, str] = WeakKeyDictionary()
         self._sessions: dict[Intake, Session] = {}
         self._intakes: dict[Session, Intake] = {}
@@ -114,6 +117,14 @@ class HubService:
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self._put(intake, (token,), batch, ends)
+
+    @property
+    def has_room(self) -> bool:
+        return self._committer.pressing_bytes < PENDING_BYTES_MAX
+
+    def unread_changed(self, by: int) -> None:
+        self._unread_bytes += by
+        self._press()
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
         named: list[tuple[int, PlainMessage]] = []
@@ -196,9 +207,10 @@ class HubService:
         self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
             self._metrics.landing_seconds.observe(report.seconds)
-        if self._pressed and self._committer.pressing_bytes < PENDING_BYTES_MAX // 2:
-            self._pressed = False
-            self._pressure(False)
+        if self.has_room:
+            for intake in list(self._sessions):
+                intake.go_on()
+        self._press()
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
         session = self._sessions.get(intake)
@@ -211,9 +223,12 @@ class HubService:
         self._press()
 
     def _press(self) -> None:
-        if not self._pressed and self._committer.pressing_bytes > PENDING_BYTES_MAX:
-            self._pressed = True
-            self._pressure(True)
+        """Stop reading the gateways while too much waits, until half of it is done."""
+        waiting = self._committer.pressing_bytes + self._unread_bytes
+        pressed = waiting > (PENDING_BYTES_MAX // 2 if self._pressed else PENDING_BYTES_MAX)
+        if pressed is not self._pressed:
+            self._pressed = pressed
+            self._pressure(pressed)
 
     def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
         if verdict is Verdict.LANDED:
@@ -245,7 +260,8 @@ def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
         flags=[run.flags for run in runs],
         properties=[run.properties for run in runs],
         bodies=[run.bodies[0] for run in runs],
-        size=sum(run.size for run in runs),
+        size=sum(run.size + HELD_MESSAGE_BYTES + HELD_RANGE_BYTES for run in runs),
+        expanded=sum(run.size + len(run.device) for run in runs),
     )
 
 

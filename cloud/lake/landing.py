@@ -31,6 +31,7 @@ from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_
 from cloud.lake.faults import LakeError, StreamDamaged
 from cloud.lake.lake import Lake, Transaction
 from cloud.lake.limits import HOLES_MAX
+from cloud.lake.parts import in_parts
 from cloud.lake.rebuild import Rebuild
 from cloud.lake.rows import BatchSlice, ReceivedBatch, records, slices_of, telemetry
 from cloud.lake.sequences import SequenceRange, SequenceSet, Span, Stream
@@ -189,8 +190,9 @@ class Landing:
         """
         self._settle()
         new = plan(batches, self._commits.landed)
-        if new.slices:
-            self._commit("telemetry", telemetry(new.slices, now_us), new.ranges, _reached(batches))
+        reached = _reached(batches)
+        for slices, ranges in in_parts(new.slices, new.ranges):
+            self._commit("telemetry", telemetry(slices, now_us), ranges, reached)
         for tenant, gateway in new.damaged:
             self._rebuild(tenant, gateway)
         return new.landed

@@ -19,6 +19,9 @@ LANDING_BYTES_MAX = 32 * 1024 * 1024
 """Bytes of bodies in one landing: bounds the memory of a commit (about four times this while it is being built) and
 stays far below Arrow's 2 GiB for one binary array."""
 
+JSON_BYTES_A_BYTE = 6
+"""Bytes of JSON text that one byte of a message's properties may become: a control character is written as six."""
+
 LANDING_ROWS_MAX = 250_000
 """Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built)."""
 

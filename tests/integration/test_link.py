@@ -64,13 +64,18 @@ class Hub:
 
     def _own(self, driver: Driver) -> Intake:
         assert isinstance(driver.connection, Engine)
-        return Intake(driver.connection, self, wake=driver.flush_soon)
+        return Intake(driver.connection, self, driver)
 
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
         self.gateways.append(gateway)
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.gateways.remove(gateway)
+
+    has_room = True
+
+    def unread_changed(self, by: int) -> None:
+        """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.arrived += len(batch)

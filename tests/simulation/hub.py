@@ -135,7 +135,7 @@ def _driver(service: HubService, gone: Callable[[Driver], None]) -> Driver:
     )
 
     def intake(driver: Driver) -> Intake:
-        made = Intake(engine, service, wake=driver.flush_soon)
+        made = Intake(engine, service, driver)
         service.introduce(made, driver.peername)
         return made
 

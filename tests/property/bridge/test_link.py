@@ -23,13 +23,14 @@ from bridge.message import AMQP, Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
 from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from tests.support.shell import Shell
 
 ADDRESSES = ["plant/1", "plant/2", "yard/ü", "old"]
 BASE_OF_OLD = 40
 """Sequences of `old` below this are from before its forwarder."""
 EPOCH = "0123456789abcdef0123456789abcdef"
 LIMITS = UplinkLimits(window_bytes=4000, batch_bytes=700, batches_undelayed=2)
-INTAKE_LIMITS = IntakeLimits(batches_unsettled=6, messages_unsettled=12, bytes_unsettled=3000)
+INTAKE_LIMITS = IntakeLimits(batches_unsettled=6, messages_unsettled=12, bytes_unsettled=3000, bytes_a_turn=1200)
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,11 @@ class Hub:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.connected[gateway] -= 1
         self.waiting = [item for item in self.waiting if item[0] is not intake]
+
+    has_room = True
+
+    def unread_changed(self, by: int) -> None:
+        """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         assert gateway == "gw1"
@@ -149,6 +155,7 @@ class World:
         self.now = 0.0
         self.client: GatewayLink | None = None
         self.server: Engine | None = None
+        self.shell = Shell()
         self.intake: Intake | None = None
         self.to_server = self.to_client = b""
 
@@ -167,7 +174,7 @@ class World:
             engine = Engine(container_id="gw1", server=False, now=self.now)
             self.client = GatewayLink(engine, self.uplink, self.reports)
             self.server = Engine(container_id="hub", server=True, now=self.now)
-            self.intake = Intake(self.server, self.hub, wake=lambda: None, limits=INTAKE_LIMITS)
+            self.intake = Intake(self.server, self.hub, self.shell, limits=INTAKE_LIMITS)
             if not self.batches:
                 _forget_capability(self.server)
 
@@ -177,6 +184,7 @@ class World:
             data, self.to_server = self.to_server[:limit], self.to_server[limit:]
             if data:
                 self.intake.handle(self.server.receive_data(data, self.now))
+            self.shell.turn()
             self._finish()
 
     def down_bytes(self, limit: int) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from bridge.batch import Lane, decode, encode
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
+from cloud.lake import parts
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing, LedgerRange
@@ -34,6 +36,8 @@ class Hub:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.crash_at: str | None = None
+        self.steps_before = 0
+        """Steps of that name that are done before the one it dies at."""
         self.start()
 
     def start(self) -> None:
@@ -44,6 +48,9 @@ class Hub:
 
     def failpoint(self, step: str) -> None:
         if step == self.crash_at:
+            if self.steps_before:
+                self.steps_before -= 1
+                return
             self.crash_at = None
             raise Crash(step)
 
@@ -87,19 +94,26 @@ steps = st.tuples(st.lists(ranges, min_size=1, max_size=3), st.sampled_from([Non
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(steps, min_size=1, max_size=5))
-def test_what_is_acknowledged_is_in_the_lake_once(script: list[tuple[list[tuple], str | None]]) -> None:
-    """Overlaps, repetitions, lanes out of order and a death at each step: rows = distinct = acknowledged."""
+@given(st.lists(steps, min_size=1, max_size=5), st.sampled_from([None, 2, 5]))
+def test_what_is_acknowledged_is_in_the_lake_once(
+    script: list[tuple[list[tuple], str | None]], rows_max: int | None
+) -> None:
+    """Overlaps, repetitions, lanes out of order, landings in one part or in several, and a death at each step of each:
+    rows = distinct = acknowledged."""
     acknowledged: set[tuple[object, ...]] = set()
     sent: set[tuple[object, ...]] = set()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        if rows_max is not None:
+            patch.setattr(parts, "LANDING_ROWS_MAX", rows_max)
         hub = Hub(Path(directory))
         for sent_now, crash_at in script:
             batches = [received(*batch) for batch in sent_now]
             messages = {(g, a, s, f"{g} {a} {s}".encode()) for g, a, f, n, _ in sent_now for s in range(f, f + n)}
             sent |= messages
+            hub.steps_before = len(sent_now) - 1
             if hub.attempt(batches, crash_at):
                 acknowledged |= messages
+            hub.steps_before = 0
             rows = hub.rows("telemetry", ["gateway", "address", "sequence", "body"])
             assert set(rows.values()) <= {1}, "a message is there twice"
             assert acknowledged <= set(rows) <= sent

@@ -102,7 +102,7 @@ class TestEncodeRefuses:
             encoded(stored("a", -1, b"1"))
 
     def test_more_than_the_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(batch, "COLUMNS_BYTES_MAX", 1000)
+        monkeypatch.setattr(batch, "BATCH_COLUMNS_BYTES_MAX", 1000)
         with pytest.raises(ValueError, match="too large"):
             encoded(stored("a", 0, b"x" * 1000))
 
@@ -152,7 +152,7 @@ class TestDecodeRefuses:
 
     def test_a_bomb_by_its_declared_size(self) -> None:
         def declare(data: bytearray) -> None:
-            data[28:32] = struct.pack("<I", batch.COLUMNS_BYTES_MAX + 1)
+            data[28:32] = struct.pack("<I", batch.BATCH_COLUMNS_BYTES_MAX + 1)
 
         with pytest.raises(BatchError, match="declares"):
             decode(resealed(self.DATA, declare))

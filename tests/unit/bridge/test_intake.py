@@ -9,16 +9,21 @@ from typing import Any
 import pytest
 
 from bridge import plain
-from bridge.batch import CAPABILITY, Batch, encode
+from bridge.batch import CAPABILITY, Batch, cost, encode
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State
 from bridge.intake import Intake, IntakeLimits, Unread
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
+from tests.support.shell import Shell
 
 
 def batch_message(first: int = 0, count: int = 1, size: int = 10) -> bytes:
     run = Run("plant", "dev", 1, b"", [b"x" * size] * count, 5)
     return plain.data_section(encode([Stored(0, first, run)], space="s", epoch="e"))
+
+
+SIZE = cost(plain.body_start(batch_message(size=400)))
+"""What a batch of 400 bytes takes once it is decoded."""
 
 
 class Service:
@@ -34,6 +39,11 @@ class Service:
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.calls.append(("disconnected", gateway))
+
+    has_room = True
+
+    def unread_changed(self, by: int) -> None:
+        """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self.tokens.append(token)
@@ -65,7 +75,8 @@ class Pair:
         self.service.refusing = refusing
         self.client = Engine(container_id=container_id, server=False)
         self.server = Engine(container_id="hub", server=True)
-        self.intake = Intake(self.server, self.service, wake=lambda: None, limits=limits)
+        self.shell = Shell()
+        self.intake = Intake(self.server, self.service, self.shell, limits=limits)
         self.events: list[Any] = []
         self.client.open()
         self.settle()
@@ -280,12 +291,60 @@ class TestCredit:
         assert link.credit == 4
 
     def test_unsettled_bytes_are_bounded(self) -> None:
-        pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=1000))
+        """What is beyond waits as it came, and is decoded as there is room; credit comes back when all of it is."""
+        pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=3 * SIZE))
         link = pair.attach("telemetry", batching=True)
         pair.send(link, *[batch_message(i, size=400) for i in range(8)])
-        pair.intake.accept(pair.service.tokens[:3])
+        for decoded in (3, 6):
+            assert len(pair.service.tokens) == decoded
+            assert pair.intake.unsettled[1] <= 3 * SIZE
+            assert link.credit == 0, "still above the limit"
+            pair.intake.accept(list(pair.service.tokens))
+            pair.settle()
+        assert (len(pair.service.tokens), link.credit) == (8, 6)
+
+    def test_one_larger_than_the_limit_is_decoded_alone(self) -> None:
+        pair = Pair(IntakeLimits(batches_unsettled=8, bytes_unsettled=10))
+        pair.send(pair.attach("telemetry", batching=True), batch_message(0), batch_message(1))
+        assert len(pair.service.tokens) == 1
+        pair.intake.accept(pair.service.tokens)
+        assert len(pair.service.tokens) == 2
+
+    def test_nothing_is_decoded_while_the_service_has_no_room(self) -> None:
+        pair = Pair()
+        pair.service.has_room = False
+        pair.send(pair.attach("telemetry", batching=True), batch_message(0))
+        assert pair.service.tokens == []
+        pair.service.has_room = True
+        pair.intake.go_on()
+        assert len(pair.service.tokens) == 1
+
+    def test_a_turn_has_its_share(self) -> None:
+        """The head of a batch says what it will take: the next one has the next turn, and all keep their order."""
+        pair = Pair(IntakeLimits(bytes_a_turn=SIZE + 1))
+        status = pair.attach("status")
+        pair.send(pair.attach("telemetry", batching=True), *[batch_message(i, size=400) for i in range(4)])
+        pair.send(status, plain.data_section(b"{}"))
+        for decoded in (2, 4):
+            assert len(pair.service.tokens) == decoded
+            assert len(pair.shell.steps) == 1
+            pair.shell.turn()
+        assert pair.service.calls[-1] == ("status", "gw1", {})
+
+    def test_a_connection_is_not_read_while_too_much_waits(self) -> None:
+        pair = Pair(IntakeLimits(bytes_unsettled=SIZE, bytes_unread=SIZE))
+        pair.send(pair.attach("telemetry", batching=True), *[batch_message(i, size=4000) for i in range(40)])
+        assert pair.shell.paused
+        while pair.shell.paused:
+            pair.intake.accept(pair.service.tokens)
+            pair.settle()
+        assert len(pair.service.tokens) < 40
+
+    def test_what_waits_goes_with_its_link(self) -> None:
+        pair = Pair(IntakeLimits(bytes_unsettled=10))
+        link = pair.attach("telemetry", batching=True)
+        pair.send(link, batch_message(0), batch_message(1))
+        pair.client.detach(link)
         pair.settle()
-        assert link.credit == 0, "still above the limit"
-        pair.intake.accept(pair.service.tokens[3:7])
-        pair.settle()
-        assert link.credit == 7
+        pair.intake.go_on()
+        assert len(pair.service.tokens) == 1

@@ -27,6 +27,7 @@ def batch(*ranges: tuple[str, int]) -> ReceivedBatch:
             properties=[b""] * len(ranges),
             bodies=[b"x"] * len(ranges),
             size=len(ranges),
+            expanded=len(ranges),
         ),
     )
 
