@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -30,7 +31,7 @@ KEPT_MIB_MAX = 100.0
 """What may stay of it: libraries that were first used, and fragments."""
 GIVEN_BACK_S = 10.0
 ANSWER_S_MAX = 10.0
-"""For another gateway's batch to be landed and acknowledged meanwhile, where two cores are busy; alone it takes 0.6 s."""
+"""For another gateway to have its batch landed meanwhile, where two cores are busy; alone it takes 0.6 s."""
 
 MESSAGES = 4_000
 PROPERTIES = b"\x26\0\1a\xff\xf0" + b"x" * 0xFFF0
@@ -40,11 +41,11 @@ PROPERTIES = b"\x26\0\1a\xff\xf0" + b"x" * 0xFFF0
 class OtherGateway:
     """One that sends a small batch over and over, and notes how long each takes."""
 
-    def __init__(self, hub: Waypost) -> None:
+    def __init__(self, hub: Waypost, name: str) -> None:
         self.longest_s = 0.0
         self.rounds = 0
         self.failure: Exception | None = None
-        self._gateway = HostileGateway(hub.port("amqp"), "other")
+        self._gateway = HostileGateway(hub.port("amqp"), name)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -77,35 +78,51 @@ def peak_mib(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-@contextlib.contextmanager
-def unharmed(folder: Path) -> Iterator[Waypost]:
-    """A hub; whatever comes, it stays small, serves another gateway, and gives back what it took."""
-    with hub(folder) as running, OtherGateway(running) as other:
-        before = resident_mib(running.pid)
-        yield running
-        seen = other.rounds
-        wait_until(lambda: other.rounds > seen + 1 or other.failure is not None, timeout_s=60, what="another answer")
+class Attacked:
+    """One hub for all attacks of this module: what one of them leaves behind adds up."""
+
+    def __init__(self, folder: Path, hub: Waypost) -> None:
+        self.hub = hub
+        self.name = ""
+        """Of the gateway that attacks now."""
+        self._folder = folder
+        self._before_mib = 0.0
+
+    @contextlib.contextmanager
+    def by(self, name: str) -> Iterator[HostileGateway]:
+        """Whatever this gateway sends, the hub stays small, serves another one, and gives back what it took."""
+        self.name = name
+        with OtherGateway(self.hub, f"beside {name}") as other:
+            self._before_mib = self._before_mib or resident_mib(self.hub.pid)
+            with HostileGateway(self.hub.port("amqp"), name) as gateway:
+                yield gateway
+            seen = other.rounds
+            wait_until(
+                lambda: other.rounds > seen + 1 or other.failure is not None, timeout_s=60, what="another answer"
+            )
         assert other.failure is None, other.failure
         assert other.longest_s < ANSWER_S_MAX, f"another gateway waited for {other.longest_s:.1f} s"
-        assert peak_mib(running.pid) < RESIDENT_MIB_MAX
+        assert peak_mib(self.hub.pid) < RESIDENT_MIB_MAX
         wait_until(
-            lambda: resident_mib(running.pid) < before + KEPT_MIB_MAX,
+            lambda: resident_mib(self.hub.pid) < self._before_mib + KEPT_MIB_MAX,
             timeout_s=GIVEN_BACK_S,
-            what=f"memory given back ({before:.0f} MiB before)",
+            what=f"memory given back ({self._before_mib:.0f} MiB before)",
         )
 
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """Of the gateway that attacked last."""
+        found: list[tuple[Any, ...]] = []
+        for file in DeltaTable(self._folder / "hub" / "lake" / table).file_uris():
+            part = pq.read_table(file, columns=list(columns), filters=[("gateway", "=", self.name)], partitioning=None)
+            found += zip(*(part.column(name).to_pylist() for name in columns), strict=True)
+        return found
 
-def rows(folder: Path, table: str, columns: list[str]) -> list[tuple[object, ...]]:
-    """Rows of the hostile gateway."""
-    found: list[tuple[object, ...]] = []
-    for file in DeltaTable(folder / "hub" / "lake" / table).file_uris():
-        part = pq.ParquetFile(file).read(columns=["gateway", *columns])
-        found += [
-            row[1:]
-            for row in zip(*(part.column(n).to_pylist() for n in part.column_names), strict=True)
-            if row[0] == "hostile"
-        ]
-    return found
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    folder = tmp_path_factory.mktemp("attacked")
+    with hub(folder) as running:
+        yield Attacked(folder, running)
 
 
 def expanding(count: int) -> bytes:
@@ -120,63 +137,62 @@ def lists(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("count", [MESSAGES, BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX * 4])
-def test_a_dictionary_said_once_for_all(tmp_path: Path, count: int) -> None:
+def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked, count: int) -> None:
     """9 GB at a hub that expands it: kept as it came."""
     batch = expanding(count)
     assert len(batch) < 400
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [State.ACCEPTED]
-    [(link, content)] = rows(tmp_path, "quarantine", ["link", "content"])
+    [(link, content)] = attacked.rows("quarantine", "link", "content")
     assert link == "telemetry"
-    assert isinstance(content, bytes)
     assert batch in content
 
 
-def test_as_much_as_a_batch_may_expand_to(tmp_path: Path) -> None:
+def test_as_much_as_a_batch_may_expand_to(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """60 MB of properties, written as 360 MB of JSON, in 160 bytes: landed, in parts, each message once."""
     properties = b"\x26\0\1a\xea\x60" + b"\x01" * 60_000
     batch = sealed(table_of("a", 0, 1_000), columns_of([1_000], properties=properties), messages=1_000, ranges=1)
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [State.ACCEPTED]
         assert gateway.send(batch).settled() == [State.ACCEPTED] * 2
-    found = rows(tmp_path, "telemetry", ["sequence"])
+    found = attacked.rows("telemetry", "sequence")
     assert sorted(found) == [(i,) for i in range(1_000)]
 
 
-def test_a_topic_name_said_once_for_all(tmp_path: Path) -> None:
+def test_a_topic_name_said_once_for_all(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """What a gateway that took 64 KiB of topic behind an alias could send."""
     batches = [
         sealed(table_of("t" * 65_000, i * MESSAGES, MESSAGES), columns_of([MESSAGES]), messages=MESSAGES, ranges=1)
         for i in range(8)
     ]
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(*batches).settled() == [State.ACCEPTED] * len(batches)
-    assert len(rows(tmp_path, "quarantine", ["link"])) == len(batches)
+    assert len(attacked.rows("quarantine", "link")) == len(batches)
 
 
 @pytest.mark.parametrize("mib", [2, pytest.param(15, marks=pytest.mark.slow)])
-def test_a_list_of_empty_lists(tmp_path: Path, mib: int) -> None:
+def test_a_list_of_empty_lists(request: pytest.FixtureRequest, attacked: Attacked, mib: int) -> None:
     """A value of more values than are translated lands as it came, and says so."""
     body = lists(mib << 20)
     columns = columns_of([2], flags=1 | AMQP, bodies=[body, lists(VALUES_MAX)])
     batch = sealed(table_of("a", 0, 2), columns, messages=2, ranges=1)
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [State.ACCEPTED]
-    large, small = sorted(rows(tmp_path, "telemetry", ["sequence", "body", "properties"]))
+    large, small = sorted(attacked.rows("telemetry", "sequence", "body", "properties"))
     assert large[1] == body
     assert "waypost-malformed" in str(large[2])
     assert small[1] == b"[" + b",".join([b"[]"] * VALUES_MAX) + b"]"
 
 
-def test_many_batches_at_once(tmp_path: Path) -> None:
+def test_many_batches_at_once(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """As many as there is credit for, each of as many messages as there may be, in 200 bytes."""
     count = BATCH_MESSAGES_MAX
     batches = [
         sealed(table_of("a", i * count, count), columns_of([1] * count), messages=count, ranges=1) for i in range(10)
     ]
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(*batches).settled() == [State.ACCEPTED] * len(batches)
-    assert len(rows(tmp_path, "telemetry", ["sequence"])) == count * len(batches)
+    assert len(attacked.rows("telemetry", "sequence")) == count * len(batches)
 
 
 def skippable(columns: bytes) -> bytes:
@@ -197,14 +213,16 @@ def large_window(columns: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("packed", [skippable, two_frames, without_size, large_window])
-def test_frames_of_other_kinds(tmp_path: Path, packed: Callable[[bytes], bytes]) -> None:
+def test_frames_of_other_kinds(
+    request: pytest.FixtureRequest, attacked: Attacked, packed: Callable[[bytes], bytes]
+) -> None:
     batch = sealed(table_of("a", 0, 1), columns_of([1]), messages=1, ranges=1, packed=packed)
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [State.ACCEPTED]
-    assert len(rows(tmp_path, "quarantine", ["link"])) == 1
+    assert len(attacked.rows("quarantine", "link")) == 1
 
 
-def test_batches_that_contradict_themselves(tmp_path: Path) -> None:
+def test_batches_that_contradict_themselves(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """Each is kept as it came, and the connection goes on."""
     last = (1 << 63) - 1
     wrong = [
@@ -221,17 +239,17 @@ def test_batches_that_contradict_themselves(tmp_path: Path) -> None:
         sealed(table_of("a", last - 1, 1), columns_of([1]), messages=1, ranges=1),
         sealed(table_of("b\0b", 0, 1), columns_of([1], received_at=[last]), messages=1, ranges=1),
     ]
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(*wrong, *good).settled() == [State.ACCEPTED] * (len(wrong) + len(good))
-    assert len(rows(tmp_path, "quarantine", ["link"])) == len(wrong)
-    assert sorted(rows(tmp_path, "telemetry", ["address", "sequence"])) == [("a", last - 1), ("b\0b", 0)]
+    assert len(attacked.rows("quarantine", "link")) == len(wrong)
+    assert sorted(attacked.rows("telemetry", "address", "sequence")) == [("a", last - 1), ("b\0b", 0)]
 
 
-def test_text_that_grows(tmp_path: Path) -> None:
+def test_text_that_grows(request: pytest.FixtureRequest, attacked: Attacked) -> None:
     """A list of control characters, each six bytes of JSON: translated up to a bound, raw beyond it."""
     text = b"\xb1" + (JSON_BYTES_MAX - 100).to_bytes(4, "big") + b"\x01" * (JSON_BYTES_MAX - 100)
     body = b"\0\x53\x77\xd0" + (len(text) + 4).to_bytes(4, "big") + (1).to_bytes(4, "big") + text
     columns = columns_of([20], flags=1 | AMQP, bodies=[body] * 20)
-    with unharmed(tmp_path) as running, HostileGateway(running.port("amqp")) as gateway:
+    with attacked.by(request.node.name) as gateway:
         assert gateway.send(sealed(table_of("a", 0, 20), columns, messages=20, ranges=1)).settled() == [State.ACCEPTED]
-    assert {len(str(body)) > 6 << 20 for (body,) in rows(tmp_path, "telemetry", ["body"])} == {True}
+    assert {len(str(body)) > 6 << 20 for (body,) in attacked.rows("telemetry", "body")} == {True}
