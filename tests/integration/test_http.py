@@ -119,7 +119,7 @@ class TestPublish:
     @pytest.mark.parametrize(
         ("path", "headers", "status", "words"),
         [
-            ("/t/", {}, 400, "1 to 65535 bytes"),
+            ("/t/", {}, 400, "1 to 1024 bytes"),
             ("/t/a/%23", {}, 400, "do not stand in one"),
             ("/t/%24SYS/x", {}, 400, "belong to the broker"),
             ("/t/a%00b", {}, 400, "do not stand in one"),
