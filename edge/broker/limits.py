@@ -508,6 +508,17 @@ ADDRESS_BYTES_MAX: Final = KIB
 """UTF-8 bytes of an address messages are sent to, as MQTT topic name, AMQP address or in HTTP. A publisher may say it
 once for thousands of messages (a topic alias, a link), and it is written out with each that is delivered or landed."""
 
+TRANSLATED_BYTES_A_TURN: Final = 4 * KIB
+"""Bytes of AMQP messages that are decoded for one MQTT session in one turn of the loop, or one message: at worst each
+is a value, of a microsecond. The session goes on in the next turn."""
+
+TRANSLATIONS_REMEMBERED_BYTES_MAX: Final = MIB
+"""What was made of AMQP messages, and the messages: sessions that get the same ones do so within a few turns."""
+
+TOPIC_BYTES_A_TURN: Final = MIB
+"""Bytes of topic names written out for one session in one turn of the loop: 30 000 messages under usual names, or 1 000
+under long ones, which a publisher says once for all of them."""
+
 USER_PROPERTIES_MAX: Final = 1_024
 """Properties of one MQTT packet that may be repeated (User Property), each some 2 us of the loop's time to check."""
 

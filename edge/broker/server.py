@@ -29,7 +29,7 @@ from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Listeners
 from edge.broker.listeners.mqtt import MqttDrivers
 from edge.broker.message.mqtt_reason_codes import ReasonCode
-from edge.broker.message.translation import mqtt_runs
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
@@ -93,7 +93,7 @@ class Broker:
         self.mqtt_sessions = SessionRegistry(
             self.router,
             store,
-            mqtt_runs,
+            MqttTranslator(),
             legacy_dollar_topics=configuration.legacy_dollar_topics,
         )
         self._threads = VerificationThreads()

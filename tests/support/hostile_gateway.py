@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import struct
-import time
 import zlib
 from array import array
 from collections.abc import Callable, Sequence
@@ -13,11 +11,8 @@ from typing import Self
 from bridge import plain
 from bridge.batch import CAPABILITY, Codec
 from bridge.columns import dictionary, pack, planes
-from bridge.engine import Attached, Closed, Dispositions, Engine, Link, State
 from bridge.hub_addresses import TELEMETRY
-
-WAIT_S = 120.0
-"""For the hub's word on everything that was sent."""
+from tests.support.amqp_sender import AmqpSender
 
 
 def sealed(
@@ -77,61 +72,11 @@ def columns_of(
     )
 
 
-class HostileGateway:
-    """Its telemetry link to a hub, driven by hand."""
+class HostileGateway(AmqpSender):
+    """Its telemetry link to a hub."""
 
     def __init__(self, port: int, name: str = "hostile") -> None:
-        self.engine = Engine(container_id=name, server=False)
-        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
-        self.outcomes: dict[int, State] = {}
-        self.closed = False
-        self._tags = 0
-        self.engine.open()
-        self.link: Link = self.engine.attach_sender(TELEMETRY, TELEMETRY, desired_capabilities=(CAPABILITY,))
-        self._until(lambda: self.link.credit > 0, "credit")
+        super().__init__(port, name, TELEMETRY, (CAPABILITY,))
 
     def send(self, *batches: bytes) -> Self:
-        """As deliveries, as far as credit goes; waits for more."""
-        for batch in batches:
-            self._until(lambda: self.link.credit > 0 or self.closed, "credit")
-            self.engine.send(self.link, self._tags, plain.data_section(batch))
-            self._tags += 1
-        return self
-
-    def settled(self) -> list[State]:
-        """What the hub said of everything sent, in order."""
-        self._until(lambda: len(self.outcomes) == self._tags or self.closed, "the hub's word")
-        return [self.outcomes[tag] for tag in sorted(self.outcomes)]
-
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, f"no {what}"
-            self._exchange()
-
-    def _exchange(self) -> None:
-        if data := self.engine.data_to_send():
-            self.socket.sendall(data)
-        self.socket.settimeout(0.2)
-        try:
-            received = self.socket.recv(1 << 16)
-        except TimeoutError:
-            received = None
-        now = time.monotonic()
-        events = () if received is None else self.engine.receive_data(received, now)
-        for event in events or (self.engine.receive_eof(now) if received == b"" else ()):
-            if isinstance(event, Dispositions):
-                self.outcomes |= {tag: state for tag, state, _, _ in event.items}
-            elif isinstance(event, Closed):
-                self.closed = True
-            elif isinstance(event, Attached):
-                self.link = event.link
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return super().send(*map(plain.data_section, batches))

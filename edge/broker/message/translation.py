@@ -383,7 +383,7 @@ def mqtt_runs(run: Run) -> list[Run]:
     runs: list[Run] = []
     header = read_header(run.properties)
     for body in run.bodies:
-        properties, payload = _to_mqtt(body, header)
+        properties, payload = to_mqtt(body, header)
         if runs and runs[-1].properties == properties:
             runs[-1].bodies.append(payload)
         else:
@@ -408,7 +408,7 @@ def _common(every: Sequence[Properties]) -> Properties:
     return Properties(user_property=users, **kept)
 
 
-def _to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
+def to_mqtt(body: bytes, header: Header) -> tuple[bytes, bytes]:
     """(encoded MQTT properties, payload); a message that cannot be read goes out as its bytes. So does one that is too
     large to be translated, and says so."""
     expiry_s = None if header.ttl_ms is None else min(-(-header.ttl_ms // _MS), _UINT32_MAX)

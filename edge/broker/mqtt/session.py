@@ -6,7 +6,8 @@ packets, and nothing outlives the session but through `edge.broker.mqtt.session_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from bridge.message import AMQP, QOS_MASK, RETAIN, Run, Stored
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.pattern import Joinable
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Consumer, Outcome, Subscription
 from edge.broker.mqtt.connection import Connection
@@ -24,6 +26,10 @@ from edge.broker.mqtt.overlap import Combined, Overlaps
 from edge.broker.mqtt.qos2_journal import Qos2Journal, Recovered
 from edge.broker.mqtt.retained_delivery import RetainedDelivery
 from edge.broker.mqtt.state import SessionState
+from edge.broker.mqtt.turn import Part, Turn
+
+USUAL_TOPIC_CHARACTERS_MAX = 64
+"""Longer topic names are counted (`limits.TOPIC_BYTES_A_TURN`)."""
 
 UNLIMITED = 1 << 30
 """Credit of a QoS 0 subscriber whose socket takes data: deliveries leave no trace that would need a bound."""
@@ -99,6 +105,10 @@ class Subscriber(Consumer):
         attachment = self.session.attachment
         if attachment is None or attachment.congested:
             return 0
+        turn = self.session.turn
+        if turn is not None and turn.over:
+            self.session.starve(self)
+            return 0
         if self.request.qos == 0:
             return UNLIMITED
         window = attachment.connection.window
@@ -157,12 +167,30 @@ class Subscriber(Consumer):
         retain: bool,
     ) -> None:
         """Send the messages of a run to the client; `retain` is the RETAIN flag they carry."""
+        write = partial(self._write, subscription, qos_max, identifiers, retain)
+        run = stored.run
+        if run.flags & AMQP:
+            self.session.begin_turn().translate(Part(stored, write))
+        else:
+            if len(run.address) > USUAL_TOPIC_CHARACTERS_MAX:
+                self.session.begin_turn().write_topics(run)
+            write(stored.position, (run,))
+
+    def _write(
+        self,
+        subscription: Subscription,
+        qos_max: int,
+        identifiers: tuple[int, ...],
+        retain: bool,
+        position: int,
+        runs: Sequence[Run],
+    ) -> None:
+        """Send what was made of the messages of a stored run, whose first one is at `position`."""
         session = self.session
         attachment = session.attachment
         if attachment is None:
             raise LookupError(f"{self.name}: delivery without a connection")
-        position = stored.position
-        for run in session.translate(stored.run) if stored.run.flags & AMQP else (stored.run,):
+        for run in runs:
             last = position + len(run.bodies) - 1
             left = session.lifetime.left(run) if EXPIRY_IDENTIFIER in run.properties else run
             if left is None:
@@ -196,20 +224,22 @@ class Session:
     """
 
     __slots__ = (
-        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "attachment", "client_id", "ended",
-        "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "translate", "user", "will_due",
+        "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "_translator", "attachment", "client_id",
+        "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "turn", "user", "will_due",
     )  # fmt: skip
 
     def __init__(
         self,
         client_id: str,
-        translate: Callable[[Run], list[Run]],
+        translator: MqttTranslator,
         lifetime: Lifetime,
         journal_changed: Callable[[Session], None],
     ) -> None:
         """`journal_changed`: what `journal` holds has to reach the disk."""
         self.client_id = client_id
-        self.translate = translate
+        self.turn: Turn | None = None
+        """Its share of this turn of the loop, where deliveries to it may take more."""
+        self._translator = translator
         self.lifetime = lifetime
         self.state = SessionState()
         self.user = ""
@@ -341,8 +371,17 @@ class Session:
         if self._overlaps is not None or len(self.subscribers) > 1:
             self.overlaps.changed(pattern)
 
+    def begin_turn(self) -> Turn:
+        """Its share of this turn of the loop, from now on counted."""
+        if self.turn is None:
+            if self.attachment is None:
+                raise LookupError(f"{self.client_id}: delivery without a connection")
+            self.turn = Turn(self._translator, self.attachment.go_on_soon)
+        return self.turn
+
     def leave(self) -> None:
         """The connection is gone. A new one gets retained messages for new subscriptions only."""
+        self.turn = None
         self._starved = None
         self._retained = None
 
@@ -355,7 +394,9 @@ class Session:
         """The turn of the loop that was asked for (`Attachment.go_on_soon`)."""
         if self._retained is not None:
             self._retained.next_turn()
-            self._send_retained()
+        if self.turn is not None:
+            self.turn.begin()
+        self.pump_starved()
 
     def _send_retained(self) -> None:
         if self._retained is not None and self._retained.send(self):

@@ -15,6 +15,7 @@ import msgspec
 
 from bridge.message import Run
 from edge.broker.limits import SESSIONS_ENDED_MAX
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import is_wide
@@ -48,11 +49,11 @@ class SessionRegistry:
         self,
         router: Router,
         store: Store,
-        translate: Callable[[Run], list[Run]],
+        translator: MqttTranslator,
         *,
         legacy_dollar_topics: bool = False,
     ) -> None:
-        """`translate` makes MQTT runs of a run of AMQP messages.
+        """`translator` makes MQTT runs of AMQP messages.
 
         `legacy_dollar_topics`: a wildcard of an MQTT 3.1 client matches names that begin with ``$`` too.
         """
@@ -65,7 +66,7 @@ class SessionRegistry:
         self._router = router
         self._names = router.names
         self._store = store
-        self._translate = translate
+        self._translator = translator
         self._sessions: dict[str, Session] = {}
         self._connected = 0
         self._due = DueSessions()
@@ -264,7 +265,7 @@ class SessionRegistry:
 
     def _make(self, client_id: str, user: str) -> Session:
         self._names.made(NameKind.SESSION, user, len(client_id))
-        session = Session(client_id, self._translate, self.lifetime, self._on_disk.journal_changed)
+        session = Session(client_id, self._translator, self.lifetime, self._on_disk.journal_changed)
         session.user = user
         self._sessions[client_id] = session
         return session

@@ -12,6 +12,7 @@ from bridge.message import DURABLE, Run
 from edge.broker.configuration import Authentication
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.mqtt import packets
@@ -73,7 +74,7 @@ class Site:
         self.router = Router(
             self.store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, merge_live=merge_live
         )
-        self.sessions = SessionRegistry(self.router, self.store, lambda run: [run])
+        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
         self.gate = PendingGate(new_user("joe", RULES), new_user("jane", RULES))
 
     def settle(self) -> None:
@@ -201,7 +202,7 @@ class TestSessions:
         site.gate.asked.pop()(Verdict.ACCEPTED)
         assert thief.sent()[0].reason == 0x85
         assert not first.connection.closed
-        assert SessionRegistry(site.router, site.store, lambda run: [run]).owner("c") == "joe"  # after a restart too
+        assert SessionRegistry(site.router, site.store, MqttTranslator()).owner("c") == "joe"  # after a restart too
 
     def test_changed_rules_cut_the_connection_and_what_is_kept(self) -> None:
         site = Site()

@@ -13,6 +13,7 @@ from bridge.message import Run
 from edge.broker.limits import Limits
 from edge.broker.message.mqtt_properties import NONE, Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt import packets as p
@@ -73,7 +74,7 @@ class Site:
     def start(self) -> None:
         """As after a kill: what was committed is there."""
         self.router = RaisingRouter(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
-        self.sessions = SessionRegistry(self.router, self.store, lambda run: [run])
+        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
 
     def end_commit(self) -> None:
         """The commit that runs ends."""

@@ -11,7 +11,7 @@ from bridge.message import Run
 from edge.broker.limits import READ_BYTES_MAX, SUBSCRIPTION_BUFFER_BYTES_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
-from edge.broker.message.translation import mqtt_runs
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
@@ -32,7 +32,7 @@ class Site(amqp.Site):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sessions = SessionRegistry(self.router, self.store, mqtt_runs)
+        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
 
     @property
     def losses(self) -> list[tuple[str, int]]:

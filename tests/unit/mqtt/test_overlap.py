@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.message import Run, Stored
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.clock import Clock
 from edge.broker.mqtt import overlap
 from edge.broker.mqtt.events import SubscriptionRequest
@@ -13,7 +14,7 @@ from edge.broker.mqtt.session import Session, Subscriber
 
 
 def client() -> Session:
-    return Session("c", lambda run: [run], Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
+    return Session("c", MqttTranslator(), Lifetime(Clock(lambda: 0, lambda: True, lambda: 0.0)), lambda _client: None)
 
 
 def subscribe(one: Session, pattern: str, qos: int = 1, **options: bool) -> Subscriber:

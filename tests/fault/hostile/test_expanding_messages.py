@@ -1,0 +1,157 @@
+"""Messages that are more than they look, at a real gateway: what they expand to is bounded, and others do not wait.
+
+The subscriber they go to gets every one of them, in order: what is too large to be translated as the message it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.amqp_values import encode
+from bridge.engine import State
+from bridge.limits import VALUES_MAX
+from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.translation import AMQP_MESSAGE
+from edge.broker.mqtt import packets
+from tests.support.amqp_sender import AmqpSender
+from tests.support.hostile import Raw, unharmed
+from tests.support.processes import Waypost, edge
+
+RESIDENT_MIB_MAX = 256.0
+"""The promise for any attack."""
+ROUND_TRIP_S_MAX = 1.0
+"""The longest of another client, where two cores are busy with other tests: alone it is some 30 ms, and it was 48 s."""
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
+        yield running
+
+
+def lists(count: int) -> bytes:
+    """An AMQP message that is a list of so many empty lists."""
+    return b"\0\x53\x77\xd0" + (count + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + b"\x45" * count
+
+
+def received(client: Raw, count: int) -> list[packets.Publish]:
+    """The next messages."""
+    found: list[packets.Publish] = []
+    while len(found) < count:
+        packet = client.receive()
+        assert packet is not None
+        if isinstance(packet, packets.Publish):
+            found.append(packet)
+    return found
+
+
+@contextlib.contextmanager
+def attacked(gateway: Waypost) -> Iterator[None]:
+    with unharmed(gateway, round_trip_s_max=ROUND_TRIP_S_MAX, resident_mib_max=RESIDENT_MIB_MAX):
+        yield
+
+
+@pytest.mark.parametrize("mib", [2, 15])
+def test_a_list_of_empty_lists(gateway: Waypost, mib: int) -> None:
+    """The loop stood for 48 s."""
+    body = lists(mib << 20)
+    with (
+        attacked(gateway),
+        Raw(gateway, 5).connect("reader") as reader,
+        AmqpSender(gateway.port("amqp"), "writer", "topic/a") as sender,
+    ):
+        reader.subscribe("topic/a")
+        assert sender.send(body, lists(3)).settled() == [State.ACCEPTED] * 2
+        large, small = received(reader, 2)
+    assert large.payload == body
+    assert large.properties.content_type == AMQP_MESSAGE
+    assert small.payload == b"[[],[],[]]"
+
+
+def test_many_lists_to_many_subscribers(gateway: Waypost) -> None:
+    """Each as large as is translated, a million values in all, to ten: in parts, each once, in order."""
+    count, readers = 250, 10
+    bodies = [b"\0\x53\x77" + encode([i, *[[]] * (VALUES_MAX - 1)]) for i in range(count)]
+    with attacked(gateway):
+        clients = [Raw(gateway).connect(f"reader-{i}") for i in range(readers)]
+        for i, client in enumerate(clients):
+            client.subscribe("topic/b", qos=i % 2)
+        with AmqpSender(gateway.port("amqp"), "writer", "topic/b") as sender:
+            assert sender.send(*bodies).settled() == [State.ACCEPTED] * count
+            for client in clients:
+                numbers = [int(packet.payload[1:].partition(b",")[0]) for packet in received(client, count)]
+                assert numbers == list(range(count))
+                client.close()
+
+
+def test_a_long_topic_name_behind_an_alias(gateway: Waypost) -> None:
+    """Said once, it would be written out 100 000 times to each of five clients that do not read: 500 MB."""
+    name = "topic/" + "x" * (ADDRESS_BYTES_MAX - 6)
+    first = packets.Publish(name, b"", properties=Properties(topic_alias=1)).encode(5)
+    others = packets.Publish("", b"", properties=Properties(topic_alias=1)).encode(5)
+    with attacked(gateway):
+        readers = [Raw(gateway, receive_bytes=4096).connect(f"deaf-{i}") for i in range(5)]
+        for reader in readers:
+            reader.subscribe("topic/#")
+        with Raw(gateway, 5).connect("writer") as writer:
+            writer.send(first + others * 100_000, packets.PingReq())
+            while not isinstance(writer.receive(), packets.PingResp):
+                pass
+        for reader in readers:
+            reader.close()
+
+
+@pytest.mark.parametrize(
+    ("publish", "reason"),
+    [
+        (packets.Publish("t" * (ADDRESS_BYTES_MAX + 1), b"", qos=1, packet_id=1), ReasonCode.TOPIC_NAME_INVALID),
+        (
+            packets.Publish(
+                "t",
+                b"",
+                qos=1,
+                packet_id=1,
+                properties=Properties(user_property=(("", ""),) * (USER_PROPERTIES_MAX + 1)),
+            ),
+            ReasonCode.QUOTA_EXCEEDED,
+        ),
+        (
+            packets.Publish("t", b"", qos=1, packet_id=1, properties=Properties(user_property=(("", ""),) * 3_000_000)),
+            ReasonCode.QUOTA_EXCEEDED,
+        ),
+    ],
+    ids=["topic name", "user properties", "16 MB of user properties"],
+)
+def test_refused_at_the_door(gateway: Waypost, publish: packets.Publish, reason: ReasonCode) -> None:
+    """With the protocol's own reason, and without an acknowledgement."""
+    with attacked(gateway), Raw(gateway, 5).connect("writer") as writer:
+        writer.send(publish)
+        answer = writer.receive()
+    assert isinstance(answer, packets.Disconnect)
+    assert answer.reason is reason
+
+
+def test_sections_without_end(gateway: Waypost) -> None:
+    """3 million empty data sections in one message: it goes out as it came."""
+    body = b"\0\x53\x75\xa0\0" * 3_000_000
+    with (
+        attacked(gateway),
+        Raw(gateway, 5).connect("reader") as reader,
+        AmqpSender(gateway.port("amqp"), "writer", "topic/c") as sender,
+    ):
+        reader.subscribe("topic/c")
+        assert sender.send(body).settled() == [State.ACCEPTED]
+        assert received(reader, 1)[0].payload == body
+
+
+def test_properties_without_end(gateway: Waypost) -> None:
+    """They are looked at when a message comes in: it is rejected, and says why."""
+    fields = lists(1 << 20)[3:]
+    message = b"\0\x53\x73" + fields + b"\0\x53\x75\xa0\1x"
+    with attacked(gateway), AmqpSender(gateway.port("amqp"), "writer", "topic/d") as sender:
+        assert sender.send(message).settled() == [State.REJECTED]

@@ -1,0 +1,71 @@
+"""A sender on a plain socket, driven by hand: messages as bytes, whatever they hold, and what the peer says of each."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from bridge.engine import Closed, Dispositions, Engine, Link, State
+
+WAIT_S = 120.0
+"""For the peer's word on everything that was sent."""
+
+
+class AmqpSender:
+    """One link of one connection."""
+
+    def __init__(self, port: int, name: str, target: str, capabilities: Sequence[str] = ()) -> None:
+        self.engine = Engine(container_id=name, server=False)
+        self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.outcomes: dict[int, State] = {}
+        self.closed = False
+        self._tags = 0
+        self.engine.open()
+        self.link: Link = self.engine.attach_sender(target, target, desired_capabilities=capabilities)
+        self._until(lambda: self.link.credit > 0, "credit")
+
+    def send(self, *messages: bytes) -> Self:
+        """As far as credit goes; waits for more."""
+        for message in messages:
+            self._until(lambda: self.link.credit > 0 or self.closed, "credit")
+            self.engine.send(self.link, self._tags, message)
+            self._tags += 1
+        return self
+
+    def settled(self) -> list[State]:
+        """What the peer said of everything sent, in order."""
+        self._until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")
+        return [self.outcomes[tag] for tag in sorted(self.outcomes)]
+
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, f"no {what}"
+            self._exchange()
+
+    def _exchange(self) -> None:
+        if data := self.engine.data_to_send():
+            self.socket.sendall(data)
+        self.socket.settimeout(0.2)
+        try:
+            received = self.socket.recv(1 << 16)
+        except TimeoutError:
+            received = None
+        now = time.monotonic()
+        events = () if received is None else self.engine.receive_data(received, now)
+        for event in events or (self.engine.receive_eof(now) if received == b"" else ()):
+            if isinstance(event, Dispositions):
+                self.outcomes |= {tag: state for tag, state, _, _ in event.items}
+            elif isinstance(event, Closed):
+                self.closed = True
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
