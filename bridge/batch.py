@@ -231,20 +231,19 @@ def encode(
     not get smaller is sent unpacked. Raises `ValueError` for no messages, an empty run, a negative sequence, or more
     than the limits above: all of them the caller's to avoid.
     """
-    ranges, runs = _group(stored, bases or {})
+    ranges, runs, address_max = _group(stored, bases or {})
     bodies = list(chain.from_iterable([run.bodies for run in runs]))
     if not 0 < len(bodies) <= BATCH_MESSAGES_MAX:
         raise ValueError(f"a batch has 1 to {BATCH_MESSAGES_MAX} messages, not {len(bodies)}")
     table, (columns, longest) = _table(ranges), _columns(runs, bodies)
     if len(table) > BATCH_TABLE_BYTES_MAX or len(columns) > BATCH_COLUMNS_BYTES_MAX:
         raise ValueError(f"too large for a batch: {len(table)} + {len(columns)} bytes")
-    longest += max(len(r.address) for r in ranges) * UTF8_BYTES_MAX
+    longest += address_max * UTF8_BYTES_MAX
     if len(columns) + len(bodies) * longest > BATCH_EXPANDED_BYTES_MAX:
         said = [(run.device, run.properties, len(run.bodies)) for run in runs]
         expanded = len(columns) + _written_out(ranges, said)
         if expanded > BATCH_EXPANDED_BYTES_MAX:
             raise ValueError(f"too large for a batch: its messages have {expanded} bytes together")
-        raise ValueError(f"too large for a batch: its messages have {expanded} bytes")
     packed_table, packed_columns = table, columns
     if codec is Codec.ZSTD:
         packed_table, packed_columns = pack(table), pack(columns)
@@ -260,8 +259,8 @@ def encode(
     return b"".join((_MAGIC, zlib.crc32(checked).to_bytes(4, "little"), checked))
 
 
-def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Range], list[Run]]:
-    """Gather the runs by address, and cut each address into dense ranges."""
+def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Range], list[Run], int]:
+    """Gather the runs by address, and cut each address into dense ranges; the characters of the longest address too."""
     by_address: dict[str, list[Stored]] = {}
     for item in stored:
         address = item.run.address
@@ -281,7 +280,7 @@ def _group(stored: Sequence[Stored], bases: Mapping[str, int]) -> tuple[list[Ran
             following += len(run.bodies)
             runs.append(run)
         ranges.append(Range(address, min(base, first), first, following - first))
-    return ranges, runs
+    return ranges, runs, max(map(len, by_address), default=0)
 
 
 def _table(ranges: list[Range]) -> bytes:
@@ -354,10 +353,11 @@ def decode(data: bytes) -> Batch:
     table = unpack(codec, reader.take(table_packed), table_size)
     columns = unpack(codec, reader.take(columns_packed), columns_size)
     reader.finish()
-    return _batch((space, epoch, Lane(lane)), _read_ranges(table, ranges, messages), columns, messages)
+    return _batch((space, epoch, Lane(lane)), *_read_ranges(table, ranges, messages), columns, messages)
 
 
-def _read_ranges(table: bytes, ranges: int, messages: int) -> list[Range]:
+def _read_ranges(table: bytes, ranges: int, messages: int) -> tuple[list[Range], int]:
+    """The ranges, and the bytes of the longest address."""
     reader = Reader(table, 0)
     lengths = reader.column("I", ranges)
     bases, firsts = reader.column("Q", ranges), reader.column("Q", ranges)
@@ -369,10 +369,10 @@ def _read_ranges(table: bytes, ranges: int, messages: int) -> list[Range]:
     result = list(map(Range, addresses, bases, firsts, counts))
     if any(r.base > r.first or r.first + r.count > SEQUENCE_MAX for r in result):
         raise BatchError("a range begins before its base or ends beyond 63 bits")
-    return result
+    return result, max(lengths)
 
 
-def _batch(names: tuple[str, str, Lane], ranges: list[Range], columns: bytes, messages: int) -> Batch:
+def _batch(names: tuple[str, str, Lane], ranges: list[Range], address_max: int, columns: bytes, messages: int) -> Batch:
     reader = Reader(columns, 0)
     runs = reader.count()
     if not len(ranges) <= runs <= messages:
@@ -394,7 +394,7 @@ def _batch(names: tuple[str, str, Lane], ranges: list[Range], columns: bytes, me
     bodies = reader.slices(reader.column("I", messages))
     reader.finish()
     expanded = len(columns) + messages * (max(map(len, devices)) * UTF8_BYTES_MAX + max(map(len, properties)))
-    expanded += messages * max(len(r.address) for r in ranges) * UTF8_BYTES_MAX
+    expanded += messages * address_max
     if expanded > EXPANSION_LOOKED_AT_BYTES:
         runs_of = zip(device_index, properties_index, run_lengths, strict=True)
         said = ((devices[device], properties[one], count) for device, one, count in runs_of)

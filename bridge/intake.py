@@ -30,7 +30,7 @@ from bridge.engine import (
 )
 from bridge.hidden import hides
 from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
-from bridge.limits import HELD_MESSAGE_BYTES
+from bridge.limits import HELD_MESSAGE_BYTES, LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
 
@@ -356,9 +356,9 @@ class Intake:
             token = self._hold(link, delivery, max(batch.size, batch.expanded))
             self._service.batch_arrived(self, token, batch, ends, gateway)
         elif target == STATUS:
-            self._on_status(link, delivery, _document(body), gateway)
+            self._on_status(link, delivery, _document(body, STATUS_BYTES_MAX), gateway)
         else:
-            document = _document(body)
+            document = _document(body, LEDGER_BYTES_MAX)
             self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
 
     def _on_unreadable(
@@ -434,8 +434,10 @@ def _cost(receiver: _ReceiverState, message: bytes) -> int:
     return max(own, cost(plain.body_start(message))) if receiver.batching else own
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _document(body: bytes, bytes_max: int) -> dict[str, Any]:
     """A JSON object. Raises `MessageError`."""
+    if len(body) > bytes_max:
+        raise MessageError(f"a document of {len(body)} bytes, more than {bytes_max}")
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -73,3 +73,10 @@ UPLINK_BATCH_BYTES: Final = 256 << 10
 UPLINK_WINDOW_BYTES: Final = 16 * MIB
 """Bodies, properties, addresses and overhead an uplink takes from the router before the hub has settled them. With a
 hub that lands once a second this is also the most that crosses in a second: 100 000 messages of 100 bytes."""
+
+STATUS_BYTES_MAX: Final = 64 << 10
+"""JSON text of a status: a report is a few hundred bytes."""
+
+LEDGER_BYTES_MAX: Final = 8 * MIB
+"""JSON text of a ledger document: 10 000 ranges are 2 MiB, the lineage of a store of 10 000 logs 6 MiB. As
+objects it is up to twenty times as large."""

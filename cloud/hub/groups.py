@@ -93,9 +93,9 @@ class Entry:
             batch = self.content.batch
             self.bytes, self.landing_bytes, self.rows = batch.size, batch.expanded, len(batch)
         elif isinstance(self.content, Unreadable):
-            self.bytes = len(self.content.content)
+            self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):
-            self.bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
+            self.bytes = self.landing_bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
 
     def land(self) -> None:
         """It is on the medium."""

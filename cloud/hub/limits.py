@@ -14,9 +14,6 @@ GATEWAY_NAME_CHARACTERS_MAX = 255
 WRITE_BYTES_MAX = 1024 * 1024
 """Bytes a gateway may leave unread in our buffer before it counts as congested."""
 
-STATUS_DOCUMENT_BYTES_MAX = 64 * 1024
-"""Bytes of one status document: a report is a few hundred."""
-
 STATUS_EVERY_S = 5.0
 """States are gathered this long before they become a file of `gateway_status`; a crash may lose that much of them."""
 

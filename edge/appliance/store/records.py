@@ -159,18 +159,20 @@ def parse(line: bytes, number: int) -> Record:
 
 
 def _set_body(record: Record, payload: bytes) -> None:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        record.base64 = base64.b64encode(payload).decode()
+        return
     if payload[:1] in (b"{", b"[") and b"\n" not in payload and b"\r" not in payload and payload[-1:] in (b"}", b"]"):
         try:
-            msgspec.json.decode(payload)
+            msgspec.json.decode(payload, type=msgspec.Raw)  # looked through, not made: as objects it may be vast
         except (msgspec.MsgspecError, RecursionError):
             pass
         else:
             record.json = msgspec.Raw(payload)
             return
-    try:
-        record.text = payload.decode()
-    except UnicodeDecodeError:
-        record.base64 = base64.b64encode(payload).decode()
+    record.text = text
 
 
 def _content_type(properties: bytes) -> str | None:

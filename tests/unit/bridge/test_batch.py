@@ -11,8 +11,11 @@ import pytest
 import zstandard
 
 from bridge import batch
-from bridge.batch import Batch, BatchError, Codec, Lane, Range, decode, encode
+from bridge.batch import Batch, BatchError, Codec, Lane, Range, cost, decode, encode
+from bridge.columns import dictionary
+from bridge.limits import BATCH_EXPANDED_BYTES_MAX, BATCH_MESSAGES_MAX, BATCH_NAME_BYTES_MAX
 from bridge.message import CLOCK_GOOD, Run, Stored
+from tests.support.hostile_gateway import columns_of, sealed, table_of
 
 EPOCH = "00112233445566778899aabbccddeeff"
 RECEIVED = 1_760_000_000_000_000_000
@@ -57,6 +60,61 @@ class TestRanges:
     def test_incompressible_batches_are_sent_unpacked(self) -> None:
         assert encoded(stored("a", 0, Random(1).randbytes(5000)))[8] == Codec.NONE
         assert encoded(stored("a", 0, *[b"x" * 100] * 100))[8] == Codec.ZSTD
+
+
+class TestExpansion:
+    """What a batch expands to is added up before it is, at both ends: no gateway makes one that a hub refuses."""
+
+    def large(self, messages: int, properties: int) -> Stored:
+        run = Run("a", "pump", 1, bytes(properties), [b""] * messages, RECEIVED)
+        return Stored(7, 0, run)
+
+    def test_both_ends_add_up_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        items = stored("ü" * 50, 5, *[b"x" * 9] * 30, device="pümp", properties=b"p" * 77), stored("b", 0, b"y" * 4000)
+        monkeypatch.setattr(batch, "EXPANSION_LOOKED_AT_BYTES", 0)
+        size = decode(encoded(*items)).expanded
+        written_out = 30 * (100 + len("pümp".encode()) + 77 + 9) + 1 + 4 + 4000
+        assert written_out <= size <= written_out + 1_000, "the columns that are no names are counted too"
+        monkeypatch.setattr(batch, "BATCH_EXPANDED_BYTES_MAX", size)
+        decode(encoded(*items))
+        data = encoded(*items)
+        monkeypatch.setattr(batch, "BATCH_EXPANDED_BYTES_MAX", size - 1)
+        with pytest.raises(ValueError, match="together"):
+            encoded(*items)
+        with pytest.raises(BatchError, match="together"):
+            decode(data)
+
+    def test_properties_said_once(self) -> None:
+        fitting = (BATCH_EXPANDED_BYTES_MAX - 100_000) // 65_536
+        assert len(encoded(self.large(fitting, 65_535))) < 400
+        assert decode(encoded(self.large(fitting, 65_535))).expanded <= BATCH_EXPANDED_BYTES_MAX
+        with pytest.raises(ValueError, match="together"):
+            encoded(self.large(fitting + 2, 65_535))
+
+    def test_as_many_messages_as_allowed(self) -> None:
+        assert len(decode(encoded(self.large(BATCH_MESSAGES_MAX, 0)))) == BATCH_MESSAGES_MAX
+        with pytest.raises(ValueError, match="1 to"):
+            encoded(self.large(BATCH_MESSAGES_MAX + 1, 0))
+
+    def test_long_names(self) -> None:
+        def named(length: int) -> bytes:
+            return encode([stored("a", 0, b"1")], space="default", epoch="e" * length)
+
+        assert decode(named(BATCH_NAME_BYTES_MAX)).epoch == "e" * BATCH_NAME_BYTES_MAX
+        with pytest.raises(BatchError, match="names"):
+            decode(named(BATCH_NAME_BYTES_MAX + 1))
+
+    def test_a_dictionary_of_more_than_there_are_runs(self) -> None:
+        columns = columns_of([1])
+        many = columns[:4] + dictionary([b"d"] * 2) + columns[4 + len(dictionary([b"d"])) :]
+        decode(sealed(table_of("a", 0, 1), columns, messages=1, ranges=1))
+        with pytest.raises(BatchError, match="dictionary"):
+            decode(sealed(table_of("a", 0, 1), many, messages=1, ranges=1))
+
+    def test_the_head_says_what_it_will_cost(self) -> None:
+        for items in ((stored("a", 0, b"x" * 500),), tuple(stored(f"a{i}", 0, b"") for i in range(50))):
+            assert cost(encoded(*items)) == decode(encoded(*items)).size
+        assert cost(b"") == cost(b"short") == 0
 
 
 class TestTrim:

@@ -12,6 +12,7 @@ from bridge import plain
 from bridge.batch import CAPABILITY, Batch, cost, encode
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State
 from bridge.intake import Intake, IntakeLimits, Unread
+from bridge.limits import LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from tests.support.shell import Shell
@@ -246,6 +247,15 @@ class TestMalformed:
 
 
 class TestDocuments:
+    @pytest.mark.parametrize(("target", "bytes_max"), [("status", STATUS_BYTES_MAX), ("ledger", LEDGER_BYTES_MAX)])
+    def test_are_bounded_before_they_are_read(self, target: str, bytes_max: int) -> None:
+        pair = Pair()
+        document = b'{"a":"' + b"x" * (bytes_max - 8) + b'"}'
+        pair.send(pair.attach(target), plain.data_section(document), plain.data_section(document + b" "))
+        pair.shell.turn()
+        told = [call[0] for call in pair.service.calls]
+        assert told == ["connected", target, *(["unread"] if target == "ledger" else [])]
+
     def test_status(self) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(b'{"state": "up"}'))
