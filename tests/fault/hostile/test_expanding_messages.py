@@ -16,6 +16,7 @@ from bridge.limits import VALUES_MAX
 from edge.broker.limits import ADDRESS_BYTES_MAX, USER_PROPERTIES_MAX
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
+from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.message.translation import AMQP_MESSAGE
 from edge.broker.mqtt import packets
 from tests.support.amqp_sender import AmqpSender
@@ -24,7 +25,7 @@ from tests.support.processes import Waypost, edge
 
 RESIDENT_MIB_MAX = 256.0
 """The promise for any attack."""
-ROUND_TRIP_S_MAX = 1.0
+ROUND_TRIP_S_MAX = 3.0
 """The longest of another client, where two cores are busy with other tests: alone it is some 30 ms, and it was 48 s."""
 
 
@@ -106,31 +107,25 @@ def test_a_long_topic_name_behind_an_alias(gateway: Waypost) -> None:
             reader.close()
 
 
+def publish(topic: bytes, user_properties: int) -> bytes:
+    """A PUBLISH of QoS 1 with so many empty User Properties."""
+    block = encode_variable_byte_integer(5 * user_properties) + b"\x26\0\0\0\0" * user_properties
+    content = len(topic).to_bytes(2, "big") + topic + b"\0\1" + block
+    return b"\x32" + encode_variable_byte_integer(len(content)) + content
+
+
 @pytest.mark.parametrize(
-    ("publish", "reason"),
+    ("topic", "user_properties", "reason"),
     [
-        (packets.Publish("t" * (ADDRESS_BYTES_MAX + 1), b"", qos=1, packet_id=1), ReasonCode.TOPIC_NAME_INVALID),
-        (
-            packets.Publish(
-                "t",
-                b"",
-                qos=1,
-                packet_id=1,
-                properties=Properties(user_property=(("", ""),) * (USER_PROPERTIES_MAX + 1)),
-            ),
-            ReasonCode.QUOTA_EXCEEDED,
-        ),
-        (
-            packets.Publish("t", b"", qos=1, packet_id=1, properties=Properties(user_property=(("", ""),) * 3_000_000)),
-            ReasonCode.QUOTA_EXCEEDED,
-        ),
+        (b"t" * (ADDRESS_BYTES_MAX + 1), 0, ReasonCode.TOPIC_NAME_INVALID),
+        (b"t", USER_PROPERTIES_MAX + 1, ReasonCode.QUOTA_EXCEEDED),
+        (b"t", 3_000_000, ReasonCode.QUOTA_EXCEEDED),
     ],
-    ids=["topic name", "user properties", "16 MB of user properties"],
 )
-def test_refused_at_the_door(gateway: Waypost, publish: packets.Publish, reason: ReasonCode) -> None:
+def test_refused_at_the_door(gateway: Waypost, topic: bytes, user_properties: int, reason: ReasonCode) -> None:
     """With the protocol's own reason, and without an acknowledgement."""
     with attacked(gateway), Raw(gateway, 5).connect("writer") as writer:
-        writer.send(publish)
+        writer.send(publish(topic, user_properties))
         answer = writer.receive()
     assert isinstance(answer, packets.Disconnect)
     assert answer.reason is reason
