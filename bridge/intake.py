@@ -440,5 +440,5 @@ def _document(body: bytes, bytes_max: int) -> dict[str, Any]:
         raise MessageError(f"a document of {len(body)} bytes, more than {bytes_max}")
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MessageError(f"not a JSON object: {error}") from None

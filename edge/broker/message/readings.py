@@ -125,7 +125,7 @@ def _of_json(text: bytes, form: str, about: str, start: int, end: int) -> Readin
         return None
     try:
         document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if not isinstance(document, dict) and not is_number(document):
         return None

@@ -239,7 +239,7 @@ class TestMalformed:
         assert pair.outcomes == [(0, State.REJECTED)]
         assert pair.told(Closed) == []
 
-    @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff"])
+    @pytest.mark.parametrize("body", [b"", b"[1]", b'{"a":', b'"\xff"', b"\xff", b'{"a":' + b"[" * 50_000])
     def test_documents_are_json_objects(self, body: bytes) -> None:
         pair = Pair()
         pair.send(pair.attach("status"), plain.data_section(body))

@@ -40,6 +40,7 @@ def summed(*messages: tuple[Run, bytes]) -> dict[str, object]:
         (b'{"accel": {"x": 1}, "unit": "g"}', "object"),
         (b'{"on": true}', None),
         (b'{"text": "a"}', None),
+        (b'{"\xff": 1}', None),
         (b"[1, 2]", None),
         (b"1" + b"0" * 400, None),
         (b"warm", None),

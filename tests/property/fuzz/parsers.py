@@ -1,0 +1,197 @@
+"""Parsers that are fed bytes by themselves: each with what it may raise, and streams it understands to begin with.
+
+`test_parsers.py` feeds them damaged seeds with Hypothesis, `atheris_parsers.py` follows coverage as long as it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import jwt
+import msgspec
+
+from bridge import batch, plain
+from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, encode
+from bridge.message import AMQP, Run
+from bridge.sasl.scram import Keys, ScramClient, ScramError, ScramServer, Verifier, derive
+from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
+from cloud.hub.groups import Session
+from cloud.lake.properties import describe_mqtt
+from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.resources import ConfigurationRejected
+from edge.broker.amqp.selectable import selectable
+from edge.broker.configuration import TokenIssuer
+from edge.broker.http.messages import BadRequest, runs_of, single
+from edge.broker.http.messages import batch as http_batch
+from edge.broker.message.mqtt_translator import MqttTranslator
+from edge.broker.message.readings import reading
+from edge.broker.message.translation import flags_of, payload_of, properties_of
+from edge.broker.security.tokens import TokenError, read_keys, verify
+
+GOLDEN: Final = Path(__file__).parents[2] / "contract" / "golden"
+SESSION: Final = Session("default", "gw", "-")
+ISSUER: Final = TokenIssuer(issuer="https://issuer", audience="waypost")
+SECRET_KEYS: Final[Keys] = derive("s3cret", bytes(16), 1)
+
+
+class Parser(NamedTuple):
+    """One target."""
+
+    take: Callable[[bytes], object]
+    raises: tuple[type[Exception], ...]
+    """What it may raise; anything else is a finding."""
+    seeds: Sequence[bytes]
+
+
+def take_message(data: bytes) -> None:
+    """A bare message, as everybody who looks at it does."""
+    for look in (payload_of, properties_of, plain.parse, plain.ends_of, plain.body_of, selectable, decode):
+        try:
+            look(data)  # type: ignore[operator]
+        except (DecodeError, plain.MessageError):
+            continue
+    with contextlib.suppress(DecodeError):
+        flags_of(data, settled=False)
+    run = Run("a", "d", AMQP, b"", [data])
+    made = MqttTranslator().part(run, 0, 1)
+    assert sum(len(part.bodies) for part in made.runs) == 1, "none is left out"
+    reading(run, data)
+    plain.messages(plain.Hop("gw", "e"), 1, run)
+
+
+def take_batch(data: bytes) -> None:
+    """With a right checksum, to reach what is behind it."""
+    sealed = data[:4] + zlib.crc32(data[8:]).to_bytes(4, "little") + data[8:]
+    found = batch.decode(sealed)
+    assert batch.cost(sealed) == found.size
+    assert sum(len(item.run) for item in found.stored()) == len(found)
+    if found.space.isprintable() and len({r.address for r in found.ranges}) == len(found.ranges):
+        again = batch.decode(batch.encode(found.stored(), space=found.space, epoch=found.epoch, lane=found.lane))
+        assert len(again) == len(found)
+
+
+def take_http(data: bytes) -> None:
+    kind, _, body = data.partition(b"\n")
+    for content_type in ("application/json", "application/x-ndjson"):
+        try:
+            messages = http_batch(body, content_type)
+        except BadRequest:
+            continue
+        assert sum(len(places) for _, places in runs_of(messages, "d")) == len(messages)
+    query = {"qos": kind[:3].decode("latin-1"), "ttl": kind[3:9].decode("latin-1")}
+    with contextlib.suppress(BadRequest):
+        single(body.decode("utf-8", "surrogateescape"), body, query, {"content-type": kind.decode("latin-1")})
+
+
+def take_documents(data: bytes) -> None:
+    describe_mqtt(data)
+    document = msgspec.json.decode(data, type=dict[str, object])
+    with contextlib.suppress(DocumentError):
+        status_row(SESSION, document, 1)
+    with contextlib.suppress(DocumentError):
+        lineage(document) if "lineage" in document else ledger_ranges(SESSION, document, 1)
+
+
+def take_token(data: bytes) -> None:
+    keys, _, token = data.partition(b"\n")
+    try:
+        found = read_keys(msgspec.json.decode(keys))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = ()
+    verify(token, found, ISSUER, 1_000.0)
+
+
+def take_scram(data: bytes) -> None:
+    first, _, final = data.partition(b"\0")
+    server = ScramServer("server")
+    server.first(first)
+    server.challenge(Verifier(bytes(16), 1, [SECRET_KEYS]))
+    server.finish(final)
+
+
+def take_scram_challenge(data: bytes) -> None:
+    challenge, _, final = data.partition(b"\0")
+    client = ScramClient("user", "s3cret", "client")
+    client.first()
+    client.answer(challenge)
+    client.check(final)
+
+
+def _token() -> bytes:
+    key = jwt.algorithms.OKPAlgorithm.from_jwk(
+        '{"kty":"OKP","crv":"Ed25519","d":"nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A",'
+        '"x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}'
+    )
+    claims = {"iss": ISSUER.issuer, "aud": ISSUER.audience, "sub": "u", "exp": 2_000, "scope": "send:plant/#"}
+    keys = b'{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}'
+    return keys + b"\n" + jwt.encode(claims, key, algorithm="EdDSA").encode()
+
+
+MESSAGE: Final = b"".join(
+    b"\0\x53" + bytes((code,)) + encode(value)
+    for code, value in (
+        (0x72, {Symbol("x-opt-mqtt-qos"): 2, Symbol("x-opt-waypost-hops"): ["a", "b"]}),
+        (0x73, [Ulong(7), b"u", "to", "subject", "reply", "id", Symbol("text/plain"), None, Timestamp(9)]),
+        (0x74, {"a": 1, "b": 2.5, "c": "text"}),
+        (0x77, [{"x": [1, None, True, Described(Symbol("d"), 5)]}, Uint(300), "ü", b"\xff"]),
+    )
+)
+CONFIGURATION: Final = b"""apiVersion: waypost/v1
+kind: Gateway
+metadata: {name: north-hall}
+spec:
+  listeners: {mqtt: "0.0.0.0:1883", http: "127.0.0.1:8080"}
+  hub: {url: "amqp://hub.example:5672"}
+---
+apiVersion: enmasse.io/v1beta1
+kind: Address
+metadata: {name: default.plant}
+spec: {address: plant/#, type: topic, messageTtl: {maximum: 5000}, forwarders: [{name: to-hub, remoteAddress: hub}]}
+"""
+
+PARSERS: Final = {
+    "message": Parser(
+        take_message,
+        (),
+        [
+            MESSAGE,
+            b"\0\x53\x75\xa0\3abc",
+            b"\0\x53\x77" + encode("text"),
+            b"\0\x53\x77\xf0\0\0\0\x0d\0\0\0\1\x82" + bytes(8),
+        ],
+    ),
+    "batch": Parser(take_batch, (batch.BatchError,), [path.read_bytes() for path in sorted(GOLDEN.glob("*.wpb"))]),
+    "http": Parser(
+        take_http,
+        (),
+        [
+            b'1\n[{"address": "a/b", "body": {"x": [1, 2]}, "qos": 1, "ttl": 5, "contentType": "text/plain"}]',
+            b'0\n{"address": "a", "base64": "eHg="}\n{"address": "b", "body": "text"}',
+            b"2\nplant/7",
+        ],
+    ),
+    "documents": Parser(
+        take_documents,
+        (msgspec.DecodeError, UnicodeDecodeError),
+        [
+            b'{"ranges": [{"address": "a", "epoch": "e", "first_sequence": 1, "last_sequence": 5}]}',
+            b'{"lineage": {"epoch": "e", "openings": ["a", "b"], "ends": [{"1": 5}]}}',
+            b'{"uptime_s": 5, "clock_good": true, "backlog_messages": 7, "reported_at": "2026-01-01T00:00:00Z"}',
+            b"\x26\0\1a\0\1b\x03\0\x04text\x09\0\1x",
+        ],
+    ),
+    "configuration": Parser(lambda data: parse(data, "fuzz"), (ConfigurationRejected,), [CONFIGURATION]),
+    "token": Parser(take_token, (TokenError,), [_token()]),
+    "scram": Parser(
+        take_scram,
+        (ScramError,),
+        [b"n,,n=user,r=client\0c=biws,r=clientserver,p=" + b"A" * 43 + b"=", b"y,a=user,n=user,r=x"],
+    ),
+    "scram-client": Parser(
+        take_scram_challenge, (ScramError,), [b"r=clientserver,s=AAAAAAAAAAAAAAAAAAAAAA==,i=4096\0v=AA=="]
+    ),
+}

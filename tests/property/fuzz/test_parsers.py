@@ -1,0 +1,45 @@
+"""Every parser, damaged seeds and random bytes: it raises what it promises, or takes them (README of this folder)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.property.fuzz.parsers import PARSERS
+from tests.property.fuzz.test_streams import damaged, damages
+
+data = st.data()
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_seeds_are_understood(name: str) -> None:
+    """One at least: the others may be refused."""
+    parser = PARSERS[name]
+    refused = 0
+    for seed in parser.seeds:
+        try:
+            parser.take(seed)
+        except parser.raises:
+            refused += 1
+    assert refused < len(parser.seeds) or name.startswith("scram"), "a proof is of one exchange"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=150, deadline=None)
+@given(drawn=data)
+def test_damaged_seeds(name: str, drawn: st.DataObject) -> None:
+    parser = PARSERS[name]
+    with contextlib.suppress(*parser.raises):
+        parser.take(damaged(drawn.draw(st.sampled_from(parser.seeds)), drawn.draw(damages)))
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=80, deadline=None)
+@given(noise=st.binary(max_size=200))
+def test_random_bytes(name: str, noise: bytes) -> None:
+    parser = PARSERS[name]
+    with contextlib.suppress(*parser.raises):
+        parser.take(noise)
