@@ -11,8 +11,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from edge.appliance.clock import ClockQuality
 from edge.appliance.problems import name_problems, room_problems, store_problems, token_problem
+from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.delivery import LogSubscription
 from edge.broker.router.uplinks import ConnectorUplink, Uplinks
@@ -80,8 +83,11 @@ class GatewayHealth:
         self.lag.stop()
 
     def problems(self) -> list[Problem]:
-        """All there are now."""
-        return self._health.problems()
+        """All there are now, in the words of this person's command line."""
+        return [
+            msgspec.structs.replace(one, what=as_called(one.what), next_step=as_called(one.next_step))
+            for one in self._health.problems()
+        ]
 
     # --- sources ----------------------------------------------------------------------------------------------
 

@@ -46,7 +46,9 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
     port, data = free_port(), str(tmp_path / "gw")
     (tmp_path / "gateway.yaml").write_text(RESOURCES.format(port=port))
     assert command("apply", "--data", data, "-f", str(tmp_path / "gateway.yaml")).returncode == 0
-    with Waypost(tmp_path / "gateway.log", "edge", "run", "--data", data):
+    gateway = Waypost(tmp_path / "gateway.log", "edge", "run", "--data", data)
+    gateway.environment = {**os.environ, "WAYPOST_PROGRAM": "./waypost"}
+    with gateway:
         assert ask(port, "/healthz") == (200, b'{"ok":true,"problems":[]}')
         assert ask(port, "/t/small", b"x" * QUOTA_BYTES)[0] == 202
         assert ask(port, "/t/small", b"x")[0] == 507
@@ -55,6 +57,7 @@ def test_a_full_queue_is_said_everywhere(tmp_path: Path) -> None:
         assert problem["name"] == "address small"
         assert "messages are refused" in problem["what"]
         assert "quota.bytes" in problem["next_step"]
+        assert " ./waypost store info" in problem["next_step"]
         status: dict[str, Any] = json.loads(ask(port, "/api/v1/status")[1])
         assert status["problems"] == [problem]
         assert status["messages"] == {"received": 2, "acknowledged": 1, "refused": 1}
