@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +19,8 @@ settings.register_profile(
     "waypost", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=100
 )
 settings.load_profile("waypost")
+
+os.environ.pop("WAYPOST_PROGRAM", None)  # else help and hints under test name the launcher that started the tests
 
 
 @pytest.fixture(autouse=True)
