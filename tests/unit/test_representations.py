@@ -22,10 +22,9 @@ TELLING = re.compile(
     r"password|token|argon2|salt|stored|decoy_key|authentication_data|base64|local|page)"
 )
 """Names of fields that hold content or secrets."""
+HARMLESS = ("int", "int | None", "bool", "Stored")
+"""Kinds of fields that hold a number, or a run, which hides what it has."""
 HIDDEN_WITHIN = {
-    "bridge.uplink._Piece.stored": "a run",
-    "edge.broker.http.exchange.ReceivedMessage.stored": "a run",
-    "edge.broker.store.buffered_log.BufferedRun.stored": "a run",
     "cloud.hub.groups.Entry.content": "a batch, a document or what is unreadable",
     "cloud.lake.lake.Transaction.application": "a name the hub gives",
 }
@@ -59,9 +58,7 @@ def telling(cls: type[Any]) -> list[str]:
     for base in reversed(cls.__mro__):
         kinds.update(vars(base).get("__annotations__", {}))
     words = {name: str(getattr(kind, "__forward_arg__", kind)) for name, kind in kinds.items()}
-    return [
-        name for name in fields(cls) if TELLING.fullmatch(name) and words.get(name) not in ("int", "int | None", "bool")
-    ]
+    return [name for name in fields(cls) if TELLING.fullmatch(name) and words.get(name) not in HARMLESS]
 
 
 def made(cls: type[Any], name: str) -> Any:
