@@ -26,6 +26,7 @@ from bridge.engine.events import (
 )
 from bridge.engine.proton import (
     data_bytes,
+    encoded_bytes,
     read_condition,
     read_map,
     read_terminus,
@@ -37,6 +38,10 @@ from bridge.engine.proton import (
 
 LINK_BYTES = 6 * 1024
 """What a link costs: 3.5 KiB here and in Proton, the rest with its owner."""
+
+ATTACH_MAPS_BYTES_MAX = 16 * 1024
+"""Properties, filters, capabilities and outcomes of one attach, encoded: a selector is the largest of them. A frame of
+64 KiB of them would take 3 MiB, and 50 ms to read."""
 
 SESSION_BYTES = 3_500
 """What a session costs."""
@@ -171,7 +176,13 @@ class Links:
             name = text(lib.pn_link_name(pn)) or ""
             link = Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
             self.by_pointer[pn] = link
-            link._cost_bytes = LINK_BYTES + _described_bytes(pn)
+            maps = _maps(pn)
+            if sum(map(encoded_bytes, maps)) > ATTACH_MAPS_BYTES_MAX:
+                link.closed = True
+                return Condition(
+                    "amqp:resource-limit-exceeded", f"an attach of more than {ATTACH_MAPS_BYTES_MAX} bytes"
+                )
+            link._cost_bytes = LINK_BYTES + sum(map(data_bytes, maps))
             self._link_bytes += link._cost_bytes
             if len(self.by_pointer) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
                 return Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links")
@@ -293,13 +304,13 @@ def _terminus(value: Terminus | str | None, kind: TerminusKind) -> Terminus:
     return value if isinstance(value, Terminus) else Terminus(kind=kind, address=value)
 
 
-def _described_bytes(pn: Any) -> int:
-    """What the maps of an attach cost: a frame of 64 KiB may make 3 MiB of them."""
+def _maps(pn: Any) -> list[Any]:
+    """What the peer's attach carries that may be of any size."""
     source, target = lib.pn_link_remote_source(pn), lib.pn_link_remote_target(pn)
-    every = [lib.pn_link_remote_properties(pn), lib.pn_terminus_filter(source), lib.pn_terminus_outcomes(source)]
+    found = [lib.pn_link_remote_properties(pn), lib.pn_terminus_filter(source), lib.pn_terminus_outcomes(source)]
     for terminus in (source, target):
-        every += (lib.pn_terminus_properties(terminus), lib.pn_terminus_capabilities(terminus))
-    return sum(map(data_bytes, every))
+        found += (lib.pn_terminus_properties(terminus), lib.pn_terminus_capabilities(terminus))
+    return found
 
 
 def _forget(link: Link) -> None:

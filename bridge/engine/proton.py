@@ -123,9 +123,14 @@ NODE_BYTES = 150
 """What Proton and Python keep of a value within a list or map, however small: a null of one byte becomes two nodes."""
 
 
+def encoded_bytes(data: Any) -> int:
+    """Bytes of what a pn_data_t holds."""
+    return max(lib.pn_data_encoded_size(data), 0) if data else 0
+
+
 def data_bytes(data: Any) -> int:
     """Memory that the values of a pn_data_t take, where they are many or large."""
-    size = lib.pn_data_encoded_size(data) if data else 0
+    size = encoded_bytes(data)
     if size <= SMALL_DATA_BYTES:
         return 0
     value = read_data(data)

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
+from bridge.transport.slow_lane import SLICE_BYTES_FIRST, SLICE_S, slice_after, slow_lane_of
 from bridge.transport.turn import turn_of
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,8 @@ a turn, and answers to the smallest packets take twenty times their size until t
 at once, and the next read comes in the next turn."""
 
 OTHERS_FIRST = "others have their turn"
+
+TOO_MUCH_AT_ONCE = "what it sent is taken in slices"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
 
@@ -88,9 +91,11 @@ class Driver(asyncio.Protocol):
         "_meter",
         "_owner",
         "_paused_for",
+        "_slice_bytes",
         "_slot",
         "_turn",
         "_unread_bytes_max",
+        "_untaken",
         "_write_bytes_max",
         "account",
         "congested",
@@ -144,6 +149,10 @@ class Driver(asyncio.Protocol):
         self._slot: Slot | None = None
         """When `look` comes."""
         self._paused_for: tuple[str, ...] = ()
+        self._slice_bytes = SLICE_BYTES_FIRST
+        """As much is taken at once."""
+        self._untaken = b""
+        """What was read and waits for its turn; it goes with a connection that breaks."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -163,19 +172,49 @@ class Driver(asyncio.Protocol):
             self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
+        if len(data) > self._slice_bytes or self._untaken:
+            self._put_off(data)
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         if self._failed:
             return
+        now = self._loop.time()
         try:
-            self._dispatch(self.connection.receive_data(data, self._loop.time()))
+            self._dispatch(self.connection.receive_data(data, now))
         except Exception as error:
             self._fail(error)
             return
-        if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
+        took_s = self._loop.time() - now
+        if took_s > SLICE_S or len(data) > self._slice_bytes // 2:
+            self._slice_bytes = slice_after(len(data), self._slice_bytes, took_s)
+        if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES or self._untaken:
             self.count()
         if len(data) >= LARGE_READ_BYTES:
             self.write()
             self.pause_reading(OTHERS_FIRST)
             self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
+
+    def _put_off(self, data: bytes) -> None:
+        """It is more than a slice: it is taken in turns with others."""
+        if not self._untaken:
+            self.pause_reading(TOO_MUCH_AT_ONCE)
+            slow_lane_of(self._loop).add(self)
+        self._untaken += data
+        self.count()
+
+    def take_slice(self) -> bool:
+        """`bridge.transport.slow_lane.Sliced`."""
+        data = self._untaken
+        size = self._slice_bytes
+        self._untaken = data[size:]
+        self._take(data[:size])
+        if self._untaken and not self._failed and self.transport is not None:
+            return True
+        self._untaken = b""
+        self.resume_reading(TOO_MUCH_AT_ONCE)
+        return False
 
     def eof_received(self) -> bool:
         return False  # close the transport: connection_lost tells the machine
@@ -263,7 +302,7 @@ class Driver(asyncio.Protocol):
         """Tell the meter what the connection holds now."""
         if self._meter is None:
             return
-        held = self.connection.held_bytes
+        held = self.connection.held_bytes + len(self._untaken)
         if self.transport is not None:
             held += self.transport.get_write_buffer_size()
         if held <= UNCOUNTED_BYTES:

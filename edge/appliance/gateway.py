@@ -20,12 +20,13 @@ from edge.appliance.accounts.users import LiveUsers
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.history import History
-from edge.appliance.console.status import AddressStatus, Commits, Status, Uplink
+from edge.appliance.console.status import AddressStatus, Commits, Memory, Status, Uplink
 from edge.appliance.health import GatewayHealth
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
 from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
+from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.tcp import ListenError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.lazy_server import LazyWebServer
@@ -233,6 +234,7 @@ class Gateway:
                 "wear": msgspec.to_builtins(self._wear),
                 "commits": Commits(total=commits.total, seconds=commits.seconds, buckets=commits.buckets),
             },
+            "memory": _memory(broker.admission),
             "uplink": self._uplink_status(),
             "clock": "good" if self.clock_good() else "unknown",
             "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
@@ -331,6 +333,22 @@ class Gateway:
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
         app = make_app(self._history, access, self, self._devices.routes)
         return Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
+
+
+def _memory(admission: Admission) -> Memory:
+    budget, figures = admission.budget, admission.figures
+    return {
+        "resident": admission.resident.bytes,
+        "resident_max": budget.gateway.bytes_max,
+        "pools": {
+            name: {"held": pool.bytes, "held_max": pool.bytes_max, "connections": pool.connections}
+            for name, pool in budget.gateway.accounts.items()
+        },
+        "shed": figures.shed,
+        "shed_bytes": figures.shed_bytes,
+        "displaced": figures.displaced,
+        "refused": figures.refused,
+    }
 
 
 def _bound_socket(name: str, endpoint: Endpoint) -> socket.socket:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from edge.appliance.clock import ClockQuality
-from edge.appliance.problems import name_problems, room_problems, store_problems, token_problem
+from edge.appliance.problems import memory_problems, name_problems, room_problems, store_problems, token_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.delivery import LogSubscription
@@ -63,13 +63,14 @@ class GatewayHealth:
         self._rising = Rising(monotonic_s)
         self._refused = Rising(monotonic_s)
         self._names_refused = Rising(monotonic_s)
+        self._shed = Rising(monotonic_s)
         self._logs = StandingLogs(broker, monotonic_s)
         self._hubs = Standing(monotonic_s)
         self._files: list[Found] = []
         self._files_at = float("-inf")
         self._health = Health(
             (
-                self.store, self.room, self.names, self.logs, self.housekeeping, self.credentials, self.hubs,
+                self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials, self.hubs,
                 self.losses, self.certificates, self.machine, self.lag.problems, log_problems, self.files,
             )
         )  # fmt: skip
@@ -109,6 +110,15 @@ class GatewayHealth:
         names = list(self._broker.router.names)
         refused = {one.kind.value: one.refused for one in names if one.refused}
         yield from name_problems(names, self._names_refused.lately(refused))
+
+    def memory(self) -> Iterator[Found]:
+        admission = self._broker.admission
+        counters = {"shed": admission.figures.shed, "refused": admission.figures.refused}
+        yield from memory_problems(
+            bytes_max=admission.budget.gateway.bytes_max,
+            exceeded=admission.resident.exceeded,
+            lately=self._shed.lately({name: count for name, count in counters.items() if count}),
+        )
 
     def logs(self) -> Iterator[Found]:
         yield from self._logs.problems()

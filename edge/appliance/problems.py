@@ -6,14 +6,14 @@ checked, and no room, so that publishes are refused. An address that gives up it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Final
 
 from edge.appliance.store.shared import size
 from edge.broker.model.address_policy import WhenFull
 from edge.broker.retention.names import NamesOf
 from edge.broker.retention.quotas import Room
-from edge.health.problems import Found
+from edge.health.problems import Found, Severity
 
 _BACKLOG_STEP: Final = "see who does not take the backlog: waypost store info; or raise"
 
@@ -38,6 +38,22 @@ def name_problems(names: Iterable[NamesOf], lately: frozenset[str]) -> Iterator[
             what = f"clients were refused {one.kind.value} in the last minute: they, or the space, have too many"
             step = f"see who makes them ({one.names} of {one.space_max} are there), or raise spec.limits of the Gateway"
             yield Found(one.kind.value, what, step)
+
+
+def memory_problems(*, bytes_max: int, exceeded: bool, lately: Container[str]) -> Iterator[Found]:
+    """Where connections are closed or refused for want of memory or places. `exceeded`: the process takes more than
+    `bytes_max`; `lately`: of ``shed`` and ``refused``, what has happened in the last minute."""
+    step = "see who in the log; raise spec.limits.memoryBytesMax of the Gateway where it is right and there is as much"
+    if exceeded:
+        what = f"the process takes more than {size(bytes_max)} (limits.memoryBytesMax): nobody new is let in"
+        yield Found("memory", what, step)
+    elif "shed" in lately:
+        what = "connections that held more than there is room for were closed in the last minute"
+        yield Found("memory", what, step, Severity.WARNING)
+    if "refused" in lately:
+        what = "users or addresses with many connections were refused more in the last minute"
+        step = "see who connects; raise spec.limits.connectionsMax of the Gateway"
+        yield Found("places", what, step, Severity.WARNING)
 
 
 def room_problems(

@@ -40,6 +40,15 @@ whoever is slower gets through while there is no strain."""
 STRAINED_LOOK_S: Final = 0.02
 """How soon it is looked who may go on once a pool is strained: 20 ms bring 2.5 MB at 1 Gbit/s."""
 
+TRIM_AGAIN_S_MIN: Final = 2.0
+"""Between two times the allocator is asked to give memory back to the kernel: that takes up to 0.1 s."""
+
+TRIM_AGAIN_S_MAX: Final = 600.0
+"""The same while it has nothing to give: what the process takes is in use."""
+
+TRIM_GROWTH_BYTES: Final = 16 * MIB
+"""By so much the process has to grow before it is asked again as soon as that."""
+
 PACKETS_HELD_MAX: Final = 2
 """Largest messages (`Limits.packet_bytes_max`) one connection may hold, half-sent or unread: an AMQP client may have
 begun a second on another link."""
@@ -359,9 +368,17 @@ them is closed without a word."""
 TURNED_AWAY_S: Final = 2.0
 """How long such a client has to say which answer it understands: a round trip of a slow link."""
 
-TLS_HANDSHAKES_MAX: Final = 256
-"""TLS handshakes under way on one listener; each holds a socket and some 100 KiB. Connections beyond it wait in the
-kernel's queue: a fleet that returns at once is served in turns instead of filling the memory."""
+TLS_HANDSHAKES_MAX: Final = 128
+"""TLS handshakes under way on one listener; each holds a socket and some 100 KiB. One remote address has half of them;
+connections beyond wait, and are served in turns of their addresses: a fleet that returns at once does not fill the
+memory, and one that stalls does not keep out others."""
+
+TLS_PARKED_MAX: Final = 1_024
+"""Connections that wait for their handshake on one listener, a socket each; beyond it the last of the address with most
+is closed."""
+
+TLS_STALLED_S: Final = 3.0
+"""How long a handshake may take while others wait: several round trips of a slow link."""
 
 TLS_SHUTDOWN_S: Final = 2.0
 """How long a peer may take to answer our TLS close; a slow link's round trip."""

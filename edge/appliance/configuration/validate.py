@@ -35,7 +35,13 @@ from edge.appliance.configuration.resources import (
 from edge.broker.configuration import Authentication, Direction
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
-from edge.broker.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX, Limits
+from edge.broker.limits import (
+    MEMORY_MESSAGES_MIN,
+    PASSWORD_BYTES_MAX,
+    RULES_PER_USER_MAX,
+    USERNAME_CHARACTERS_MAX,
+    Limits,
+)
 from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
@@ -233,6 +239,18 @@ def _limits(resource: Resource, limits: dict[str, Any]) -> Errors:
             yield error_at(resource, path, f"expected a {'whole ' if whole else ''}number above 0, not {value!r}")
         elif (highest := getattr(known[key].type, "le", None)) is not None and value > highest:
             yield error_at(resource, path, f"expected at most {highest}, not {value!r}")
+    packet, memory = (
+        limits.get(key, default)
+        for key, default in (
+            ("packetBytesMax", Limits().packet_bytes_max),
+            ("memoryBytesMax", Limits().memory_bytes_max),
+        )
+    )
+    if isinstance(packet, int) and isinstance(memory, int) and packet * MEMORY_MESSAGES_MIN > memory:
+        path = ("spec", "limits", "memoryBytesMax" if "memoryBytesMax" in limits else "packetBytesMax")
+        yield error_at(
+            resource, path, f"memoryBytesMax ({memory}) has to be {MEMORY_MESSAGES_MIN} times packetBytesMax ({packet})"
+        )
 
 
 def limits_of(spec: GatewaySpec) -> Limits:

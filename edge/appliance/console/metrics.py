@@ -38,6 +38,7 @@ class GatewayCollector(Collector):
         status = status_of(self._source)
         yield from _gateway(status)
         yield from _wear(status.get("store", {}).get("wear", {}))
+        yield from _memory(status)
         yield from _uplink(status)
         yield from _process(status)
         yield from _problems(status)
@@ -114,6 +115,28 @@ def _wear(wear: Wear) -> Iterable[Metric]:
         own.add_metric([window], pace)
     if own.samples:
         yield own
+
+
+def _memory(status: Status) -> Iterable[Metric]:
+    memory = status.get("memory")
+    if memory is None:
+        return
+    yield GaugeMetricFamily("waypost_resident_bytes", "What the process takes.", value=memory["resident"])
+    yield GaugeMetricFamily("waypost_resident_max_bytes", "What it may take.", value=memory["resident_max"])
+    held = GaugeMetricFamily("waypost_held_bytes", "What connections hold.", labels=["pool"])
+    held_max = GaugeMetricFamily("waypost_held_max_bytes", "What they may hold.", labels=["pool"])
+    for name, pool in memory["pools"].items():
+        held.add_metric([name], pool["held"])
+        held_max.add_metric([name], pool["held_max"])
+    yield held
+    yield held_max
+    for name, about, value in (
+        ("waypost_connections_shed", "Connections closed that held most.", memory["shed"]),
+        ("waypost_connections_shed_bytes", "What they held.", memory["shed_bytes"]),
+        ("waypost_connections_displaced", "Connections closed of peers nobody knew.", memory["displaced"]),
+        ("waypost_connections_refused", "Connections of users and addresses with many.", memory["refused"]),
+    ):
+        yield CounterMetricFamily(name, about, value=value)
 
 
 def _uplink(status: Status) -> Iterable[Metric]:

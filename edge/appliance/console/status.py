@@ -90,6 +90,27 @@ class StoreStatus(TypedDict, total=False):
     commits: Commits
 
 
+class Pool(TypedDict):
+    """What the connections of one pool hold, and may; bytes."""
+
+    held: int
+    held_max: int
+    connections: int
+
+
+class Memory(TypedDict):
+    """What the process takes, and may; bytes. `pools` by name. Connections `shed` held most (`shed_bytes`) when there
+    was no room; `displaced` ones had not said who they are; `refused` ones were of users and addresses with many."""
+
+    resident: int
+    resident_max: int
+    pools: Mapping[str, Pool]
+    shed: int
+    shed_bytes: int
+    displaced: int
+    refused: int
+
+
 class Uplink(TypedDict, total=False):
     """`paused`: by hand; `off`: none configured. `sent` and `acked` count messages."""
 
@@ -143,6 +164,7 @@ class Status(TypedDict, total=False):
     messages: Messages
     addresses: Sequence[AddressStatus]
     store: StoreStatus
+    memory: Memory
     uplink: Uplink
     clock: Literal["good", "unknown"]
     loop: LoopStatus

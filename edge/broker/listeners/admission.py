@@ -8,7 +8,6 @@ address, of that the greediest connection. Nobody is ended who holds nothing and
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from typing import Final
 
@@ -24,14 +23,13 @@ from edge.broker.limits import (
     STRAINED_SHARE,
     Limits,
 )
+from edge.broker.listeners.resident import Resident
 from edge.broker.model.budget import Account, Budget
+from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
 
 NO_MEMORY: Final = "others have to complete what they have begun"
-
-IPV6_SITE_BITS: Final = 64
-"""Of an IPv6 address, those that tell one site from another (RFC 4291 section 2.5.4): who has one has 2**64 of them."""
 
 
 class AdmissionFigures(msgspec.Struct):
@@ -52,6 +50,7 @@ class Admission:
 
     def __init__(self, limits: Limits, budget: Budget) -> None:
         self.budget = budget
+        self.resident = Resident(limits.memory_bytes_max)
         self.figures = AdmissionFigures()
         self._loop = asyncio.get_running_loop()
         self._connection_bytes_max = PACKETS_HELD_MAX * limits.packet_bytes_max
@@ -60,9 +59,16 @@ class Admission:
         self._relief: asyncio.TimerHandle | None = None
         self._strained_since: float | None = None
         self._paused: set[Driver] = set()
-        self._told = 0
+        self._last_shed = ""
+        self._told = AdmissionFigures()
+        """As of the last tick."""
 
     # --- room for another connection --------------------------------------------------------------------------
+
+    @property
+    def lets_in(self) -> bool:
+        """Somebody new may come without another's going; not while the process takes more than it may."""
+        return not self.resident.exceeded
 
     def make_room(self) -> bool:
         """End the oldest connection of the address with most that have not said who they are, where it has more than
@@ -79,7 +85,7 @@ class Admission:
 
     def begin(self, driver: Driver, cost_bytes: int) -> None:
         """A connection whose peer is not known, and what it costs while it does nothing."""
-        driver.account = account = self.budget.unauthenticated_at(site_of(driver.address))
+        driver.account = account = self.budget.unauthenticated_at(remote_of(driver.address))
         account.join()
         self.hold(driver, cost_bytes)
 
@@ -125,12 +131,29 @@ class Admission:
     # --- making room ------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Look at what connections hold unsent, which changes without them."""
+        """Look at what connections hold unsent, which changes without them, and at what the process takes in all."""
         if self.budget.space.bytes or self._paused:
             self._relieve()
-        if self.figures.shed > self._told:
-            log.warning("%d connections closed: they held more than there is room for", self.figures.shed - self._told)
-            self._told = self.figures.shed
+        self.resident.look(self._loop.time(), freed=self.figures != self._told)
+        if self.resident.exceeded:
+            pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
+            self.shed_greediest(pool, pool.bytes // 2)
+        self._tell()
+
+    def _tell(self) -> None:
+        """One line for all that happened since the last."""
+        now, before = self.figures, self._told
+        if now == before:
+            return
+        log.warning(
+            "no room: closed %d connections that held most (%d bytes%s), %d that had not said who they are; refused %d",
+            now.shed - before.shed,
+            now.shed_bytes - before.shed_bytes,
+            f"; the last: {self._last_shed}" if now.shed > before.shed else "",
+            now.displaced - before.displaced,
+            now.refused - before.refused,
+        )
+        self._told = msgspec.structs.replace(now)
 
     def shed_greediest(self, account: Account, bytes_max: int) -> int:
         """End connections, where most is held first, until the account holds no more than this; how many were."""
@@ -186,7 +209,7 @@ class Admission:
         if account is None:
             return  # gone meanwhile
         held = account.holders.get(driver, 0)
-        log.info("%s: closed, as it held %d bytes", driver.peername, held)
+        self._last_shed = f"{driver.peername} held {held}"
         self.figures.shed += 1
         self.figures.shed_bytes += held
         self.forget(driver)
@@ -220,22 +243,13 @@ class Counted:
         self._admission.forget(driver)
 
 
-def site_of(address: str) -> str:
-    """What counts as one remote address: an IPv4 address, or the prefix of a site's IPv6 addresses."""
-    if ":" not in address:
-        return address
-    try:
-        found = ipaddress.IPv6Address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(ipaddress.IPv6Network((found, IPV6_SITE_BITS), strict=False))
-
-
 def _strained_at(account: Account) -> int:
     return account.bytes_max - account.bytes_max // STRAINED_SHARE
 
 
 def _connections_of(account: Account) -> int:
     return account.connections
+
+
+def _bytes_of(account: Account) -> int:
+    return account.bytes

@@ -149,8 +149,9 @@ class Listeners:
     def _serve(
         self, drivers: Drivers, around: Frames | Bare, meter: Meter, gone: Gone, identity: str | None
     ) -> Driver | None:
-        full = self.connections >= self._configuration.limits.connections_max
-        if full and not self._admission.make_room():
+        admission = self._admission
+        has_room = admission.lets_in and self.connections < self._configuration.limits.connections_max
+        if not has_room and not admission.make_room():
             return None
         return drivers.serve(gone, identity, partial(around.around, identity=identity), meter)
 

@@ -9,16 +9,56 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
-from edge.broker.limits import TLS_HANDSHAKES_MAX, TLS_SHUTDOWN_S
+from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_SHUTDOWN_S, TLS_STALLED_S
 from edge.broker.listeners.tls import Certificates, subject_name
+from edge.broker.model.remote import remote_of
 
 log = logging.getLogger(__name__)
 
 NO_DESCRIPTOR_WAIT_S: Final = 0.5
 """Pause when a connection cannot be accepted because the process has no file descriptor left: some will be freed."""
+
+
+class Parked:
+    """Sockets that wait for their handshake, in the order they came, by remote address."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by_remote: dict[str, deque[socket.socket]] = {}
+
+    def add(self, remote: str, connection: socket.socket) -> None:
+        self._by_remote.setdefault(remote, deque()).append(connection)
+        self.count += 1
+
+    def next(self, under_way: Mapping[str, int], each_max: int) -> tuple[str, socket.socket] | None:
+        """Of the address with the fewest handshakes under way the one that came first; None where all have
+        `each_max`."""
+        remote = min(self._by_remote, key=lambda each: under_way.get(each, 0), default=None)
+        if remote is None or under_way.get(remote, 0) >= each_max:
+            return None
+        return remote, self._pop(remote, first=True)
+
+    def drop_last(self) -> None:
+        """Close the one that came last of the address with most."""
+        remote = max(self._by_remote, key=lambda each: len(self._by_remote[each]))
+        self._pop(remote, first=False).close()
+
+    def close(self) -> None:
+        for waiting in self._by_remote.values():
+            for connection in waiting:
+                connection.close()
+
+    def _pop(self, remote: str, *, first: bool) -> socket.socket:
+        waiting = self._by_remote[remote]
+        connection = waiting.popleft() if first else waiting.pop()
+        self.count -= 1
+        if not waiting:
+            del self._by_remote[remote]
+        return connection
 
 
 class SecureAcceptor:
@@ -34,20 +74,24 @@ class SecureAcceptor:
         handshake_s: float,
     ) -> None:
         """Takes ownership of the socket, which is non-blocking. `admit` gets the name in the verified client
-        certificate, if any, and makes who gets the connection; None when there is no room. `handshake_s`: from accept
-        to the end of the handshake."""
-        self.handshakes: set[asyncio.Task[None]] = set()
-        """Under way."""
+        certificate, if any, and makes who gets the connection; None when there is no room. `handshake_s`: the time a
+        handshake has, less while others wait."""
+        self.handshakes: dict[asyncio.Task[None], tuple[str, float]] = {}
+        """Under way: of which remote address, since when."""
+        self._under_way: Counter[str] = Counter()
+        self._parked = Parked()
         self._name = name
         self._listening = listening
         self._certificates = certificates
         self._admit = admit
         self._handshake_s = handshake_s
-        self._room = asyncio.Semaphore(TLS_HANDSHAKES_MAX)
-        self._accepting = asyncio.get_running_loop().create_task(self._accept(), name=f"{name} accepts")
+        self._loop = asyncio.get_running_loop()
+        self._accepting = self._loop.create_task(self._accept(), name=f"{name} accepts")
 
     async def stop(self) -> None:
         """Accept no more, and drop the handshakes under way."""
+        self._parked.close()
+        self._parked = Parked()
         tasks = [self._accepting, *self.handshakes]
         for task in tasks:
             task.cancel()
@@ -55,25 +99,49 @@ class SecureAcceptor:
         self._listening.close()
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            await self._room.acquire()  # who comes meanwhile waits in the kernel's queue
             try:
-                connection, _ = await loop.sock_accept(self._listening)
+                connection, peer = await self._loop.sock_accept(self._listening)
             except OSError as error:
-                self._room.release()
                 if not isinstance(error, ConnectionError):  # the client went away again: nothing to wait for
                     log.warning("%s: cannot accept: %s", self._name, error.strerror)
                     await asyncio.sleep(NO_DESCRIPTOR_WAIT_S)
                 continue
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            task = loop.create_task(self._shake_hands(connection), name=f"{self._name} handshake")
-            self.handshakes.add(task)
+            self._parked.add(remote_of(peer[0]), connection)
+            self._begin()
+            if self._parked.count > TLS_PARKED_MAX:
+                self._parked.drop_last()
+            if self._parked.count:
+                self._end_the_stalled()
+
+    def _begin(self) -> None:
+        """Begin what there is room for, in turns of the addresses: one that stalls delays itself."""
+        each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
+        while len(self.handshakes) < TLS_HANDSHAKES_MAX:
+            found = self._parked.next(self._under_way, each_max)
+            if found is None:
+                return
+            remote, connection = found
+            task = self._loop.create_task(self._shake_hands(connection), name=f"{self._name} handshake")
+            self.handshakes[task] = remote, self._loop.time()
+            self._under_way[remote] += 1
             task.add_done_callback(self._done)
 
+    def _end_the_stalled(self) -> None:
+        """Others wait: who has had the time for a handshake over a slow link has no more of it."""
+        begun_before = self._loop.time() - TLS_STALLED_S
+        for task, (_, begun_at) in self.handshakes.items():
+            if begun_at > begun_before:
+                return
+            task.cancel()
+
     def _done(self, task: asyncio.Task[None]) -> None:
-        self.handshakes.discard(task)
-        self._room.release()
+        remote, _ = self.handshakes.pop(task)
+        self._under_way[remote] -= 1
+        if not self._under_way[remote]:
+            del self._under_way[remote]
+        self._begin()
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         peer = connection.getpeername() if connection.fileno() >= 0 else None

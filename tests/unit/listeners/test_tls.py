@@ -16,7 +16,8 @@ import pytest
 
 from bridge.transport.driver import Driver
 from edge.broker.configuration import TlsFiles, TlsListener
-from edge.broker.limits import TLS_HANDSHAKES_MAX
+from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX
+from edge.broker.listeners import secure
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
 from edge.broker.listeners.tls import Certificates, TlsError, subject_name
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
@@ -257,16 +258,61 @@ class TestListener:
         asyncio.run(main())
 
     def test_handshakes_are_bounded(self, authority: Authority, server: Issued) -> None:
+        """One address has half of them; it waits for its own, and others do not wait for it."""
+
         async def main() -> None:
             async with Rig(server, handshake_s=1.0) as rig:
                 acceptor = rig.listener._secure
                 assert acceptor is not None
-                silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(TLS_HANDSHAKES_MAX + 20)]
-                await until(lambda: len(acceptor.handshakes) == TLS_HANDSHAKES_MAX)
+                each_max = TLS_HANDSHAKES_MAX // ACCOUNT_SHARE_MAX
+                silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(each_max + 20)]
+                await until(lambda: acceptor._parked.count == 20)
+                assert len(acceptor.handshakes) == each_max
+                other = asyncio.open_connection(
+                    "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",
+                    local_addr=("127.0.0.2", 0),
+                )  # fmt: skip
+                async with asyncio.timeout(0.5):
+                    _, elsewhere = await other
                 reader, writer = await rig.open(authority.context())  # served when the silent ones have been dropped
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
                 assert len(acceptor.handshakes) <= TLS_HANDSHAKES_MAX
+                for one in (elsewhere, writer):
+                    await closed(one)
+                for connection in silent:
+                    connection.close()
+            assert not acceptor.handshakes
+            assert not acceptor._parked.count
+
+        asyncio.run(main())
+
+    def test_so_many_wait_and_no_more(
+        self, authority: Authority, server: Issued, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Beyond it the last of the address with most is closed; who stalls while others wait is ended sooner."""
+        monkeypatch.setattr(secure, "TLS_HANDSHAKES_MAX", 4)
+        monkeypatch.setattr(secure, "TLS_PARKED_MAX", 5)
+        monkeypatch.setattr(secure, "TLS_STALLED_S", 0.2)
+
+        async def main() -> None:
+            async with Rig(server, handshake_s=60.0) as rig:
+                silent = [socket.create_connection(("127.0.0.1", rig.port)) for _ in range(9)]
+                for connection in silent:
+                    connection.setblocking(False)
+                first, last = silent[0], silent[-1]
+                loop = asyncio.get_running_loop()
+                async with asyncio.timeout(WAIT_S):
+                    assert await loop.sock_recv(last, 1) == b""
+                    acceptor = rig.listener._secure
+                    assert acceptor is not None
+                    begun = min(since for _, since in acceptor.handshakes.values())
+                    await until(lambda: loop.time() > begun + 0.2)
+                    _, writer = await asyncio.open_connection(
+                        "127.0.0.1", rig.port, ssl=authority.context(), server_hostname="localhost",
+                        local_addr=("127.0.0.2", 0),
+                    )  # fmt: skip
+                    assert await loop.sock_recv(first, 1) == b""
                 await closed(writer)
                 for connection in silent:
                     connection.close()

@@ -1,0 +1,71 @@
+"""What memory the process takes, as the kernel counts it: the second line of defence behind the budget.
+
+The budget counts what it knows of. What it does not know (buffers of libraries, pieces the allocator keeps) shows here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from edge.broker.limits import TRIM_AGAIN_S_MAX, TRIM_AGAIN_S_MIN, TRIM_GROWTH_BYTES
+
+STATM: Final = Path("/proc/self/statm")
+"""Pages: all, resident, shared, … (proc(5))."""
+
+TRIM_GAIN_SHARE: Final = 16
+"""A trim was worth its time when it gave back this part of the memory."""
+
+
+class Resident:
+    """The process' resident memory, looked at in each tick, and given back where the allocator keeps it."""
+
+    def __init__(
+        self, bytes_max: int, read: Callable[[], int] | None = None, trim: Callable[[], object] | None = None
+    ) -> None:
+        """`read` gives the resident bytes; `trim` has the allocator give back what it keeps. None: those of this
+        machine."""
+        self.bytes = 0
+        """As of the last look."""
+        self.exceeded = False
+        """It is more than `bytes_max`, whatever the allocator gave back."""
+        self._bytes_max = bytes_max
+        self._read = read or resident_bytes
+        self._trim = trim or trim_heap
+        self._after_trim = 0
+        self._wait_s = TRIM_AGAIN_S_MIN
+        self._trimmed_at = float("-inf")
+
+    def look(self, now: float, *, freed: bool) -> None:
+        """`freed`: much has been given up since the last look. Takes some 10 us; up to 0.1 s when there is much to give
+        back to the kernel, so that is asked for seldom, and less and less often while it is in vain."""
+        self.bytes = self._read()
+        if freed or self.bytes > self._after_trim + TRIM_GROWTH_BYTES:
+            self._wait_s = TRIM_AGAIN_S_MIN
+        if (freed or self.bytes > self._bytes_max // 2) and now - self._trimmed_at >= self._wait_s:
+            before, self._trimmed_at = self.bytes, now
+            self._trim()
+            self.bytes = self._after_trim = self._read()
+            if before - self.bytes < before // TRIM_GAIN_SHARE:
+                self._wait_s = min(2 * self._wait_s, TRIM_AGAIN_S_MAX)
+        self.exceeded = self.bytes > self._bytes_max
+
+
+def resident_bytes() -> int:
+    """What the kernel says; 0 where it does not say (Linux alone does)."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def trim_heap() -> None:
+    """malloc_trim(3) of glibc; other C libraries have none."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return
+    trim(0)

@@ -1,0 +1,252 @@
+"""Peers that make a gateway hold memory: others do not feel it, it stays bounded, and it is given back.
+
+The limits are configured down, so that a few seconds cross them; `TestFullSize` has the attacks as they were measured,
+against the limits as they are by default.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from edge.broker.limits import MIB
+from edge.broker.mqtt import packets
+from tests.bench.idle import SPARE_FILES, raise_file_limit
+from tests.fault.hostile import attacks
+from tests.fault.hostile.attacks import Stream
+from tests.fault.hostile.crowd import Crowd
+from tests.fault.hostile.neighbour import Neighbour
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost, resident_mib, wait_until
+
+MEMORY_MIB = 128
+"""`limits.memoryBytesMax` of the small gateway: connections may hold a third of it."""
+PACKET_MIB = 4
+CONNECTIONS = 600
+RESOURCES = """
+apiVersion: waypost/v1
+kind: Gateway
+metadata: {{name: hall}}
+spec:
+  listeners: {{mqtt: "127.0.0.1:0", amqp: "127.0.0.1:0", mqttWs: "127.0.0.1:0", http: "127.0.0.1:0"}}
+  limits: {{memoryBytesMax: {memory}, packetBytesMax: {packet}, connectionsMax: {connections}, handshakeS: 30}}
+---
+apiVersion: enmasse.io/v1beta1
+kind: AddressSpace
+metadata: {{name: default}}
+spec: {{authenticationService: {{name: none}}}}
+"""
+ROUNDS = 3
+"""A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
+IDLE_S = 1.0
+SLOWER_MAX = 3
+"""How many times its idle p99 the p99 of others may be during an attack."""
+FLOOR_S = 0.1
+"""What no machine with two busy cores can tell from nothing: an attacker takes one of them. Attacks whose work comes in
+one piece (the end of a connection with 1 000 links, a large message to 400 at once) have more."""
+GIVEN_BACK_S = 10.0
+GIVEN_BACK_MIB = 24
+"""What an attack may leave: code it made us load, and pieces the allocator keeps."""
+LOGINS = 10
+
+
+class Attack(NamedTuple):
+    """So many connections that all send the same kind of thing."""
+
+    name: str
+    stream: Stream
+    connections: int
+    protocol: str = "mqtt"
+    seconds: float = 3.0
+    receive_bytes: int = 0
+    floor_s: float = FLOOR_S
+
+
+ATTACKS = (
+    Attack("half messages", attacks.half_messages(3_600_000), 40),
+    Attack("half messages over WebSocket", attacks.in_half_a_frame(attacks.half_messages(3_600_000)), 40, "mqtt-ws"),
+    Attack("half messages byte by byte", attacks.byte_by_byte(50_000), 40),
+    Attack("half CONNECTs", attacks.half_connects(100_000), 400),
+    Attack("large CONNECTs", attacks.fat_connects, 400),
+    Attack("topic aliases", attacks.aliases, 60),
+    Attack("packet identifiers", attacks.packet_ids, 12),
+    Attack("half deliveries on one connection", attacks.half_deliveries(20, 3_600_000), 1, "amqp"),
+    Attack("half deliveries", attacks.half_deliveries(2, 3_600_000), 20, "amqp"),
+    Attack("half frames", attacks.half_frames, 500, "amqp"),
+    Attack("many links", attacks.many_links(50, 20), 12, "amqp", floor_s=0.5),
+    Attack("links with large maps", attacks.fat_links(40), 10, "amqp"),
+    Attack("half SASL frames", attacks.half_sasl, 500, "amqp"),
+    Attack("deaf readers of a large message", attacks.never_reads(200_000), 400, receive_bytes=4_096, floor_s=0.5),
+)
+
+
+def gateway(
+    folder: Path, memory_mib: int = MEMORY_MIB, packet_mib: int = PACKET_MIB, connections: int = CONNECTIONS
+) -> Waypost:
+    file = folder / "gateway.yaml"
+    file.write_text(RESOURCES.format(memory=memory_mib * MIB, packet=packet_mib * MIB, connections=connections))
+    return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
+
+
+class Watch:
+    """The largest resident memory of a process meanwhile."""
+
+    def __init__(self, running: Waypost) -> None:
+        self.before_mib = self.most_mib = resident_mib(running.pid)
+        self._pid = running.pid
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.02):
+            with contextlib.suppress(OSError, ProcessLookupError):
+                self.most_mib = max(self.most_mib, resident_mib(self._pid))
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def status(running: Waypost) -> Any:
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/api/v1/status", timeout=20) as answer:
+        return json.load(answer)
+
+
+def logins(running: Waypost, count: int) -> int:
+    """How many of so many clients, from the attackers' own address, get in while the attack stands."""
+    served = 0
+    for number in range(count):
+        with contextlib.suppress(AssertionError, OSError), Raw(running) as client:
+            client.connect(f"late-{number}")
+            served += 1
+    return served
+
+
+def publish_large(running: Waypost, size: int) -> None:
+    with Raw(running).connect("publisher") as client:
+        client.send(packets.Publish("large/retained", bytes(size), qos=1, retain=True, packet_id=1))
+        assert isinstance(client.receive(), packets.PubAck)
+
+
+def withstand(running: Waypost, attack: Attack, neighbour: Neighbour) -> tuple[float, float, int]:
+    """One round: the neighbour's p99 while nothing happens and during the attack, and how many logins succeeded."""
+    begin = time.monotonic()
+    time.sleep(IDLE_S)  # the time that is measured
+    neighbour.wait(20)
+    attacked = time.monotonic()
+    with Crowd(running.port(attack.protocol), receive_bytes=attack.receive_bytes).open(attack.connections) as crowd:
+        crowd.send(attack.stream, seconds=attack.seconds)
+        served = logins(running, LOGINS)
+        neighbour.wait(20)
+        end = time.monotonic()
+    assert neighbour.alive, "the neighbour is served all the time"
+    return neighbour.p99_s(begin, attacked), neighbour.p99_s(attacked, end), served
+
+
+def given_back(running: Waypost, before_mib: float) -> None:
+    def is_it() -> bool:
+        held = sum(pool["held"] for pool in status(running)["memory"]["pools"].values())
+        return not held and resident_mib(running.pid) < before_mib + GIVEN_BACK_MIB
+
+    wait_until(is_it, timeout_s=GIVEN_BACK_S, what="what was held is given back")
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
+def test_attack(tmp_path: Path, attack: Attack) -> None:
+    raise_file_limit(attack.connections + SPARE_FILES)
+    with gateway(tmp_path) as running:
+        status(running)  # what the first request loads
+        if attack.stream.__qualname__.startswith("never_reads"):
+            publish_large(running, 200_000)
+        with Watch(running) as watch, Neighbour(running.port("mqtt")) as neighbour:
+            neighbour.wait(100)
+            for last in range(1, ROUNDS + 1):
+                idle_s, attacked_s, served = withstand(running, attack, neighbour)
+                if attacked_s <= max(SLOWER_MAX * idle_s, attack.floor_s):
+                    break
+                assert last < ROUNDS, f"p99 {idle_s * 1e3:.1f} ms idle, {attacked_s * 1e3:.1f} ms during the attack"
+            assert served == LOGINS
+        print(f"{attack.name}: p99 {idle_s * 1e3:.1f} -> {attacked_s * 1e3:.1f} ms, {watch.most_mib:.0f} MiB at most")
+        assert watch.most_mib < MEMORY_MIB + 16, f"{watch.most_mib:.0f} MiB resident"
+        given_back(running, watch.before_mib)
+        running.stop()
+        running.start()
+        assert resident_mib(running.pid) < watch.before_mib + GIVEN_BACK_MIB
+        assert logins(running, 1)
+
+
+class TestPlaces:
+    """Many connections from one address."""
+
+    def test_idle_ones_keep_nobody_out(self, tmp_path: Path) -> None:
+        """More than there are places for, that say nothing: the oldest give way to who comes."""
+        raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
+        with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
+            crowd.open(CONNECTIONS + 200)
+            assert logins(running, LOGINS) == LOGINS
+            figures = status(running)["memory"]
+            assert figures["displaced"] >= 200
+            assert figures["shed"] == figures["refused"] == 0
+
+    def test_those_logged_in_leave_the_last_places_to_other_addresses(self, tmp_path: Path) -> None:
+        raise_file_limit(2 * CONNECTIONS + SPARE_FILES)
+        with gateway(tmp_path) as running, Crowd(running.port("mqtt")) as crowd:
+            crowd.open(CONNECTIONS + 200)
+            crowd.send(attacks.logs_in, seconds=5)
+            wait_until(lambda: status(running)["memory"]["refused"] > 0, timeout_s=10, what="the address has enough")
+            assert not logins(running, 1), "of the same address nobody else"
+            with Neighbour(running.port("mqtt")) as neighbour:
+                neighbour.wait(10)
+            names = [problem["name"] for problem in status(running)["problems"]]
+            assert "places" in names
+
+
+@pytest.fixture(scope="class")
+def default_size(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with gateway(tmp_path_factory.mktemp("full"), 256, 16, 10_000) as running:
+        status(running)
+        yield running
+
+
+@pytest.mark.slow
+class TestFullSize:
+    """The attacks as they were measured, with the limits as they are by default."""
+
+    @pytest.mark.parametrize(
+        "attack",
+        [
+            Attack("half messages", attacks.half_messages(15 * MIB), 100, seconds=20),
+            Attack("half deliveries on one connection", attacks.half_deliveries(100, 15 * MIB), 1, "amqp", seconds=20),
+            Attack("half CONNECTs", attacks.half_connects(120_000), 9_500, seconds=20),
+            Attack("silent", attacks.silent, 12_000, seconds=5),
+            Attack("half frames", attacks.half_frames, 4_000, "amqp", seconds=20),
+            Attack("large CONNECTs", attacks.fat_connects, 4_000, seconds=20),
+            Attack("deaf readers", attacks.never_reads(200_000), 4_000, seconds=20, receive_bytes=4_096),
+        ],
+        ids=lambda attack: attack.name.replace(" ", "-"),
+    )
+    @pytest.mark.timeout(300)
+    def test_attack(self, default_size: Waypost, attack: Attack) -> None:
+        raise_file_limit(attack.connections + SPARE_FILES)
+        running = default_size
+        publish_large(running, 200_000)
+        with Watch(running) as watch, Neighbour(running.port("mqtt")) as neighbour:
+            neighbour.wait(100)
+            idle_s, attacked_s, served = withstand(running, attack, neighbour)
+        print(f"{attack.name}: p99 {idle_s * 1e3:.1f} -> {attacked_s * 1e3:.1f} ms, {watch.most_mib:.0f} MiB at most")
+        assert served == LOGINS
+        assert watch.most_mib < 256
+        given_back(running, watch.before_mib)
+        assert attacked_s <= max(SLOWER_MAX * idle_s, attack.floor_s)

@@ -1,0 +1,251 @@
+"""Which connections end to make room: the greediest, the oldest unknown, and nobody else (`listeners.admission`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from edge.broker.limits import MIB, STRAINED_LOOK_S, Limits
+from edge.broker.listeners import admission as admission_module
+from edge.broker.listeners.admission import Admission, Counted
+from edge.broker.listeners.resident import Resident
+from edge.broker.model.budget import Budget
+from edge.broker.model.remote import remote_of
+
+MEMORY = 96 * MIB
+LIMITS = Limits(memory_bytes_max=MEMORY, packet_bytes_max=4 * MIB, connections_max=100)
+POOL = MEMORY // 3
+COST = 3_000
+
+
+class Connection:
+    """A driver as admission sees it."""
+
+    def __init__(self, counted: Counted, address: str = "192.0.2.1") -> None:
+        self.address = address
+        self.peername = f"{address}:1"
+        self.account: Any = None
+        self.held_bytes = 0
+        self.paused: set[str] = set()
+        self.ended = ""
+        self._counted = counted
+        counted.begun(self)  # type: ignore[arg-type]
+
+    def hold(self, held: int) -> None:
+        self.held_bytes = held
+        self._counted.held(self, held)  # type: ignore[arg-type]
+
+    def identify(self, user: str = "") -> bool:
+        return self._counted.identified(self, user)  # type: ignore[arg-type]
+
+    def count(self) -> None:
+        """What it holds does not change by itself."""
+
+    def pause_reading(self, reason: str) -> None:
+        self.paused.add(reason)
+
+    def resume_reading(self, reason: str) -> None:
+        self.paused.discard(reason)
+
+    def shed(self) -> None:
+        self.ended = "shed"
+        self._counted.ended(self)  # type: ignore[arg-type]
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.admission = Admission(LIMITS, Budget(MEMORY, "default"))
+        self.counted = Counted(self.admission, COST)
+
+    def known(self, address: str = "192.0.2.1", user: str = "", held: int = 0) -> Connection:
+        made = Connection(self.counted, address)
+        assert made.identify(user)
+        made.hold(held)
+        return made
+
+
+def run(case: Callable[[Rig], object]) -> None:
+    async def main() -> None:
+        found = case(Rig())
+        if asyncio.iscoroutine(found):
+            await found
+
+    asyncio.run(main())
+
+
+def test_one_connection_holds_two_messages_at_most() -> None:
+    def case(rig: Rig) -> None:
+        connection, other = rig.known(), rig.known("192.0.2.2", held=4 * MIB)
+        connection.hold(8 * MIB)
+        assert not connection.ended
+        connection.hold(8 * MIB + 1)
+        assert (connection.ended, other.ended) == ("shed", "")
+        assert rig.admission.figures.shed == 1
+
+    run(case)
+
+
+def test_one_address_holds_half_and_its_greediest_gives_way() -> None:
+    def case(rig: Rig) -> None:
+        other = rig.known("192.0.2.2", held=8 * MIB)
+        small = rig.known(held=MIB)
+        large = [rig.known(held=5 * MIB + number) for number in range(3)]
+        small.hold(MIB + 2)
+        assert [one.ended for one in large] == ["", "", "shed"], "16 MiB of 32, and some bytes"
+        assert not other.ended
+        assert not small.ended
+
+    run(case)
+
+
+def test_of_the_pool_the_greediest_address_gives_way() -> None:
+    """Many small ones of one address hold more than the large one of another."""
+
+    def case(rig: Rig) -> None:
+        many = [rig.known(f"192.0.2.{1 + number % 2}", held=MIB) for number in range(26)]
+        honest = rig.known("192.0.2.9", held=6 * MIB)
+        honest.hold(POOL - 26 * MIB + 1)
+        assert not honest.ended
+        assert {one.ended for one in many} == {"shed", ""}
+        assert rig.admission.budget.space.bytes <= POOL * 3 // 4
+
+    run(case)
+
+
+def test_a_user_holds_half_from_wherever() -> None:
+    def case(rig: Rig) -> None:
+        joe = [rig.known(f"192.0.2.{number}", "joe", 4 * MIB) for number in range(4)]
+        ann = rig.known("192.0.2.1", "ann", 6 * MIB)
+        joe[0].hold(4 * MIB + 1)
+        assert joe[0].ended == "shed"
+        assert not ann.ended
+
+    run(case)
+
+
+def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until there is no strain; in vain, it is ended."""
+    monkeypatch.setattr(admission_module, "STRAINED_S_MAX", 0.05)
+
+    async def case(rig: Rig) -> None:
+        others = [rig.known("192.0.2.2", held=6 * MIB) for _ in range(2)]
+        greedy = [rig.known(held=7 * MIB + number) for number in range(2)]
+        await asyncio.sleep(2 * STRAINED_LOOK_S)
+        assert [bool(one.paused) for one in (*greedy, *others)] == [True, False, False, False]
+        greedy[1].hold(0)
+        rig.admission.tick()
+        assert not greedy[0].paused, "it is read again"
+        greedy[1].hold(7 * MIB + 1)
+        rig.admission.tick()
+        await asyncio.sleep(0.06)  # longer than the patience
+        rig.admission.tick()
+        assert greedy[1].ended == "shed"
+        assert not any(one.ended for one in (greedy[0], *others))
+
+    run(case)
+
+
+def test_the_oldest_unknown_of_the_address_with_most_makes_room() -> None:
+    def case(rig: Rig) -> None:
+        lone = Connection(rig.counted, "192.0.2.9")
+        assert not rig.admission.make_room(), "nobody gives way for his equal"
+        silent = [Connection(rig.counted) for _ in range(3)]
+        rig.known()
+        assert rig.admission.make_room()
+        assert [one.ended for one in silent] == ["aborted", "", ""]
+        assert rig.admission.make_room()
+        assert not rig.admission.make_room()
+        assert not lone.ended
+        assert rig.admission.figures.displaced == 2
+
+    run(case)
+
+
+def test_unknown_peers_share_a_pool_of_their_own() -> None:
+    """What they cost counts, and who holds most of it gives way."""
+
+    def case(rig: Rig) -> None:
+        pool = rig.admission.budget.unauthenticated
+        known = rig.known(held=MIB)
+        silent = Connection(rig.counted, "192.0.2.2")
+        half = [Connection(rig.counted) for _ in range(60)]
+        for one in half:
+            one.hold(300_000)
+        assert pool.bytes <= pool.bytes_max
+        assert sum(one.ended == "shed" for one in half) > 10
+        assert not silent.ended
+        assert not known.ended
+
+    run(case)
+
+
+def test_the_last_places_are_for_those_with_few() -> None:
+    def case(rig: Rig) -> None:
+        for _ in range(90):
+            rig.known(user="greedy")
+        assert not Connection(rig.counted).identify("greedy")
+        assert Connection(rig.counted, "192.0.2.2").identify("greedy"), "the same user from elsewhere"
+        assert Connection(rig.counted).identify("other"), "another user from the same address"
+        assert rig.admission.figures.refused == 1
+
+    run(case)
+
+
+def test_who_is_displaced_is_not_let_in_afterwards() -> None:
+    def case(rig: Rig) -> None:
+        first, second = Connection(rig.counted), Connection(rig.counted)
+        rig.admission.make_room()
+        assert not first.identify("joe")
+        assert second.identify("joe")
+
+    run(case)
+
+
+def test_nobody_new_while_the_process_takes_too_much() -> None:
+    def case(rig: Rig) -> None:
+        taken = [MEMORY + 1]
+        rig.admission.resident = Resident(MEMORY, read=lambda: taken[0], trim=lambda: None)
+        connections = [rig.known(f"192.0.2.{number}", held=4 * MIB) for number in range(4)]
+        assert rig.admission.lets_in
+        rig.admission.tick()
+        assert not rig.admission.lets_in
+        assert sum(one.ended == "shed" for one in connections) == 2, "half of what is held"
+        taken[0] = MEMORY // 2
+        rig.admission.tick()
+        assert rig.admission.lets_in
+
+    run(case)
+
+
+def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
+    asked: list[float] = []
+    now = 0.0
+    resident = Resident(100 * MIB, read=lambda: 60 * MIB, trim=lambda: asked.append(now))
+    for step in range(4 * 600):
+        now = step / 4
+        resident.look(now, freed=False)
+    assert 5 < len(asked) < 12
+    resident.look(now + 3, freed=True)
+    assert asked[-1] == now, "much was given up: it is asked at once"
+
+
+@pytest.mark.parametrize(
+    ("host", "remote"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::7", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("no:address", "no:address"),
+        ("", ""),
+    ],
+)
+def test_remote_addresses(host: str, remote: str) -> None:
+    assert remote_of(host) == remote
