@@ -39,6 +39,9 @@ from bridge.engine.proton import (
 LINK_BYTES = 6 * 1024
 """What a link costs: 3.5 KiB here and in Proton, the rest with its owner."""
 
+DELIVERY_BYTES = 500
+"""What a delivery costs until it is settled, in Proton and with us."""
+
 ATTACH_MAPS_BYTES_MAX = 16 * 1024
 """Properties, filters, capabilities and outcomes of one attach, encoded: a selector is the largest of them. A frame of
 64 KiB of them would take 3 MiB, and 50 ms to read."""
@@ -84,7 +87,10 @@ class Links:
         held = self._link_bytes + SESSION_BYTES * max(len(sessions) - 1, 0)
         for session in sessions:
             held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
-        return held
+        unsettled = 0
+        for link in self.by_pointer.values():
+            unsettled += len(link._sent) + len(link._unsettled)
+        return held + DELIVERY_BYTES * unsettled
 
     # --- commands ---------------------------------------------------------------------------------------------
 

@@ -70,8 +70,8 @@ class GatewayHealth:
         self._files_at = float("-inf")
         self._health = Health(
             (
-                self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials, self.hubs,
-                self.losses, self.certificates, self.machine, self.lag.problems, log_problems, self.files,
+                self.store, self.room, self.names, self.memory, self.logs, self.housekeeping, self.credentials,
+                self.hubs, self.losses, self.certificates, self.machine, self.lag.problems, log_problems, self.files,
             )
         )  # fmt: skip
 

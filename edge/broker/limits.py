@@ -111,6 +111,10 @@ TRANSIENT_BUFFER_BYTES_MIN: Final = MIB
 """Message bytes any subscriber without a durable subscription may have waiting when it does not read fast enough; newer
 messages are dropped for it (and counted) beyond what it may have, as its session promises nothing."""
 
+TRANSIENT_BUFFER_BYTES_LEAST: Final = 4 * KIB
+"""The same when all together have a quarter more waiting than `TRANSIENT_POOL_BYTES_MAX`: 10 000 of them that do not
+read have 40 MiB."""
+
 TRANSIENT_BUFFER_BYTES_MAX: Final = 16 * MIB
 """The same while others leave room in the pool: a burst of 150 000 small messages is taken in before it is dropped."""
 

@@ -108,7 +108,7 @@ class Broker:
             (
                 ("sessions", lambda: self.mqtt_sessions.tick(self._loop.time())),
                 ("router", self.router.tick),
-                ("admission of connections", self.admission.tick),
+                ("admission of connections", lambda: self.admission.tick(self.listeners.drivers)),
                 ("credentials that expire", self.gate.expire),
                 ("certificates", lambda: self.listeners.check_certificates(self._loop.time())),
             )

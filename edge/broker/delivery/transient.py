@@ -12,6 +12,7 @@ from edge.broker.limits import (
     LIVE_BEHIND_BYTES_LOW,
     LIVE_BEHIND_BYTES_MAX,
     LIVE_PUMP_BYTES_MAX,
+    TRANSIENT_BUFFER_BYTES_LEAST,
     TRANSIENT_BUFFER_BYTES_MAX,
     TRANSIENT_BUFFER_BYTES_MIN,
     TRANSIENT_POOL_BYTES_MAX,
@@ -41,7 +42,8 @@ class WaitingPool:
         """True when a subscription with `own_bytes` waiting may add `size`."""
         own_bytes += size
         if own_bytes <= TRANSIENT_BUFFER_BYTES_MIN:
-            return True
+            room = TRANSIENT_POOL_BYTES_MAX + TRANSIENT_POOL_BYTES_MAX // 4
+            return own_bytes <= TRANSIENT_BUFFER_BYTES_LEAST or self.waiting_bytes + size <= room
         return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= TRANSIENT_POOL_BYTES_MAX
 
     def strained(self, own_bytes: int) -> bool:

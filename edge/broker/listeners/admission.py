@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -130,12 +131,15 @@ class Admission:
 
     # --- making room ------------------------------------------------------------------------------------------
 
-    def tick(self) -> None:
-        """Look at what connections hold unsent, which changes without them, and at what the process takes in all."""
+    def tick(self, drivers: Callable[[], Iterable[Driver]]) -> None:
+        """Look at what connections hold unsent, which changes without them, and at what the process takes in all; when
+        that is too much, at every connection."""
         if self.budget.space.bytes or self._paused:
             self._relieve()
         self.resident.look(self._loop.time(), freed=self.figures != self._told)
         if self.resident.exceeded:
+            for driver in list(drivers()):
+                driver.count()
             pool = max(self.budget.space, self.budget.unauthenticated, key=_bytes_of)
             self.shed_greediest(pool, pool.bytes // 2)
         self._tell()

@@ -37,6 +37,10 @@ HEADS_CACHED_MAX: Final = 512
 HEAD_BYTES_MAX: Final = 256
 """Longest topic name or property block remembered: 512 of each are at most 256 KiB a connection."""
 
+INFLIGHT_BYTES_MAX: Final = 4 * MIB
+"""Message bytes un-acknowledged towards one client, where they are large; one message of any size may be. Up to 4 KiB
+each there may be as many as `Limits.inflight_max`."""
+
 ALIASES_SENT_MAX: Final = 64
 """Topic aliases we set towards one client, however many it offers to take; each keeps a topic name."""
 

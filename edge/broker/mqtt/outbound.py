@@ -19,7 +19,7 @@ from edge.broker.message.mqtt_wire import encode_string, encode_variable_byte_in
 from edge.broker.mqtt.acknowledgements import PUBREL, encode_acknowledgements, encode_packet_ids, encode_reasons
 from edge.broker.mqtt.aliases import TopicAliases
 from edge.broker.mqtt.events import Connect, Delivery
-from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN
+from edge.broker.mqtt.limits import ALIAS_TOPIC_BYTES_MIN, INFLIGHT_BYTES_MAX
 from edge.broker.mqtt.state import InFlight, SessionState
 
 _RETAIN_BIT, _DUP_BIT = 0x01, 0x08
@@ -56,8 +56,8 @@ class Outbound:
     """PUBLISH packets to one client: window, packet identifiers, acknowledgements, sending again."""
 
     __slots__ = (
-        "_aliases", "_behind", "_inflight_max", "_last_kept", "_out", "_packet_bytes_max", "_state", "_unsent",
-        "_version",
+        "_aliases", "_behind", "_inflight_max", "_inflight_most", "_largest", "_last_kept", "_out", "_packet_bytes_max",
+        "_state", "_unsent", "_version",
     )  # fmt: skip
 
     def __init__(self, connect: Connect, state: SessionState, out: list[bytes], limits: Limits) -> None:
@@ -66,7 +66,9 @@ class Outbound:
         self._version = connect.version
         self._state = state
         self._out = out
-        self._inflight_max = min(connect.receive_maximum, limits.inflight_max)
+        self._inflight_max = self._inflight_most = min(connect.receive_maximum, limits.inflight_max)
+        self._largest = 0
+        """Bytes of the largest message since none was in flight, where it narrows the window."""
         self._packet_bytes_max = connect.maximum_packet_size
         self._unsent: list[int] | None = None
         """Packet identifiers of the session to send again when the client has room, last one first; None: none."""
@@ -79,7 +81,15 @@ class Outbound:
     def window(self) -> int:
         """Messages of QoS 1 and 2 that may be sent now."""
         state = self._state
+        if self._largest and not state.outgoing:
+            self._largest, self._inflight_max = 0, self._inflight_most
         return max(0, min(self._inflight_max, state.free_packet_ids) - len(state.outgoing) - len(state.released))
+
+    def _narrow(self, largest: int) -> None:
+        """A message of this size is in flight: as many may be as take `INFLIGHT_BYTES_MAX` when all are as large."""
+        if largest > self._largest and largest * self._inflight_most > INFLIGHT_BYTES_MAX:
+            self._largest = largest
+            self._inflight_max = min(self._inflight_most, max(INFLIGHT_BYTES_MAX // largest, 1))
 
     def deliver(self, delivery: Delivery, *, send: bool) -> Sequence[int]:
         """Send one PUBLISH a message, as new ones; returns the indexes of those larger than the client takes.
@@ -94,7 +104,8 @@ class Outbound:
         indexes: Sequence[int] = range(len(bodies))
         skipped: Sequence[int] = ()
         room = self._room(len(topic) + between)
-        if send and max(map(len, bodies), default=0) > room:
+        largest = max(map(len, bodies), default=0)
+        if send and largest > room:
             skipped = [i for i in indexes if len(bodies[i]) > room]
             indexes = [i for i in indexes if len(bodies[i]) <= room]
             bodies = [bodies[i] for i in indexes]
@@ -109,6 +120,7 @@ class Outbound:
         if send and len(indexes) > self.window:
             raise LocalError(f"{len(indexes)} messages delivered into a window of {self.window}")
         ids = self._state.reserve(len(indexes))
+        self._narrow(largest)
         self._state.outgoing.update(zip(ids, zip(repeat(delivery), indexes, strict=False), strict=False))
         if delivery.kept:
             self._state.awaiting_commit.update(dict.fromkeys(ids))

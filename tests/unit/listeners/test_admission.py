@@ -139,12 +139,12 @@ def test_strained_only_the_greediest_of_the_greediest_is_read(monkeypatch: pytes
         await asyncio.sleep(2 * STRAINED_LOOK_S)
         assert [bool(one.paused) for one in (*greedy, *others)] == [True, False, False, False]
         greedy[1].hold(0)
-        rig.admission.tick()
+        rig.admission.tick(lambda: ())
         assert not greedy[0].paused, "it is read again"
         greedy[1].hold(7 * MIB + 1)
-        rig.admission.tick()
+        rig.admission.tick(lambda: ())
         await asyncio.sleep(0.06)  # longer than the patience
-        rig.admission.tick()
+        rig.admission.tick(lambda: ())
         assert greedy[1].ended == "shed"
         assert not any(one.ended for one in (greedy[0], *others))
 
@@ -213,11 +213,11 @@ def test_nobody_new_while_the_process_takes_too_much() -> None:
         rig.admission.resident = Resident(MEMORY, read=lambda: taken[0], trim=lambda: None)
         connections = [rig.known(f"192.0.2.{number}", held=4 * MIB) for number in range(4)]
         assert rig.admission.lets_in
-        rig.admission.tick()
+        rig.admission.tick(lambda: ())
         assert not rig.admission.lets_in
         assert sum(one.ended == "shed" for one in connections) == 2, "half of what is held"
         taken[0] = MEMORY // 2
-        rig.admission.tick()
+        rig.admission.tick(lambda: ())
         assert rig.admission.lets_in
 
     run(case)

@@ -13,6 +13,7 @@ from edge.broker.model.interfaces import Outcome
 from edge.broker.mqtt import events
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import Acknowledged, Delivery
+from edge.broker.mqtt.limits import INFLIGHT_BYTES_MAX
 from edge.broker.mqtt.state import PACKET_ID_MAX, SessionState
 from tests.unit.mqtt.client import VERSIONS, Opened
 
@@ -275,3 +276,28 @@ class TestPacketIdentifiers:
 
     def test_all_of_them(self) -> None:
         assert sorted(SessionState().reserve(PACKET_ID_MAX)) == list(range(1, PACKET_ID_MAX + 1))
+
+
+class TestLargeMessages:
+    """Bodies in flight stay in memory: fewer large ones are than small ones."""
+
+    def test_they_narrow_the_window_until_none_is_in_flight(self) -> None:
+        opened = Opened(4)
+        most = opened.connection.window
+        opened.connection.deliver(delivery(b"small", b"small"))
+        assert opened.connection.window == most - 2
+        opened.connection.deliver(delivery(bytes(INFLIGHT_BYTES_MAX // 4)))
+        assert opened.connection.window == 1
+        opened.connection.deliver(delivery(b"small"))
+        assert opened.connection.window == 0
+        opened.send(p.PubAck(1), p.PubAck(2), p.PubAck(3))
+        assert opened.connection.window == 3, "one of them is in flight"
+        opened.send(p.PubAck(4))
+        assert opened.connection.window == most
+
+    def test_one_of_any_size_may_be(self) -> None:
+        opened = Opened(4)
+        opened.connection.deliver(delivery(bytes(2 * INFLIGHT_BYTES_MAX)))
+        assert opened.connection.window == 0
+        opened.send(p.PubAck(1))
+        assert opened.connection.window > 1
