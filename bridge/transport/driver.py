@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 LINGER_S = 1.0
 """How long a peer may take to read our last words and close; a slow link's round trip, and short enough to be cheap."""
 
+LINGER_SHED_S = 0.2
+"""The same for one that is closed to make room: until then what it said when it connected is in memory."""
+
 LARGE_READ_BYTES = 128 * 1024
 """A read of half of the loop's buffer or more: libuv would go on with up to 31 of them, 8 MiB, before anybody else has
 a turn, and answers to the smallest packets take twenty times their size until they are written. So they are written
@@ -93,6 +96,7 @@ class Driver(asyncio.Protocol):
         "_paused_for",
         "_slice_bytes",
         "_slot",
+        "_taken",
         "_turn",
         "_unread_bytes_max",
         "_untaken",
@@ -153,6 +157,8 @@ class Driver(asyncio.Protocol):
         """As much is taken at once."""
         self._untaken = b""
         """What was read and waits for its turn; it goes with a connection that breaks."""
+        self._taken = 0
+        """Bytes of it that have had their turn."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -201,18 +207,17 @@ class Driver(asyncio.Protocol):
         if not self._untaken:
             self.pause_reading(TOO_MUCH_AT_ONCE)
             slow_lane_of(self._loop).add(self)
-        self._untaken += data
+        self._untaken += data  # as a rule there was nothing: reading pauses
         self.count()
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`."""
-        data = self._untaken
-        size = self._slice_bytes
-        self._untaken = data[size:]
-        self._take(data[:size])
-        if self._untaken and not self._failed and self.transport is not None:
+        start = self._taken
+        self._taken += self._slice_bytes
+        self._take(self._untaken[start : self._taken])
+        if self._taken < len(self._untaken) and not self._failed and self.transport is not None:
             return True
-        self._untaken = b""
+        self._untaken, self._taken = b"", 0
         self.resume_reading(TOO_MUCH_AT_ONCE)
         return False
 
@@ -314,9 +319,12 @@ class Driver(asyncio.Protocol):
     def shed(self) -> None:
         """Close the connection as there is no room for what it holds. Who does not read is not told why."""
         self._run(self._shed)
+        self._untaken = b""
         self.flush_soon()
         if self.transport is not None and self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
             self.abort()
+        else:
+            self._loop.call_later(LINGER_SHED_S, self.abort)
 
     def abort(self) -> None:
         """Drop the socket without ceremony."""

@@ -9,10 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 log = logging.getLogger(__name__)
+
+
+WRITE_S: Final = 0.02
+"""How long the end of one turn may take, in which nobody is read."""
+
+WRITERS_AT_ONCE: Final = 64
+"""Between two looks at the clock."""
 
 
 class Writer(Protocol):
@@ -43,15 +51,29 @@ class Turn:
     def write(self) -> None:
         """Write now, ahead of the end of the turn."""
         writers, self._writers = self._writers, []
-        for writer in writers:
-            try:
-                writer.write()
-            except Exception as error:  # the others write all the same
-                _report(error)
+        _write_all(writers)
 
     def _end(self) -> None:
+        """What takes too long for one turn, as a large message to thousands, goes on in the next."""
         self._scheduled = False
-        self.write()
+        until_s = self._loop.time() + WRITE_S
+        writers, self._writers = self._writers, []
+        for start in range(0, len(writers), WRITERS_AT_ONCE):
+            if start and self._loop.time() > until_s:
+                self._writers = writers[start:] + self._writers
+                break
+            _write_all(writers[start : start + WRITERS_AT_ONCE] if len(writers) > WRITERS_AT_ONCE else writers)
+        if self._writers and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._end)
+
+
+def _write_all(writers: Sequence[Writer]) -> None:
+    for writer in writers:
+        try:
+            writer.write()
+        except Exception as error:  # the others write all the same
+            _report(error)
 
 
 def _report(error: Exception) -> None:

@@ -216,7 +216,11 @@ class Admission:
         self._last_shed = f"{driver.peername} held {held}"
         self.figures.shed += 1
         self.figures.shed_bytes += held
+        unknown = account.parent is self.budget.unauthenticated
         self.forget(driver)
+        if unknown:
+            driver.abort()  # there is nothing to say to whom has not said in which words
+            return
         driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
         driver.shed()
 

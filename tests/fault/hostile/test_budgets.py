@@ -75,7 +75,7 @@ ATTACKS = (
     Attack("half messages over WebSocket", attacks.in_half_a_frame(attacks.half_messages(3_600_000)), 40, "mqtt-ws"),
     Attack("half messages byte by byte", attacks.byte_by_byte(50_000), 40),
     Attack("half CONNECTs", attacks.half_connects(100_000), 400),
-    Attack("large CONNECTs", attacks.fat_connects, 400),
+    Attack("large CONNECTs", attacks.fat_connects, 400, floor_s=0.5),
     Attack("topic aliases", attacks.aliases, 60),
     Attack("packet identifiers", attacks.packet_ids, 12),
     Attack("half deliveries on one connection", attacks.half_deliveries(20, 3_600_000), 1, "amqp"),

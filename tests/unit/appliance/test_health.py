@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from edge.appliance.health import GatewayHealth
+from edge.broker.listeners.admission import AdmissionFigures
+from edge.broker.model.budget import Budget
 from edge.health.problems import Problem, Severity
 from edge.health.standing import STANDS_S
 
@@ -39,7 +41,14 @@ class Gateway:
             durable_subscriptions={},
         )
         self.listeners = SimpleNamespace(refused=0, certificate_trouble=None)
-        self.broker: Any = SimpleNamespace(router=router, listeners=self.listeners, failing={})
+        self.admission = SimpleNamespace(
+            figures=AdmissionFigures(),
+            resident=SimpleNamespace(exceeded=False),
+            budget=Budget(1 << 28, "default"),
+        )
+        self.broker: Any = SimpleNamespace(
+            router=router, listeners=self.listeners, admission=self.admission, failing={}
+        )
         self.store: Any = SimpleNamespace(medium=SimpleNamespace(problems=[]), entered={})
         self.users: str | None = None
         self.clock: Any = _Clock()
@@ -127,6 +136,9 @@ def test_losses_are_a_warning_with_their_reasons(gateway: Gateway) -> None:
         (lambda gateway: gateway.broker.failing.update(feeds="KeyError"), "KeyError"),
         (lambda gateway: setattr(gateway.feeds, "restarts", 1), "reads the store anew"),
         (lambda gateway: setattr(gateway.listeners, "refused", 1), "turned away"),
+        (lambda gateway: setattr(gateway.admission.figures, "shed", 1), "held more than there is room for"),
+        (lambda gateway: setattr(gateway.admission.figures, "refused", 1), "with many connections"),
+        (lambda gateway: setattr(gateway.admission.resident, "exceeded", True), "nobody new is let in"),
         (lambda gateway: setattr(gateway.listeners, "certificate_trouble", "it stays: no PEM"), "no PEM"),
         (lambda gateway: setattr(gateway, "users", "credentials.sqlite: disk I/O error"), "disk I/O error"),
         (lambda gateway: gateway.store.medium.problems.append("commit: disk full"), "disk full"),

@@ -178,7 +178,7 @@ def test_unknown_peers_share_a_pool_of_their_own() -> None:
         for one in half:
             one.hold(300_000)
         assert pool.bytes <= pool.bytes_max
-        assert sum(one.ended == "shed" for one in half) > 10
+        assert sum(one.ended == "aborted" for one in half) > 10
         assert not silent.ended
         assert not known.ended
 
