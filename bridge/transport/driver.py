@@ -212,6 +212,8 @@ class Driver(asyncio.Protocol):
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`."""
+        if not self._untaken:
+            return False  # the connection is gone, or closed to make room
         start = self._taken
         self._taken += self._slice_bytes
         self._take(self._untaken[start : self._taken])
@@ -226,6 +228,7 @@ class Driver(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_slot()
+        self._untaken = b""  # the slow lane may know of us for long
         peer = self.peername
         self.transport = None
         try:
