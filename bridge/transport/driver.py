@@ -84,29 +84,9 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines",
-        "_failed",
-        "_flush_scheduled",
-        "_gone",
-        "_linger_until",
-        "_loop",
-        "_make_owner",
-        "_meter",
-        "_owner",
-        "_paused_for",
-        "_slice_bytes",
-        "_slot",
-        "_taken",
-        "_turn",
-        "_unread_bytes_max",
-        "_untaken",
-        "_write_bytes_max",
-        "account",
-        "congested",
-        "connection",
-        "held_bytes",
-        "identity",
-        "transport",
+        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_meter",
+        "_owner", "_paused_for", "_slice_bytes", "_slot", "_taken", "_turn", "_unread_bytes_max", "_untaken",
+        "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "transport",
     )  # fmt: skip
 
     def __init__(

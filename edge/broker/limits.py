@@ -12,10 +12,10 @@ MIB: Final = 1024 * KIB
 ROUTES_CACHED_MAX: Final = 100_000
 """Routes (one an address) kept resolved; about 1 KiB each. Beyond it the cache starts anew."""
 
-UNAUTHENTICATED_SHARE: Final = 8
-"""What connections may hold together whose peer has not said who it is, as a part of `Limits.memory_bytes_max`: 32 MiB
-are 8 000 devices that return at once after a power cut. Beyond it the oldest of the address with most of them gives
-way."""
+UNAUTHENTICATED_SHARE: Final = 4
+"""What connections may hold together whose peer has not said who it is, as a part of `Limits.memory_bytes_max`: 64 MiB
+are 16 000 devices over MQTT, or 1 800 over AMQP, that return at once after a power cut. Beyond it the oldest
+of the address with most of them gives way."""
 
 CONNECTIONS_SHARE: Final = 3
 """The same for all other connections of a space: half-sent messages, answers nobody reads, links. A message that comes
@@ -52,6 +52,9 @@ TRIM_GROWTH_BYTES: Final = 16 * MIB
 PACKETS_HELD_MAX: Final = 2
 """Largest messages (`Limits.packet_bytes_max`) one connection may hold, half-sent or unread: an AMQP client may have
 begun a second on another link."""
+
+LINKS_HELD_BYTES_MAX: Final = 8 * MIB
+"""What one connection may hold where messages are small: as many AMQP links as it may have are 6 KiB each."""
 
 MEMORY_MESSAGES_MIN: Final = 8
 """Largest messages `Limits.memory_bytes_max` has to hold, or two senders could not send theirs at once."""

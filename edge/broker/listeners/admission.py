@@ -17,11 +17,13 @@ import msgspec
 from bridge.transport.driver import Driver
 from edge.broker.limits import (
     FEW_CONNECTIONS_SHARE,
+    LINKS_HELD_BYTES_MAX,
     PACKETS_HELD_MAX,
     PLACES_KEPT_SHARE,
     STRAINED_LOOK_S,
     STRAINED_S_MAX,
     STRAINED_SHARE,
+    TRIM_GROWTH_BYTES,
     Limits,
 )
 from edge.broker.listeners.resident import Resident
@@ -54,7 +56,7 @@ class Admission:
         self.resident = Resident(limits.memory_bytes_max)
         self.figures = AdmissionFigures()
         self._loop = asyncio.get_running_loop()
-        self._connection_bytes_max = PACKETS_HELD_MAX * limits.packet_bytes_max
+        self._connection_bytes_max = max(PACKETS_HELD_MAX * limits.packet_bytes_max, LINKS_HELD_BYTES_MAX)
         self._places = limits.connections_max - limits.connections_max // PLACES_KEPT_SHARE
         self._few = max(limits.connections_max // FEW_CONNECTIONS_SHARE, 1)
         self._relief: asyncio.TimerHandle | None = None
@@ -63,6 +65,8 @@ class Admission:
         self._last_shed = ""
         self._told = AdmissionFigures()
         """As of the last tick."""
+        self._most_held = 0
+        """Bytes held at most in any tick since the allocator was asked to give back what was held."""
 
     # --- room for another connection --------------------------------------------------------------------------
 
@@ -136,7 +140,11 @@ class Admission:
         that is too much, at every connection."""
         if self.budget.space.bytes or self._paused:
             self._relieve()
-        self.resident.look(self._loop.time(), freed=self.figures != self._told)
+        held = self.budget.gateway.bytes
+        self._most_held = max(self._most_held, held)
+        freed = self._most_held - held >= TRIM_GROWTH_BYTES or self.figures != self._told
+        if self.resident.look(self._loop.time(), freed=freed):
+            self._most_held = held
         if self.resident.exceeded:
             for driver in list(drivers()):
                 driver.count()

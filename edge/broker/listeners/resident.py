@@ -38,20 +38,29 @@ class Resident:
         self._after_trim = 0
         self._wait_s = TRIM_AGAIN_S_MIN
         self._trimmed_at = float("-inf")
+        self._freed = False
+        """Much has been given up since the allocator was asked last."""
 
-    def look(self, now: float, *, freed: bool) -> None:
-        """`freed`: much has been given up since the last look. Takes some 10 us; up to 0.1 s when there is much to give
-        back to the kernel, so that is asked for seldom, and less and less often while it is in vain."""
+    def look(self, now: float, *, freed: bool) -> bool:
+        """`freed`: much has been given up since the last look. True when the allocator has been asked to give it back.
+
+        Takes some 10 us; up to 0.1 s when there is much to give back to the kernel, so that is asked for seldom, and
+        less and less often while it is in vain.
+        """
         self.bytes = self._read()
+        self._freed = self._freed or freed
         if freed or self.bytes > self._after_trim + TRIM_GROWTH_BYTES:
             self._wait_s = TRIM_AGAIN_S_MIN
-        if (freed or self.bytes > self._bytes_max // 2) and now - self._trimmed_at >= self._wait_s:
+        trims = (self._freed or self.bytes > self._bytes_max // 2) and now - self._trimmed_at >= self._wait_s
+        if trims:
+            self._freed = False
             before, self._trimmed_at = self.bytes, now
             self._trim()
             self.bytes = self._after_trim = self._read()
             if before - self.bytes < before // TRIM_GAIN_SHARE:
                 self._wait_s = min(2 * self._wait_s, TRIM_AGAIN_S_MAX)
         self.exceeded = self.bytes > self._bytes_max
+        return trims
 
 
 def resident_bytes() -> int:

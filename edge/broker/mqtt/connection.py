@@ -107,9 +107,7 @@ class Connection:
     @property
     def held_bytes(self) -> int:
         """Packets not complete (or early), what CONNECT said, and what PUBLISH packets have us remember."""
-        held = self._chunk_bytes + self._connect_bytes
-        if self._chunks:
-            held += CHUNK_BYTES * len(self._chunks)
+        held = self._chunk_bytes + self._connect_bytes + CHUNK_BYTES * len(self._chunks or ())
         return held if self._inbound is None else held + self._inbound.held_bytes
 
     def shed(self) -> Sequence[Event]:
@@ -402,6 +400,8 @@ class Connection:
 
     def _open(self, connect: events.Connect, client_id: str, state: SessionState) -> Sequence[Event]:
         self._state, self._client_id = state, client_id
+        self._connect = connect = connect.accepted()
+        self._connect_bytes = connect.kept_bytes
         self._outbound = Outbound(connect, state, self._out, self.limits)
         state.connection = self
         found: list[Event] = []

@@ -39,6 +39,18 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
     authentication_method: str | None = None
     authentication_data: bytes = b""
 
+    def accepted(self) -> Connect:
+        """What of it counts from CONNACK on: who the client is has been proven, and is not kept for the life of a
+        connection."""
+        if self.username is None and self.password is None and not self.authentication_data:
+            return self
+        return msgspec.structs.replace(self, username=None, password=None, authentication_data=b"")
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of an accepted one, about: the client identifier, and the payload of the Will Message."""
+        return len(self.client_id) + (0 if self.will is None else sum(map(len, self.will.run.bodies)))
+
 
 @hides("data")
 class Authenticate(msgspec.Struct, frozen=True, gc=False):

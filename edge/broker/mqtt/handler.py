@@ -322,7 +322,7 @@ class ConnectionHandler(Origin):
             self._release()
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_PLACE)
             return
-        self._connect = connect
+        self._connect = connect = connect.accepted()
         agreed = agree(connect, self.connection.limits)
         self._session, present = self._sessions.attach(
             self.name,

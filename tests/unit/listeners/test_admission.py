@@ -174,7 +174,7 @@ def test_unknown_peers_share_a_pool_of_their_own() -> None:
         pool = rig.admission.budget.unauthenticated
         known = rig.known(held=MIB)
         silent = Connection(rig.counted, "192.0.2.2")
-        half = [Connection(rig.counted) for _ in range(60)]
+        half = [Connection(rig.counted) for _ in range(120)]
         for one in half:
             one.hold(300_000)
         assert pool.bytes <= pool.bytes_max
@@ -233,6 +233,9 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
     assert 5 < len(asked) < 12
     resident.look(now + 3, freed=True)
     assert asked[-1] == now, "much was given up: it is asked at once"
+    resident.look(now + 1, freed=True)
+    assert not resident.look(now + 1.5, freed=False), "not again that soon"
+    assert resident.look(now + 6, freed=False), "and what was given up meanwhile is not forgotten"
 
 
 @pytest.mark.parametrize(
