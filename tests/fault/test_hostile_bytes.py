@@ -13,7 +13,7 @@ import pytest
 from proton.utils import BlockingConnection
 
 from bridge.amqp_values import Uint
-from edge.broker.limits import SUBSCRIPTIONS_PER_SESSION_MAX, TOPIC_LEVELS_MAX, Limits
+from edge.broker.limits import ADDRESS_BYTES_MAX, SUBSCRIPTIONS_PER_SESSION_MAX, TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import encode_variable_byte_integer
@@ -179,18 +179,21 @@ class TestTopics:
             assert farewell(client) is ReasonCode.TOPIC_ALIAS_INVALID
 
     def test_aliases_with_the_longest_names(self, gateway: Waypost) -> None:
-        """50 clients set every alias to a name of 60 KiB: 50 MB."""
+        """50 clients set every alias to a name as long as may be."""
         clients = [Raw(gateway, 5).connect(f"alias-{i}") for i in range(50)]
         for client in clients:
             for alias in range(1, TOPIC_ALIAS_MAXIMUM + 1):
-                name = f"{alias}/{'x' * 60_000}"
+                name = f"{alias}/".ljust(ADDRESS_BYTES_MAX, "x")
                 client.send(packets.Publish(name, b"", properties=Properties(topic_alias=alias)))
             client.send(packets.PingReq())
             assert isinstance(client.receive(), packets.PingResp)
         for client in clients:
             client.close()
 
-    test_aliases_with_the_longest_names.resident_mib_max = 260.0  # type: ignore[attr-defined]
+    def test_a_name_too_long(self, gateway: Waypost) -> None:
+        with Raw(gateway, 5).connect("long") as client:
+            client.send(packets.Publish("x" * (ADDRESS_BYTES_MAX + 1), b""))
+            assert farewell(client) is ReasonCode.TOPIC_NAME_INVALID
 
     def test_too_many_levels(self, gateway: Waypost) -> None:
         with Raw(gateway, 5).connect("levels") as client:
