@@ -28,6 +28,7 @@ from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Listeners
 from edge.broker.listeners.mqtt import MqttDrivers
+from edge.broker.listeners.resident import resident_bytes
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
@@ -62,8 +63,10 @@ class Broker:
         *,
         clock_good: Callable[[], bool] = lambda: False,
         administration: Administration | None = None,
+        resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """`administration` changes addresses when an AMQP client asks for it; None: nobody does."""
+        """`administration` changes addresses when an AMQP client asks for it; None: nobody does. `resident` gives the
+        bytes of memory the process takes."""
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
@@ -100,9 +103,8 @@ class Broker:
         self.gate = Gate(configuration.authentication, worker=self._threads, clock=self._loop.time)
         self.site = _site(configuration)
         """The names we are reached under over HTTP and WebSocket."""
-        self.admission = Admission(
-            configuration.limits, Budget(configuration.limits.memory_bytes_max, configuration.space)
-        )
+        limits = configuration.limits
+        self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (

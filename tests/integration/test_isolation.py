@@ -132,7 +132,7 @@ def test_the_others_go_on(
             default_type=AddressType.QUEUE,
         )
         store = MemoryStore(post=loop.call_soon_threadsafe)
-        broker = Broker(configuration, store)
+        broker = Broker(configuration, store, resident=lambda: 0)
         port = (await broker.start())["amqp"][1]
         faulty, sender, receiver = Client("faulty", receives=True), Client("good"), Client("reader", receives=True)
         for client in (sender, receiver, faulty):

@@ -98,7 +98,7 @@ class Gateway:
     def _serve(self, loop: SimulatedLoop) -> None:
         self._history.record("start", NAME)
         self.store = open_store(self.medium, self.process, loop.call_soon_threadsafe)
-        self.broker = Broker(self.configuration, self.store)
+        self.broker = Broker(self.configuration, self.store, resident=lambda: 0)
         self.uplinks = Uplinks(self.broker.router, self.store)
         self.uplinks.configure(self.configuration)
         loop.create_task(self.broker.start())

@@ -26,7 +26,7 @@ from edge.broker.limits import (
     TRIM_GROWTH_BYTES,
     Limits,
 )
-from edge.broker.listeners.resident import Resident
+from edge.broker.listeners.resident import Resident, resident_bytes
 from edge.broker.model.budget import Account, Budget
 from edge.broker.model.remote import remote_of
 
@@ -51,9 +51,10 @@ class AdmissionFigures(msgspec.Struct):
 class Admission:
     """Counts the connections of a broker, and closes those there is no room for. Made inside a running loop."""
 
-    def __init__(self, limits: Limits, budget: Budget) -> None:
+    def __init__(self, limits: Limits, budget: Budget, resident: Callable[[], int] = resident_bytes) -> None:
+        """`resident` gives the bytes of memory the process takes."""
         self.budget = budget
-        self.resident = Resident(limits.memory_bytes_max)
+        self.resident = Resident(limits.memory_bytes_max, resident)
         self.figures = AdmissionFigures()
         self._loop = asyncio.get_running_loop()
         self._connection_bytes_max = max(PACKETS_HELD_MAX * limits.packet_bytes_max, LINKS_HELD_BYTES_MAX)

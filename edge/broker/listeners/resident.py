@@ -27,7 +27,7 @@ class Resident:
         self, bytes_max: int, read: Callable[[], int] | None = None, trim: Callable[[], object] | None = None
     ) -> None:
         """`read` gives the resident bytes; `trim` has the allocator give back what it keeps. None: those of this
-        machine."""
+        process."""
         self.bytes = 0
         """As of the last look."""
         self.exceeded = False

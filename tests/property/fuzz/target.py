@@ -127,7 +127,7 @@ class Target:
         configuration = BrokerConfiguration(addresses=tuple(rules), limits=limits)
 
         async def make() -> Broker:
-            return Broker(configuration, MemoryStore(post=self._loop.call_soon))
+            return Broker(configuration, MemoryStore(post=self._loop.call_soon), resident=lambda: 0)
 
         self._broker = self._loop.run_until_complete(make())
         self._witness, self._heard = self._connect("mqtt")

@@ -145,15 +145,16 @@ def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond it each may have a little, so that a slow one is not cut off by the others."""
-    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_LEAST", 200)
-    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 1_000)
-    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 1_000)
-    monkeypatch.setattr(transient, "TRANSIENT_POOL_BYTES_MAX", 4_000)
+    size = Run("t/00", rig.device.name, 1, b"", [bytes(100)]).size
+    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_LEAST", 2 * size)
+    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 10 * size)
+    monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 10 * size)
+    monkeypatch.setattr(transient, "TRANSIENT_POOL_BYTES_MAX", 40 * size)
     for number in range(20):
-        rig.router.subscribe(Reader(), f"t/{number}", SubscribeOptions())
+        rig.router.subscribe(Reader(), f"t/{number:02}", SubscribeOptions())
         for _ in range(10):
-            rig.publish(f"t/{number}", bytes(100))
-    assert rig.router.pool.waiting_bytes == 5_000 + 15 * 200
+            rig.publish(f"t/{number:02}", bytes(100))
+    assert rig.router.pool.waiting_bytes == (50 + 15 * 2) * size
 
 
 def test_a_served_subscription_keeps_a_bounded_buffer_and_loses_nothing(

@@ -60,7 +60,7 @@ class Connection:
 
 class Rig:
     def __init__(self) -> None:
-        self.admission = Admission(LIMITS, Budget(MEMORY, "default"))
+        self.admission = Admission(LIMITS, Budget(MEMORY, "default"), lambda: 0)
         self.counted = Counted(self.admission, COST)
 
     def known(self, address: str = "192.0.2.1", user: str = "", held: int = 0) -> Connection:
