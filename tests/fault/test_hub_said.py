@@ -82,12 +82,14 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
         places = dict(word.split("=") for word in process.stdout.readline().split()[1:])
         amqp, http = ((host, int(port)) for host, _, port in (places[n].rpartition(":") for n in ("amqp", "http")))
 
+        async def is_served(number: int) -> None:
+            client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(amqp)
+            client.batch(0, "a", 0, 1)
+            await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
+            client.close()
+
         async def scenario() -> None:
-            for number in range(100):
-                client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(amqp)
-                client.batch(0, "a", 0, 1)
-                await client.until(lambda client=client: client.outcomes == {0: State.ACCEPTED})
-                client.close()
+            await asyncio.gather(*map(is_served, range(100)))
 
         asyncio.run(scenario())
         said(http[1], "log", severity="warning")
