@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
-import fcntl
 import json
-import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,10 +15,9 @@ from bridge.engine import State
 from bridge.plain import data_section
 from tests.integration.test_hub import Client
 from tests.support.medium import Files, Medium
-from tests.support.processes import hub
+from tests.support.processes import Waypost, hub
 from tests.support.said import WAIT_S, health, over, said
-
-F_SETPIPE_SZ = 1031
+from tests.support.unread_log import unread_log
 
 
 @pytest.fixture
@@ -70,20 +64,11 @@ def test_what_it_puts_aside(tmp_path: Path) -> None:
 
 
 def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
-    command = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "hub"), "--dev"]
-    process = subprocess.Popen(
-        [*command, "--amqp=127.0.0.1:0", "--http=127.0.0.1:0"], stdout=subprocess.PIPE, stderr=writing, text=True
-    )
-    os.close(writing)
-    try:
-        assert process.stdout is not None
-        places = dict(word.split("=") for word in process.stdout.readline().split()[1:])
-        amqp, http = ((host, int(port)) for host, _, port in (places[n].rpartition(":") for n in ("amqp", "http")))
+    arguments = ("hub", "run", "--data", str(tmp_path / "hub"), "--dev", "--amqp=127.0.0.1:0", "--http=127.0.0.1:0")
+    with unread_log(tmp_path / "hub.log") as log, Waypost(log, *arguments) as running:
 
         async def is_served(number: int) -> None:
-            client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(amqp)
+            client = await Client(f"gateway-{number:03}-{'x' * 150}").connect(running.endpoints["amqp"])
             client.batch(0, "a", 0, 1)
             await client.until(lambda: client.outcomes == {0: State.ACCEPTED})
             client.close()
@@ -92,13 +77,8 @@ def test_a_log_nobody_reads_stops_nothing(tmp_path: Path) -> None:
             await asyncio.gather(*map(is_served, range(100)))
 
         asyncio.run(scenario())
-        said(http[1], "log", severity="warning")
-        with urllib.request.urlopen(f"http://127.0.0.1:{http[1]}/api/v1/status", timeout=WAIT_S) as answer:
+        said(running.port("http"), "log", severity="warning")
+        address = f"http://127.0.0.1:{running.port('http')}/api/v1/status"
+        with urllib.request.urlopen(address, timeout=WAIT_S) as answer:
             assert json.load(answer)["log"]["stuck_s"] > 0
-        process.terminate()
-        assert process.wait(WAIT_S) == 0, "the end does not wait for a reader either"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.communicate()
-        os.close(reading)
+        assert running.stop() == 0, "the end does not wait for a reader either"

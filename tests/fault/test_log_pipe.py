@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import subprocess
 from pathlib import Path
 
 from edge.broker.mqtt import packets
@@ -14,43 +10,30 @@ from tests.support.hostile import Raw
 from tests.support.processes import Waypost, wait_until
 from tests.support.publisher import Publisher
 from tests.support.said import WAIT_S, found, health
-
-F_SETPIPE_SZ = 1031
+from tests.support.unread_log import unread_log
 
 
 def test_nobody_waits_for_the_reader_of_the_log(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    fcntl.fcntl(writing, F_SETPIPE_SZ, 4096)
     (tmp_path / "resources.yaml").write_text(gateway_of(authentication="{name: none}", extra=user("joe", "view")))
     arguments = ("edge", "run", "--data", str(tmp_path / "gw"), "--config", str(tmp_path / "resources.yaml"))
-    gateway = Waypost(tmp_path / "gw.log", *arguments)
-    gateway.arguments[1:1] = ["-c", "import logging, sys\n" + NOISY]
-    process = subprocess.Popen(gateway.arguments, stdout=subprocess.PIPE, stderr=writing, text=True)
-    os.close(writing)
-    try:
-        assert process.stdout is not None
-        for part in process.stdout.readline().split()[1:]:
-            name, _, place = part.partition("=")
-            host, _, port = place.rpartition(":")
-            gateway.endpoints[name] = (host, int(port))
-        http = gateway.port("http")
-        publisher = Publisher("sender", gateway.port("mqtt"), "jobs", window=5)
-        publisher.start()
-        wait_until(lambda: found(http, "log") is not None, timeout_s=WAIT_S, what="it is said")
-        assert health(http)[0] == 200, "a warning: it serves"
-        before = len(publisher.acked)
-        wait_until(lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked all the same")
-        with Raw(gateway, 4).connect("other") as other:
-            other.send(packets.PingReq())
-            assert isinstance(other.receive(), packets.PingResp)
-        publisher.end()
-        process.terminate()
-        assert process.wait(WAIT_S) == 0, "the end does not wait for a reader either"
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.communicate()
-        os.close(reading)
+    with unread_log(tmp_path / "gw.log") as log:
+        gateway = Waypost(log, *arguments)
+        gateway.arguments[1:1] = ["-c", "import logging, sys\n" + NOISY]
+        with gateway:
+            http = gateway.port("http")
+            publisher = Publisher("sender", gateway.port("mqtt"), "jobs", window=5)
+            publisher.start()
+            wait_until(lambda: found(http, "log") is not None, timeout_s=WAIT_S, what="it is said")
+            assert health(http)[0] == 200, "a warning: it serves"
+            before = len(publisher.acked)
+            wait_until(
+                lambda: len(publisher.acked) > before + 50, timeout_s=WAIT_S, what="messages are acked all the same"
+            )
+            with Raw(gateway, 4).connect("other") as other:
+                other.send(packets.PingReq())
+                assert isinstance(other.receive(), packets.PingResp)
+            publisher.end()
+            assert gateway.stop() == 0, "the end does not wait for a reader either"
 
 
 NOISY = """

@@ -20,21 +20,37 @@ TRIM_GAIN_SHARE: Final = 16
 """A trim was worth its time when it gave back this part of the memory."""
 
 
+def resident_bytes() -> int:
+    """What the kernel says; 0 where it does not say (Linux alone does)."""
+    try:
+        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def trim_heap() -> None:
+    """malloc_trim(3) of glibc; other C libraries have none."""
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return
+    trim(0)
+
+
 class Resident:
     """The process' resident memory, looked at in each tick, and given back where the allocator keeps it."""
 
     def __init__(
-        self, bytes_max: int, read: Callable[[], int] | None = None, trim: Callable[[], object] | None = None
+        self, bytes_max: int, read: Callable[[], int] = resident_bytes, trim: Callable[[], object] = trim_heap
     ) -> None:
-        """`read` gives the resident bytes; `trim` has the allocator give back what it keeps. None: those of this
-        process."""
+        """`read` gives the resident bytes; `trim` has the allocator give back what it keeps."""
         self.bytes = 0
         """As of the last look."""
         self.exceeded = False
         """It is more than `bytes_max`, whatever the allocator gave back."""
         self._bytes_max = bytes_max
-        self._read = read or resident_bytes
-        self._trim = trim or trim_heap
+        self._read = read
+        self._trim = trim
         self._after_trim = 0
         self._wait_s = TRIM_AGAIN_S_MIN
         self._trimmed_at = float("-inf")
@@ -61,20 +77,3 @@ class Resident:
                 self._wait_s = min(2 * self._wait_s, TRIM_AGAIN_S_MAX)
         self.exceeded = self.bytes > self._bytes_max
         return trims
-
-
-def resident_bytes() -> int:
-    """What the kernel says; 0 where it does not say (Linux alone does)."""
-    try:
-        return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def trim_heap() -> None:
-    """malloc_trim(3) of glibc; other C libraries have none."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return
-    trim(0)
