@@ -110,6 +110,9 @@ class Writer:
         self._thread.start()
 
     def submit(self, job: Job) -> None:
+        """Raises StoreError where the thread has ended: a job that nobody takes would never be over."""
+        if not self._thread.is_alive():
+            raise StoreError("the thread that commits has ended; start the gateway again")
         _share_interpreter(job.group.size)
         self._jobs.put(job)
 
@@ -138,9 +141,7 @@ class Writer:
             job.group.done.set()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
-            self._checkpointer.committed(self._log_bytes(job))
-            if isinstance(outcome.error, StoreFull):
-                self._checkpointer.no_room(time.perf_counter())
+            self._look_after_log(job, outcome)
 
     def _outcome(self, job: Job) -> Outcome:
         """Every commit ends, or nobody would ever be answered again: what a summary raises, too, fails the commit."""
@@ -153,6 +154,15 @@ class Writer:
             logger.exception("a commit failed for a reason nobody thought of")
             self._roll_back()
             return Outcome(StoreError(f"commit: {said(error)}: see the log"))
+
+    def _look_after_log(self, job: Job, outcome: Outcome) -> None:
+        """Whatever is wrong with the write-ahead log: without this thread nobody would ever be answered again."""
+        try:
+            self._checkpointer.committed(self._log_bytes(job))
+            if isinstance(outcome.error, StoreFull):
+                self._checkpointer.no_room(time.perf_counter())
+        except Exception:
+            logger.exception("a checkpoint failed for a reason nobody thought of")
 
     def _log_bytes(self, job: Job) -> int:
         """About how much longer a commit made the write-ahead log."""

@@ -15,6 +15,7 @@ from edge.broker.store.records import Committed, Summary
 from edge.broker.store.sqlite import open_store
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.support.memory_store import MemoryMedium, MemoryStore
+from tests.support.writer_thread import execute_on
 
 DEADLINE_S = 20.0
 
@@ -113,9 +114,7 @@ def fail_commits(rig: Rig) -> None:
     if isinstance(medium, MemoryMedium):
         medium.failure = StoreFull("the medium is full")
     else:
-        connection = medium.writer._connection
-        pages = connection.execute("PRAGMA page_count").fetchone()[0]
-        connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+        execute_on(medium.writer, "PRAGMA max_page_count = 1")  # SQLite makes that the pages there are
 
 
 def heal(rig: Rig) -> None:
@@ -123,4 +122,4 @@ def heal(rig: Rig) -> None:
     if isinstance(medium, MemoryMedium):
         medium.failure = None
     else:
-        medium.writer._connection.execute("PRAGMA max_page_count = 1000000").fetchall()
+        execute_on(medium.writer, "PRAGMA max_page_count = 1000000")

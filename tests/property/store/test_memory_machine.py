@@ -19,6 +19,7 @@ from edge.broker.store.reservation import MEMORY
 from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
+from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
     segment_bytes_max=60,
@@ -142,8 +143,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule()
     def a_commit_fails(self) -> None:
         assert isinstance(self.rig.store.medium, SqliteMedium)
-        writer = self.rig.store.medium.writer._connection
-        writer.execute("PRAGMA busy_timeout = 0").fetchall()
+        execute_on(self.rig.store.medium.writer, "PRAGMA busy_timeout = 0")
         other = sqlite3.connect(self.path(), isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         self.rig.now += 6

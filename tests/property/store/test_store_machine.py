@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from edge.broker.store.limits import Limits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
+from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
     segment_bytes_max=40,
@@ -113,8 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
     def a_commit_fails(self) -> None:
         """Another program holds the file; the messages are refused, all the rest is kept for the next commit."""
         assert isinstance(self.rig.store.medium, SqliteMedium)
-        writer = self.rig.store.medium.writer._connection
-        writer.execute("PRAGMA busy_timeout = 0").fetchall()
+        execute_on(self.rig.store.medium.writer, "PRAGMA busy_timeout = 0")
         other = sqlite3.connect(self.rig.store.medium.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         assert self.rig.store.flush()

@@ -1,0 +1,54 @@
+"""Nothing that goes wrong beside a commit may end the thread that commits; where it has ended, commits say so."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from edge.broker.store.sqlite_medium import SqliteMedium
+from tests.contract.store.rig import run_of, sqlite_rig
+
+
+def test_a_checkpoint_that_raises_anything_keeps_the_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = sqlite_rig(tmp_path)
+    medium = rig.store.medium
+    assert isinstance(medium, SqliteMedium)
+
+    def wrong(_: int) -> None:
+        raise TypeError("a mistake")
+
+    monkeypatch.setattr(medium.writer._checkpointer, "committed", wrong)
+    log = rig.store.log("a")
+    with caplog.at_level(logging.ERROR):
+        for turn in range(3):
+            rig.store.append(log, run_of(b"x"))
+            assert rig.commit().error is None, turn
+        assert not medium.problems
+        rig.store.close()
+    assert len(caplog.records) >= 3
+    assert {record.message for record in caplog.records} == {"a checkpoint failed for a reason nobody thought of"}
+
+
+def test_commits_fail_where_the_thread_has_ended(tmp_path: Path) -> None:
+    """And closing does not wait for it for ever."""
+    rig = sqlite_rig(tmp_path)
+    medium = rig.store.medium
+    assert isinstance(medium, SqliteMedium)
+    log = rig.store.log("a")
+    rig.commit()
+    end_thread(medium)
+    rig.store.append(log, run_of(b"x"))
+    assert "the thread that commits has ended" in str(rig.commit().error)
+    rig.store.append(log, run_of(b"y"))
+    rig.store.close()
+    assert "the thread that commits has ended" in str(rig.commits[-1].error)
+
+
+def end_thread(medium: SqliteMedium) -> None:
+    medium.writer._jobs.put(None)
+    medium.writer._thread.join(20)
+    assert not medium.writer.alive
