@@ -78,6 +78,10 @@ class Shell(Protocol):
 
     def resume_reading(self, reason: str) -> None: ...
 
+    def identified(self, user: str) -> bool:
+        """The peer has said who it is; False when there is no room for another connection of it."""
+        ...
+
 
 @hides("content")
 class Unread(NamedTuple):
@@ -264,6 +268,9 @@ class Intake:
         gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
         if not gateway:
             self.close("amqp:invalid-field", "a gateway needs a container-id")
+            return
+        if not self._shell.identified(gateway):
+            self.close("amqp:resource-limit-exceeded", "there is no room for another connection")
             return
         self._gateway = gateway
         self._engine.open()

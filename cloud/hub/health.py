@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from cloud.hub.committer import Committer
+from cloud.hub.connections import Connections
 from cloud.hub.fleet import Fleet
 from cloud.hub.limits import HELD_SHOWN_MAX
 from edge.broker.configuration import TlsListener
-from edge.broker.listeners.tcp import TcpListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
 from edge.health.loop_lag import LoopLag
@@ -33,7 +33,7 @@ class HubHealth:
         *,
         fleet: Fleet,
         committer: Committer,
-        listener: TcpListener,
+        connections: Connections,
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
         data: Path,
@@ -42,7 +42,7 @@ class HubHealth:
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
-        self._listener = listener
+        self._connections = connections
         self._certificates = certificates
         self._tls = tls
         self._data = data
@@ -85,7 +85,8 @@ class HubHealth:
             "quarantined": totals.quarantined,
             "rejected": totals.rejected,
             "damaged": totals.holes_closed,
-            "connections": self._listener.refused,
+            "connections": self._connections.listener.refused,
+            "memory": self._connections.admission.figures.shed,
         }
         lately = self._rising.lately({name: count for name, count in counters.items() if count})
         if "quarantined" in lately:
@@ -104,6 +105,9 @@ class HubHealth:
         if "connections" in lately:
             what = "connections were turned away within the last minute: there are as many as there may be"
             yield Found("connections", what, "see who connects; run more hubs")
+        if "memory" in lately:
+            what = "connections were closed within the last minute that held most: there was no room for all they held"
+            yield Found("memory", what, "see in the hub's log which; what they sent comes again", Severity.WARNING)
 
     def certificate(self) -> Iterator[Found]:
         certificates = self._certificates()

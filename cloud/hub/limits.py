@@ -8,6 +8,22 @@ GATEWAYS_MAX = 100_000
 CONNECTIONS_MAX = 20_000
 """Open AMQP connections: one a gateway, and room for old ones that have not timed out yet (about 8 KB each)."""
 
+MEMORY_BYTES_MAX = 1024 * 1024 * 1024
+"""Bytes the process may take. When it takes more nobody new is let in, and connections that hold most are closed until
+it does not. Idle it takes 140 MiB; what waits for the landing, a landing, and `HELD_HALF_SENT_BYTES_MAX` fit below."""
+
+HELD_HALF_SENT_BYTES_MAX = 192 * 1024 * 1024
+"""Bytes all gateways' connections may hold together in half-sent messages, links and unread answers: twelve of the
+largest messages at once, of any gateway half of that. Where most is held only one connection is read on when three
+quarters are taken; then the one that holds most is closed. Connections whose peers have not said who they are have three
+quarters of this for themselves."""
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of one AMQP message of a gateway: the largest message it takes itself, which is a batch of its own."""
+
+IDLE_TIMEOUT_S = 60.0
+"""Silence after which a gateway counts as gone (AMQP 1.0 section 2.4.5)."""
+
 GATEWAY_NAME_CHARACTERS_MAX = 255
 """Characters in a gateway's name: the registry's column."""
 

@@ -20,15 +20,15 @@ from starlette.types import ASGIApp
 
 from bridge.engine import Engine
 from bridge.intake import Intake
-from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
+from cloud.hub.connections import Connections
 from cloud.hub.directory import DirectoryError, data_directory
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
-from cloud.hub.limits import CONNECTIONS_MAX, SHUTDOWN_S, WRITE_BYTES_MAX
+from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.hub.service import HubService
@@ -41,7 +41,7 @@ from edge.broker.configuration import TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S
-from edge.broker.listeners.tcp import ListenError, TcpListener, require_free
+from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
@@ -58,9 +58,6 @@ STOPPING = "the hub stops"
 HEALTH_EVERY_S = 5.0
 """How often the log is told of problems that are new or over; who asks is told at once."""
 
-CONTAINER_ID = "waypost-hub"
-IDLE_TIMEOUT_S = 60.0
-"""Silence after which a gateway counts as gone (AMQP 1.0 section 2.4.5)."""
 FAREWELL_S = 1.0
 """Longest wait for the last acknowledgements to leave."""
 
@@ -131,12 +128,12 @@ class Hub:
             now_us=_now_us,
             gather_ms=configuration.gather_ms,
         )
-        self._listener = TcpListener("amqp", self._driver)
+        self._connections = Connections(self._intake)
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
             committer=self._committer,
-            listener=self._listener,
+            connections=self._connections,
             certificates=lambda: self._certificates,
             tls=configuration.tls,
             data=configuration.data,
@@ -146,7 +143,6 @@ class Hub:
             self._fleet, self._committer, self._metrics, pressure=self._press, now_us=_now_us, clock=loop.time
         )
         self._pressed = False
-        self._stopping = False
 
     async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
@@ -170,13 +166,13 @@ class Hub:
                 if configuration.tls is not None:
                     self._certificates = Certificates(configuration.tls)
                 amqp = configuration.amqp
-                host, port = await self._listener.start(amqp.host, amqp.port, self._certificates)
+                host, port = await self._connections.start(amqp.host, amqp.port, self._certificates)
                 self._health.start()
                 ready(Endpoint(host, port), http)
                 await self._until(stop)
                 log.info("stopping: what has been gathered is landed first")
-                self._stopping = True
-                for driver in self._listener.drivers:
+                self._connections.accepting = False
+                for driver in self._connections.listener.drivers:
                     driver.pause_reading(STOPPING)
         except (ListenError, TlsError) as error:
             raise HubError(str(error)) from error
@@ -208,26 +204,13 @@ class Hub:
             log.warning("stopped before the landing in progress ended; it will be looked up at the next start")
         self._service.close_all("amqp:connection:forced", "the hub stops")
         deadline = asyncio.get_running_loop().time() + FAREWELL_S
-        while any(_unwritten(driver) for driver in self._listener.drivers):
+        while any(_unwritten(driver) for driver in self._connections.listener.drivers):
             if asyncio.get_running_loop().time() > deadline:
                 break
             await asyncio.sleep(0.01)
-        await self._listener.stop()
+        await self._connections.stop()
 
     # --- connections ------------------------------------------------------------------------------------------------
-
-    def _driver(self, gone: Callable[[Driver], None], identity: str | None) -> Driver | None:
-        if self._stopping or len(self._listener.drivers) >= CONNECTIONS_MAX:
-            return None
-        engine = Engine(
-            container_id=CONTAINER_ID,
-            server=True,
-            # Development mode: whoever comes is who its container-id says, whatever credentials it has.
-            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS, external=identity),
-            idle_timeout_s=IDLE_TIMEOUT_S,
-            now=asyncio.get_running_loop().time(),
-        )
-        return Driver(engine, lambda made: self._intake(engine, made), write_bytes_max=WRITE_BYTES_MAX, gone=gone)
 
     def _intake(self, engine: Engine, driver: Driver) -> Intake:
         intake = Intake(engine, self._service, driver)
@@ -238,7 +221,7 @@ class Hub:
 
     def _press(self, pressed: bool) -> None:
         self._pressed = pressed
-        for driver in self._listener.drivers:
+        for driver in self._connections.listener.drivers:
             if pressed:
                 driver.pause_reading(LANDING_BEHIND)
             else:

@@ -39,6 +39,12 @@ def resident_mib(pid: int) -> float:
     raise ProcessLookupError(pid)
 
 
+def peak_mib(pid: int) -> float:
+    """The most a process ever had resident."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 class Waypost:
     """One `waypost` process that prints a `ready` line. Restartable with the same arguments."""
 

@@ -11,6 +11,8 @@ class Shell:
     def __init__(self) -> None:
         self.steps: list[Callable[[], None]] = []
         self.paused: set[str] = set()
+        self.has_place = True
+        """For the connection, once its peer has said who it is."""
 
     def flush_soon(self) -> None:
         """Whoever drives it asks for bytes all the time."""
@@ -28,3 +30,6 @@ class Shell:
 
     def resume_reading(self, reason: str) -> None:
         self.paused.discard(reason)
+
+    def identified(self, user: str) -> bool:
+        return self.has_place

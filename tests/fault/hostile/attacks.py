@@ -104,23 +104,25 @@ def never_reads(size: int) -> Stream:
     return stream
 
 
-def amqp_opening(number: int, links: int, *, sessions: int = 1, role: bool = SENDER) -> Iterator[bytes]:
+def amqp_opening(
+    number: int, links: int, *, sessions: int = 1, role: bool = SENDER, address: str = "topic/a"
+) -> Iterator[bytes]:
     """Sessions with so many links each."""
     yield HEADER + frame(OPEN, f"amqp-{number}")
     for channel in range(sessions):
         yield frame(BEGIN, None, Uint(0), WIDE, WIDE, channel=channel)
         for handle in range(links):
-            mine, theirs = ("topic/a", None) if role is RECEIVER else (None, "topic/a")
+            mine, theirs = (address, None) if role is RECEIVER else (None, address)
             fields: list[Any] = [f"l{channel}-{handle}", Uint(handle), role, None, None]
             fields += [terminus(SOURCE, mine), terminus(TARGET, theirs), None, None, Uint(0)]
             yield frame(ATTACH, *fields, channel=channel)
 
 
-def half_deliveries(links: int, size: int) -> Stream:
+def half_deliveries(links: int, size: int, address: str = "topic/a") -> Stream:
     """Deliveries on many links of one connection, of which the last frame never comes."""
 
     def stream(number: int) -> Iterator[bytes]:
-        yield from amqp_opening(number, links)
+        yield from amqp_opening(number, links, address=address)
         body = bytes(FRAME_BYTES)
         for _ in range(size // FRAME_BYTES):
             for handle in range(links):

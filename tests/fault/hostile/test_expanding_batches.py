@@ -7,8 +7,6 @@ and the memory is given back.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,12 @@ import pytest
 import zstandard
 from deltalake import DeltaTable
 
-from bridge.batch import encode
 from bridge.engine import State
 from bridge.limits import BATCH_MESSAGES_MAX, JSON_BYTES_MAX, VALUES_MAX
-from bridge.message import AMQP, Run, Stored
+from bridge.message import AMQP
+from tests.fault.hostile.other_gateway import OtherGateway
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
-from tests.support.processes import Waypost, hub, resident_mib, wait_until
+from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
 
 RESIDENT_MIB_MAX = 768.0
 """The hub is at 140 MiB; the promise for any attack is 1 GiB."""
@@ -36,47 +34,6 @@ ANSWER_S_MAX = 10.0
 MESSAGES = 4_000
 PROPERTIES = b"\x26\0\1a\xff\xf0" + b"x" * 0xFFF0
 """A User Property of 64 KiB."""
-
-
-class OtherGateway:
-    """One that sends a small batch over and over, and notes how long each takes."""
-
-    def __init__(self, hub: Waypost, name: str) -> None:
-        self.longest_s = 0.0
-        self.rounds = 0
-        self.failure: Exception | None = None
-        self._gateway = HostileGateway(hub.port("amqp"), name)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                begin = time.monotonic()
-                stored = Stored(-1, self.rounds, Run("other", "d", 1, b"", [b"21.5"], 1))
-                outcomes = self._gateway.send(encode([stored], space="default", epoch="f" * 32)).settled()
-                assert outcomes[-1] is State.ACCEPTED
-                self.longest_s = max(self.longest_s, time.monotonic() - begin)
-                self.rounds += 1
-        except Exception as error:  # a thread ends here; the test looks at `failure`
-            self.failure = error
-
-    def __enter__(self) -> OtherGateway:
-        self._thread.start()
-        wait_until(lambda: self.rounds > 0 or self.failure is not None, timeout_s=30, what="a first answer")
-        self.longest_s = 0.0  # the first landing of a hub loads what it lands with
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(60)
-        self._gateway.close()
-
-
-def peak_mib(pid: int) -> float:
-    """The most a process ever had resident."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 class Attacked:

@@ -1,0 +1,108 @@
+"""The connections of gateways: who is let in, and how much memory all of them may hold.
+
+A connection is counted with those of its remote address until its peer has opened it, then with its gateway's. The hub
+has the budget and the admission of a broker (`edge.broker.listeners.admission`), with bounds of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from bridge.engine import Engine
+from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.transport.driver import Driver, Owner
+from cloud.hub.limits import (
+    CONNECTIONS_MAX,
+    HELD_HALF_SENT_BYTES_MAX,
+    IDLE_TIMEOUT_S,
+    MEMORY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    WRITE_BYTES_MAX,
+)
+from edge.broker.limits import (
+    AMQP_CONNECTION_BYTES,
+    CONNECTIONS_SHARE,
+    TICK_S,
+    TLS_CONNECTION_BYTES,
+    UNREAD_BYTES_MAX,
+    Limits,
+)
+from edge.broker.listeners.admission import Admission, Counted
+from edge.broker.listeners.resident import resident_bytes
+from edge.broker.listeners.tcp import TcpListener
+from edge.broker.listeners.tls import Certificates
+from edge.broker.model.budget import Budget
+
+CONTAINER_ID: Final = "waypost-hub"
+LIMITS: Final = Limits(
+    connections_max=CONNECTIONS_MAX, packet_bytes_max=MESSAGE_BYTES_MAX, memory_bytes_max=MEMORY_BYTES_MAX
+)
+
+
+class Connections:
+    """Everything that is connected to one hub. Made inside a running loop."""
+
+    def __init__(
+        self,
+        owner: Callable[[Engine, Driver], Owner],
+        *,
+        limits: Limits = LIMITS,
+        held_bytes_max: int = HELD_HALF_SENT_BYTES_MAX,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        """`owner` makes the owner of a connection, which says who its peer is (`Driver.identified`). `held_bytes_max`: of all connections that are open, in half-sent
+        messages, links and unread answers. `resident` gives the bytes of memory the process takes."""
+        self.listener = TcpListener("amqp", self._driver)
+        self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
+        self.accepting = True
+        """False: the hub stops, and takes nobody new."""
+        self._owner = owner
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
+        self._ticker: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, certificates: Certificates | None) -> tuple[str, int]:
+        """Listen; returns the address bound. Raises `ListenError`."""
+        if certificates is not None:
+            self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES + TLS_CONNECTION_BYTES)
+        bound = await self.listener.start(host, port, certificates, handshake_s=self._limits.handshake_s)
+        self._tick()
+        return bound
+
+    async def stop(self) -> None:
+        """Stop accepting and close every connection."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        await self.listener.stop()
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self.admission.tick(lambda: self.listener.drivers)
+
+    def _driver(self, gone: Callable[[Driver], None], identity: str | None) -> Driver | None:
+        if not self.accepting:
+            return None
+        has_room = self.admission.lets_in and len(self.listener.drivers) < self._limits.connections_max
+        if not has_room and not self.admission.make_room():
+            return None
+        engine = Engine(
+            container_id=CONTAINER_ID,
+            server=True,
+            # Development mode: whoever comes is who its container-id says, whatever credentials it has.
+            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS, external=identity),
+            idle_timeout_s=IDLE_TIMEOUT_S,
+            handshake_timeout_s=self._limits.handshake_s,
+            max_message_size=self._limits.packet_bytes_max,
+            now=self._loop.time(),
+        )
+        return Driver(
+            engine,
+            lambda made: self._owner(engine, made),
+            write_bytes_max=WRITE_BYTES_MAX,
+            gone=gone,
+            unread_bytes_max=UNREAD_BYTES_MAX,
+            meter=self._meter,
+        )

@@ -1,0 +1,48 @@
+"""A gateway that has nothing to do with an attack on its hub, and how long its batches take to be acknowledged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Self
+
+from bridge.batch import encode
+from bridge.engine import State
+from bridge.message import Run, Stored
+from tests.support.hostile_gateway import HostileGateway
+from tests.support.processes import Waypost, wait_until
+
+
+class OtherGateway:
+    """One that sends a small batch over and over, and notes how long each takes."""
+
+    def __init__(self, hub: Waypost, name: str) -> None:
+        self.longest_s = 0.0
+        self.rounds = 0
+        self.failure: Exception | None = None
+        self._gateway = HostileGateway(hub.port("amqp"), name)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                begin = time.monotonic()
+                stored = Stored(-1, self.rounds, Run("other", "d", 1, b"", [b"21.5"], 1))
+                outcomes = self._gateway.send(encode([stored], space="default", epoch="f" * 32)).settled()
+                assert outcomes[-1] is State.ACCEPTED
+                self.longest_s = max(self.longest_s, time.monotonic() - begin)
+                self.rounds += 1
+        except Exception as error:  # a thread ends here; the test looks at `failure`
+            self.failure = error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        wait_until(lambda: self.rounds > 0 or self.failure is not None, timeout_s=30, what="a first answer")
+        self.longest_s = 0.0  # the first landing of a hub loads what it lands with
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        self._gateway.close()

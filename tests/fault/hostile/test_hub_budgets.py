@@ -1,0 +1,47 @@
+"""Connections that make a hub hold memory: it stays bounded, another gateway is served, and it is given back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bridge.hub_addresses import TELEMETRY
+from cloud.hub.limits import HELD_HALF_SENT_BYTES_MAX
+from edge.broker.limits import MIB
+from tests.fault.hostile.attacks import Stream, half_deliveries
+from tests.fault.hostile.crowd import Crowd
+from tests.fault.hostile.other_gateway import OtherGateway
+from tests.support.processes import hub, peak_mib, resident_mib, wait_until
+from tests.support.said import over, said
+
+GREW_MIB_MAX = HELD_HALF_SENT_BYTES_MAX / MIB + 100
+"""What may be held, and what the other gateway's landings and the allocator take beside it."""
+KEPT_MIB_MAX = 100.0
+GIVEN_BACK_S = 10.0
+ANSWER_S_MAX = 10.0
+"""For another gateway's batch meanwhile, where two cores are busy; alone it takes 0.6 s."""
+
+
+@pytest.mark.parametrize(
+    ("attack", "connections"),
+    [(half_deliveries(1, 15_000_000, TELEMETRY), 40), (half_deliveries(20, 3_000_000, TELEMETRY), 12)],
+    ids=["one large message of many connections", "many messages of some connections"],
+)
+def test_messages_that_are_never_complete(tmp_path: Path, attack: Stream, connections: int) -> None:
+    """600 and 720 MB of them."""
+    with hub(tmp_path) as running, OtherGateway(running, "other") as other:
+        before = resident_mib(running.pid)
+        with Crowd(running.port("amqp")).open(connections) as crowd:
+            crowd.send(attack, seconds=6.0)
+            said(running.port("http"), "memory", "held most", severity="warning")
+            seen = other.rounds
+            wait_until(lambda: other.rounds > seen + 1 or other.failure is not None, timeout_s=60, what="an answer")
+            assert peak_mib(running.pid) < before + GREW_MIB_MAX
+        assert other.failure is None, other.failure
+        assert other.longest_s < ANSWER_S_MAX, f"another gateway waited for {other.longest_s:.1f} s"
+        wait_until(
+            lambda: resident_mib(running.pid) < before + KEPT_MIB_MAX,
+            timeout_s=GIVEN_BACK_S,
+            what=f"memory given back ({before:.0f} MiB before)",
+        )

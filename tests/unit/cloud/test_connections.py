@@ -1,0 +1,105 @@
+"""How many connections of gateways there is room for, and which of them end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from bridge.engine import Engine
+from bridge.transport.driver import Driver
+from cloud.hub.connections import LIMITS, Connections
+from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_BYTES_MAX, MESSAGE_BYTES_MAX
+from edge.broker.limits import AMQP_CONNECTION_BYTES, Limits
+
+PLACES = 20
+"""For connections whose peers have not said who they are: three quarters of what those that are open may hold."""
+HELD_BYTES_MAX = (PLACES * AMQP_CONNECTION_BYTES + 1) * 4 // 3
+
+
+class Owner:
+    """Of a connection nobody says anything over."""
+
+    def __init__(self, engine: Engine, driver: Driver) -> None:
+        """The test says who the peer is."""
+
+    def handle(self, events: Sequence[Any]) -> None:
+        """Nothing is asked of it."""
+
+    def writable(self) -> None:
+        """Nothing is sent."""
+
+
+class Rig:
+    def __init__(self, connections: Connections, port: int) -> None:
+        self.connections = connections
+        self.port = port
+        self.sockets: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> Driver:
+        before = set(self.connections.listener.drivers)
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.sockets.append(writer)
+        await self.until(lambda: bool(self.connections.listener.drivers - before))
+        [made] = self.connections.listener.drivers - before
+        return made
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def rig(limits: Limits = LIMITS, resident: Callable[[], int] = lambda: 0) -> AsyncIterator[Rig]:
+    connections = Connections(Owner, limits=limits, held_bytes_max=HELD_BYTES_MAX, resident=resident)
+    _, port = await connections.start("127.0.0.1", 0, None)
+    made = Rig(connections, port)
+    try:
+        yield made
+    finally:
+        for socket in made.sockets:
+            socket.close()
+        await connections.stop()
+
+
+def test_who_has_not_said_who_it_is_takes_no_place_of_others() -> None:
+    async def scenario() -> None:
+        async with rig() as hub:
+            known = await hub.connect()
+            assert known.identified("gw1")
+            silent = [await hub.connect() for _ in range(3 * PLACES)]
+            await hub.until(lambda: len(hub.connections.listener.drivers) <= PLACES + 1)
+            assert known in hub.connections.listener.drivers
+            assert silent[-1] in hub.connections.listener.drivers, "the newest has its time to say who it is"
+            assert silent[0] not in hub.connections.listener.drivers
+            assert silent[-1].identified("gw2")
+
+    asyncio.run(scenario())
+
+
+def test_nobody_is_let_in_beyond_what_the_process_may_take() -> None:
+    taken = 0
+
+    async def scenario() -> None:
+        nonlocal taken
+        async with rig(Limits(memory_bytes_max=MEMORY_BYTES_MAX), lambda: taken) as hub:
+            await hub.connect()
+            taken = MEMORY_BYTES_MAX + 1
+            await hub.until(lambda: not hub.connections.admission.lets_in)
+            reader, writer = await asyncio.open_connection("127.0.0.1", hub.port)
+            assert await reader.read() == b"", "closed at once"
+            writer.close()
+            assert hub.connections.listener.refused == 1
+            taken = 0
+            await hub.until(lambda: hub.connections.admission.lets_in)
+            await hub.connect()
+
+    asyncio.run(scenario())
+
+
+def test_one_gateway_can_have_two_of_the_largest_messages_under_way() -> None:
+    assert LIMITS.packet_bytes_max == MESSAGE_BYTES_MAX
+    assert LIMITS.connections_max == CONNECTIONS_MAX
+    assert 2 * MESSAGE_BYTES_MAX <= HELD_HALF_SENT_BYTES_MAX // 2
