@@ -7,13 +7,14 @@ whichever library makes them (the umask is the process's), and those an older ve
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from edge.broker.store.lock import hold, is_held
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,13 @@ LOCK: Final = "hub.lock"
 
 class DirectoryError(Exception):
     """The directory cannot be used; the message says why and what to do, on one line."""
+
+
+def require_unheld(path: Path) -> None:
+    """Look whether another hub holds the directory, before ports are asked for: they are likely to be its own. Makes
+    nothing. Raises DirectoryError."""
+    if is_held(path, LOCK):
+        raise _in_use(path)
 
 
 @contextlib.contextmanager
@@ -42,16 +50,19 @@ def data_directory(path: Path) -> Iterator[Path]:
             f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
         ) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        hold(lock)
     except OSError as error:
         os.close(lock)
-        why = f"{path} is in use by another hub; stop it or give this one another data directory"
-        raise DirectoryError(why) from error
+        raise _in_use(path) from error
     try:
         _close_to_others(path)
         yield path
     finally:
         os.close(lock)
+
+
+def _in_use(path: Path) -> DirectoryError:
+    return DirectoryError(f"{path} is in use by another hub; stop it or give this one another data directory")
 
 
 def _close_to_others(path: Path) -> None:

@@ -24,7 +24,7 @@ from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
-from cloud.hub.directory import DirectoryError, data_directory
+from cloud.hub.directory import DirectoryError, data_directory, require_unheld
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
@@ -279,6 +279,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         await Hub(configuration, registry, landing).run(ready, stop)
 
     try:
+        require_unheld(configuration.data)
         for name, endpoint in (("amqp", configuration.amqp), ("http", configuration.http)):
             require_free(name, endpoint.host, endpoint.port)
         with data_directory(configuration.data):

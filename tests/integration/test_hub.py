@@ -363,6 +363,11 @@ def test_a_place_that_is_taken_ends_in_one_clear_line(tmp_path: Path) -> None:
         code, words = refused("--data", str(tmp_path / "data"), "--dev", *FREE)
         assert code == 2
         assert "in use by another hub" in words
+        own = ("--amqp", f"127.0.0.1:{running.amqp[1]}", "--http", f"127.0.0.1:{running.http[1]}")
+        code, words = refused("--data", str(tmp_path / "data"), "--dev", *own)
+        assert code == 2
+        assert "in use by another hub" in words
+        assert "port" not in words
         taken = f"127.0.0.1:{running.amqp[1]}"
         for options in (("--amqp", taken, "--http", "127.0.0.1:0"), ("--amqp", "127.0.0.1:0", "--http", taken)):
             code, words = refused("--data", str(tmp_path / "other"), "--dev", *options)

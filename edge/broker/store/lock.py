@@ -32,7 +32,7 @@ class DirectoryLock:
                 "and that its file system is mounted read-write"
             ) from error
         try:
-            self._take()
+            hold(self._descriptor)
         except OSError as error:
             holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
@@ -44,27 +44,29 @@ class DirectoryLock:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
-    def _take(self) -> None:
-        """Raises OSError when somebody has it for longer than `is_held` does."""
-        for left in reversed(range(LOOKS)):
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not left:
-                    raise
-                time.sleep(LOOK_S)
-            else:
-                return
-
     def release(self) -> None:
         """Give the lock back; the file stays, as removing it would race with the next holder."""
         os.close(self._descriptor)
 
 
-def is_held(directory: Path) -> bool:
-    """True when a process holds the directory. It changes nothing, and needs no more than to read the lock's file."""
+def hold(descriptor: int) -> None:
+    """Lock an open file until it is closed. Raises OSError when somebody has it for longer than `is_held` does."""
+    for left in reversed(range(LOOKS)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(LOOK_S)
+        else:
+            return
+
+
+def is_held(directory: Path, name: str = LOCK_NAME) -> bool:
+    """True when a process holds the directory by the lock file of this name. It changes nothing, and needs no more than
+    to read that file."""
     try:
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(directory / name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
