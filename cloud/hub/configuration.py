@@ -75,6 +75,11 @@ def load(path: Path) -> Settings:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     if len(text) > FILE_BYTES_MAX:
         raise ConfigurationError(f"{path}: more than {FILE_BYTES_MAX} bytes")
+    return parse(text, str(path))
+
+
+def parse(text: bytes, path: str) -> Settings:
+    """Read the text of a configuration; `path` is for its errors. Raises `ConfigurationError`."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         document = yaml.safe_load(text)

@@ -37,9 +37,10 @@ def terminus(code: int, address: str | None, *rest: Any) -> Described:
     return Described(Ulong(code), [address, *rest])
 
 
-def frame(code: int, *fields: Any, channel: int = 0, payload: bytes = b"") -> bytes:
+def frame(code: int, *fields: Any, channel: int = 0, payload: bytes = b"", kind: int = 0) -> bytes:
+    """`kind`: 0 for AMQP, 1 for SASL."""
     body = encode(Described(Ulong(code), list(fields))) + payload
-    return struct.pack(">IBBH", len(body) + 8, 2, 0, channel) + body
+    return struct.pack(">IBBH", len(body) + 8, 2, kind, channel) + body
 
 
 class FramePeer:

@@ -13,22 +13,19 @@ RSS_MIB_MAX = 1_024
 """libFuzzer ends the run above it: nothing a stream does may add up."""
 INPUT_BYTES_MAX = 8_192
 INPUT_S_MAX = 10
-SIZES = (0, 1, 7, 100)
 
 
 def run(protocol: str, arguments: Sequence[str]) -> None:
     """Fuzz until libFuzzer's own arguments say stop (``-max_total_time=600``). Exits 3 without atheris."""
     atheris = _atheris()
     with atheris.instrument_imports(include=["bridge", "edge.broker"]):
-        from tests.property.fuzz import corpus, target  # noqa: PLC0415
+        from tests.property.fuzz import corpus, parser, target  # noqa: PLC0415
     seeds = corpus.mqtt_seeds() if protocol == "mqtt" else corpus.amqp_seeds()
     broker = target.Target()
 
     def one(data: bytes) -> None:
         if data:  # the first byte says how the rest is cut into reads
-            broker.feed(
-                "mqtt" if protocol == "mqtt" else "amqp", target.in_pieces(data[1:], SIZES[data[0] % len(SIZES)])
-            )
+            broker.feed("mqtt" if protocol == "mqtt" else "amqp", parser.reads(data))
 
     _fuzz(atheris, protocol, arguments, [b"\0" + seed for seed in seeds], one)
 
@@ -36,7 +33,7 @@ def run(protocol: str, arguments: Sequence[str]) -> None:
 def run_parser(name: str, arguments: Sequence[str]) -> None:
     """The same for one of `parsers.PARSERS`."""
     atheris = _atheris()
-    with atheris.instrument_imports(include=["bridge", "edge", "cloud"]):
+    with atheris.instrument_imports(include=["bridge", "edge", "cloud", "h11", "wsproto"]):
         from tests.property.fuzz import parsers  # noqa: PLC0415
     parser = parsers.PARSERS[name]
 

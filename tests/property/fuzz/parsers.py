@@ -7,44 +7,54 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import jwt
 import msgspec
 
 from bridge import batch, plain
-from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, encode
-from bridge.message import AMQP, Run
+from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
+from bridge.message import AMQP, Run, Stored
+from bridge.sasl.bearer import BearerError
+from bridge.sasl.bearer import read as read_bearer
 from bridge.sasl.scram import Keys, ScramClient, ScramError, ScramServer, Verifier, derive
 from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
 from cloud.hub.groups import Session
+from cloud.hub.configuration import ConfigurationError
+from cloud.hub.configuration import parse as parse_hub
+from cloud.lake.faults import ContentError
+from cloud.lake.landing import plan
+from cloud.lake.parts import in_parts
 from cloud.lake.properties import describe_mqtt
+from cloud.lake.rows import ReceivedBatch, telemetry
+from cloud.lake.sequences import SequenceSet
 from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.resources import ConfigurationRejected
 from edge.broker.amqp.selectable import selectable
+from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.configuration import TokenIssuer
+from edge.broker.hono.errors import DeviceError
+from edge.broker.hono.requests import Requests
+from edge.broker.hono.topics import read_bag, read_filter, read_upload, split_bag
 from edge.broker.http.messages import BadRequest, runs_of, single
 from edge.broker.http.messages import batch as http_batch
+from edge.broker.message.mqtt_errors import LocalError, RemoteError
 from edge.broker.message.mqtt_translator import MqttTranslator
+from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.message.readings import reading
 from edge.broker.message.translation import flags_of, payload_of, properties_of
+from edge.broker.model.topics import FilterTree, covers, is_filter, matches, overlaps
+from edge.broker.mqtt import packets
 from edge.broker.security.tokens import TokenError, read_keys, verify
+from tests.property.fuzz.machines import MACHINES
+from tests.property.fuzz.parser import Parser
+from tests.unit.mqtt.cases import CASES
 
 GOLDEN: Final = Path(__file__).parents[2] / "contract" / "golden"
 SESSION: Final = Session("default", "gw", "-")
 ISSUER: Final = TokenIssuer(issuer="https://issuer", audience="waypost")
 SECRET_KEYS: Final[Keys] = derive("s3cret", bytes(16), 1)
-
-
-class Parser(NamedTuple):
-    """One target."""
-
-    take: Callable[[bytes], object]
-    raises: tuple[type[Exception], ...]
-    """What it may raise; anything else is a finding."""
-    seeds: Sequence[bytes]
 
 
 def take_message(data: bytes) -> None:
@@ -121,6 +131,77 @@ def take_scram_challenge(data: bytes) -> None:
     client.check(final)
 
 
+def take_packet(data: bytes) -> None:
+    """One MQTT packet; the first byte chooses the version. What was understood is written so that it is read again."""
+    if len(data) < 2:
+        return
+    version = 3 + data[0] % 3
+    packet = packets.decode(data[1], data[2:], version)
+    with contextlib.suppress(LocalError):
+        written = packet.encode(version)
+        _, start, _ = read_fixed_header(written, 0) or (0, 0, False)
+        assert packets.decode(written[0], written[start:], version) == packet
+
+
+def take_value(data: bytes) -> None:
+    """AMQP values one after the other, and each of them written and read again."""
+    for value in decode_all(data):
+        again, _ = decode(encode(value))
+        assert str(again) == str(value)
+
+
+def take_selector(data: bytes) -> None:
+    selector = Selector(data.decode("utf-8", "replace"))
+    for values in ({}, {"a": 1, "b": 2.5, "c": "text", "d": True, "e": None, "f": Symbol("x")}):
+        assert selector.matches(values) in (True, False)
+
+
+def take_topics(data: bytes) -> None:
+    """A topic name and filters: the tree of filters says what one by one they say."""
+    name, *filters = data.decode("utf-8", "replace").split("\n")
+    tree = FilterTree[str]()
+    for one in filters:
+        tree.add(one, one)
+        is_filter(one)
+    if not is_filter(name):
+        assert set(tree.match(name)) == {one for one in filters if matches(one, name)}
+    for one in filters:
+        assert covers(one, one)
+        assert overlaps(one, name) is overlaps(name, one)
+        tree.remove(one, one)
+    assert not len(tree)
+
+
+def take_hono(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    name, bag = split_bag(text)
+    for read in (read_upload, read_filter):
+        with contextlib.suppress(DeviceError):
+            read(name)
+    with contextlib.suppress(DeviceError):
+        read_bag(bag)
+    Requests(b"k" * 32).read("device", text)
+
+
+def take_landing(data: bytes) -> None:
+    """A batch all the way into rows: whatever a device may have sent."""
+    sealed = data[:4] + zlib.crc32(data[8:]).to_bytes(4, "little") + data[8:]
+    found = batch.decode(sealed)
+    new = plan([ReceivedBatch("default", "gw", found)], lambda _stream: SequenceSet())
+    rows = 0
+    for slices, ranges in in_parts(new.slices, new.ranges):
+        rows += telemetry(slices, 1_000_000).num_rows
+        assert sum(each.last - each.first + 1 for each in ranges) == sum(each.stop - each.start for each in slices)
+    assert rows == new.landed.rows
+
+
+def _landing_seeds() -> list[bytes]:
+    """Every kind of message there is in one batch each."""
+    amqp = [Run("a", "d", AMQP | 1, b"", [MESSAGE, b"\0\x53\x75\xa0\3abc"], 5)]
+    mqtt = [Run("b", "d", 1, b"\x26\0\1a\0\1b\x03\0\x04text\x09\0\1x", [b"21.5", b""], 5)]
+    return [batch.encode([Stored(-1, 0, run)], space="s", epoch="e") for run in (*amqp, *mqtt)]
+
+
 def _token() -> bytes:
     key = jwt.algorithms.OKPAlgorithm.from_jwk(
         '{"kty":"OKP","crv":"Ed25519","d":"nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A",'
@@ -194,4 +275,34 @@ PARSERS: Final = {
     "scram-client": Parser(
         take_scram_challenge, (ScramError,), [b"r=clientserver,s=AAAAAAAAAAAAAAAAAAAAAA==,i=4096\0v=AA=="]
     ),
+    "packet": Parser(
+        take_packet,
+        (RemoteError,),
+        [bytes((version,)) + case.data[:1] + case.data[2:] for case in CASES for version in case.versions],
+    ),
+    "value": Parser(take_value, (DecodeError,), [MESSAGE, encode([{"x": [1, None, 2.5]}, Uint(300), "ü", b"\xff"])]),
+    "selector": Parser(
+        take_selector,
+        (SelectorError,),
+        [
+            b"a > 0 AND (b BETWEEN 1.5 AND 3 OR NOT c LIKE 't_x%' ESCAPE '!') AND e IS NULL",
+            b"f IN ('x', 'it''s') AND a * -2 + 1e3 / b <> .5 OR d = TRUE",
+        ],
+    ),
+    "topics": Parser(take_topics, (), [b"a/b/c\na/#\n+/b/+\n#\na/b/c\n$share/g/a", "ü//$SYS
++/+/$SYS
+/".encode()]),
+    "hono": Parser(
+        take_hono,
+        (DeviceError,),
+        [b"t/tenant/dev/?content-type=a%2Fb&hono-ttl=5&on-error=ignore", b"c/tenant/dev/res/id/200", b"c///q/#"],
+    ),
+    "landing": Parser(take_landing, (batch.BatchError, ContentError), _landing_seeds()),
+    "bearer": Parser(read_bearer, (BearerError,), [b"n,a=user,\1host=h\1auth=Bearer x.y-z==\1\1"]),
+    "hub-configuration": Parser(
+        lambda data: parse_hub(data, "fuzz"),
+        (ConfigurationError,),
+        [b"apiVersion: waypost/v1\nkind: Hub\nspec: {amqp: 127.0.0.1:0, gatherMilliseconds: 500, registry: x}\n"],
+    ),
+    **MACHINES,
 }

@@ -168,12 +168,3 @@ class Target:
 
     def _escaped(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._errors.append(context)
-
-
-def in_pieces(data: bytes, size: int) -> Iterator[bytes]:
-    """The stream as reads of `size` bytes; 0: one read."""
-    if not size:
-        yield data
-        return
-    for start in range(0, len(data), size):
-        yield data[start : start + size]

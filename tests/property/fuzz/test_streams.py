@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from edge.broker.mqtt import packets
 from tests.property.amqp.test_engine_bytes import TURNS
 from tests.property.fuzz.corpus import AMQP_STREAM, mqtt_rich, mqtt_seeds, mqtt_steps
-from tests.property.fuzz.target import Target, in_pieces
+from tests.property.fuzz.parser import in_pieces
+from tests.property.fuzz.target import Target
 from tests.unit.mqtt.client import split
 
 MQTT_SEEDS = mqtt_seeds()
