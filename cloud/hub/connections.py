@@ -52,8 +52,9 @@ class Connections:
         held_bytes_max: int = HELD_HALF_SENT_BYTES_MAX,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """`owner` makes the owner of a connection, which says who its peer is (`Driver.identified`). `held_bytes_max`: of all connections that are open, in half-sent
-        messages, links and unread answers. `resident` gives the bytes of memory the process takes."""
+        """`owner` makes the owner of a connection, which says who its peer is (`Driver.identified`). `held_bytes_max`:
+        of all connections that are open, in half-sent messages, links and unread answers. `resident` gives the bytes of
+        memory the process takes."""
         self.listener = TcpListener("amqp", self._driver)
         self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
         self.accepting = True

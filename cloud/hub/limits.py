@@ -15,8 +15,8 @@ it does not. Idle it takes 140 MiB; what waits for the landing, a landing, and `
 HELD_HALF_SENT_BYTES_MAX = 192 * 1024 * 1024
 """Bytes all gateways' connections may hold together in half-sent messages, links and unread answers: twelve of the
 largest messages at once, of any gateway half of that. Where most is held only one connection is read on when three
-quarters are taken; then the one that holds most is closed. Connections whose peers have not said who they are have three
-quarters of this for themselves."""
+quarters are taken; then the one that holds most is closed. Connections whose peers have not said who they are have
+three quarters of this for themselves."""
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes of one AMQP message of a gateway: the largest message it takes itself, which is a batch of its own."""

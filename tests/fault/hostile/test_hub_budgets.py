@@ -13,7 +13,7 @@ from tests.fault.hostile.attacks import Stream, half_deliveries
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.other_gateway import OtherGateway
 from tests.support.processes import hub, peak_mib, resident_mib, wait_until
-from tests.support.said import over, said
+from tests.support.said import said
 
 GREW_MIB_MAX = HELD_HALF_SENT_BYTES_MAX / MIB + 100
 """What may be held, and what the other gateway's landings and the allocator take beside it."""

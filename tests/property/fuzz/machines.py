@@ -323,7 +323,8 @@ MACHINES: Final = {
         (h11.RemoteProtocolError,),
         [
             b"\0GET /healthz HTTP/1.1\r\nHost: gw:8080\r\nOrigin: http://gw:8080\r\n\r\n",
-            b"\3POST /t/a HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nA: b\r\n\r\n",
+            b"\3POST /t/a HTTP/1.1\r\nHost: [::1]:80\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"3;x=y\r\nabc\r\n0\r\nA: b\r\n\r\n",
             b"\0POST /t/a HTTP/1.1\r\nHost: gw\r\nContent-Length: 3\r\n\r\nabcGET / HTTP/1.0\r\n\r\n",
         ],
     ),
