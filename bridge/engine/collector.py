@@ -15,6 +15,8 @@ from bridge.engine.loops import Batches, Groups, Loops
 from bridge.engine.transport import Transport
 
 _WRONG_WAY: Final = Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
+_OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
+"""Proton takes it (section 2.4.1 has one), and whoever owns the connection would begin anew with half of it in use."""
 
 
 class Collector:
@@ -58,6 +60,8 @@ class Collector:
         if handler is not None:
             return handler(self._links, event, events)
         if kind == lib.PN_CONNECTION_REMOTE_OPEN:
+            if self.opened:
+                return _OPENED_AGAIN
             self.opened = True
             events.append(self._transport.remote_open(self.identity))
         elif kind == lib.PN_CONNECTION_REMOTE_CLOSE:

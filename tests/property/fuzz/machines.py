@@ -194,11 +194,11 @@ def take_http_head(data: bytes) -> None:
     """Requests one after the other, as far as one ends before the next begins."""
     framing = Framing(HTTP_HEAD_BYTES_MAX)
     site = Site(["gw"], exposed=True, machine="gw.example")
-    for piece in reads(data):
+    for piece in filter(None, reads(data)):
         framing.receive_data(piece)
         while True:
             event = framing.next_event()
-            if event is h11.NEED_DATA or event is h11.PAUSED:
+            if event is h11.NEED_DATA or event is h11.PAUSED or isinstance(event, h11.ConnectionClosed):
                 break
             if isinstance(event, h11.Request):
                 _look_at_site(site, dict(event.headers))

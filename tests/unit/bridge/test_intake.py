@@ -15,6 +15,7 @@ from bridge.intake import Intake, IntakeLimits, Unread
 from bridge.limits import LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
+from tests.support.frames import OPEN, frame
 from tests.support.shell import Shell
 
 
@@ -108,6 +109,17 @@ class Pair:
     @property
     def outcomes(self) -> list[tuple[int, State]]:
         return [(tag, state) for event in self.told(Dispositions) for tag, state, _, _ in event.items]
+
+
+def test_a_second_open_ends_the_connection() -> None:
+    pair = Pair()
+    pair.attach("telemetry")
+    pair.intake.handle(pair.server.receive_data(frame(OPEN, "gw2"), 0.0))
+    pair.settle()
+    assert pair.service.calls == [("connected", "gw1"), ("disconnected", "gw1")]
+    [closed] = pair.told(Closed)
+    assert closed.condition is not None
+    assert closed.condition.name == "amqp:illegal-state"
 
 
 class TestLinks:
