@@ -1,4 +1,5 @@
-"""SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6)."""
+"""SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6), and so does the
+answer to the attach of a durable subscription."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from bridge.amqp_values import Symbol, Uint
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from tests.fault.test_qos2_kill import Wire
+from tests.support.frames import ATTACH, RECEIVER, TRANSFER, FramePeer
 from tests.support.processes import Waypost, edge
 
 ROUNDS = 4
@@ -55,3 +58,26 @@ def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version:
         found = after_the_kill(gateway, subscribed=number + 1, version=version)
         assert sorted(found) == [b"%d" % each for each in range(number + 1)]
         wire.close()
+
+
+def attached(gateway: Waypost, number: int) -> FramePeer:
+    """A receiver that was answered: it has a durable subscription to ``topic/<number>``."""
+    peer = FramePeer(gateway.port("amqp"), "receiver")
+    peer.begin()
+    durable = (Uint(2), Symbol("never"))  # unsettled-state, section 3.5.5; expiry policy, section 3.5.6
+    peer.attach(f"link-{number}", 0, RECEIVER, f"topic/{number}", source=durable)
+    peer.expect(ATTACH)
+    return peer
+
+
+def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: Waypost) -> None:
+    for number in range(ROUNDS):
+        with attached(gateway, number):
+            gateway.kill()
+        gateway.start()
+        sender = Wire(gateway, "sender", 5)
+        sender.send(p.Publish(f"topic/{number}", b"%d" % number, 1, packet_id=1))
+        assert isinstance(sender.next(), p.PubAck)
+        sender.close()
+        with attached(gateway, number) as peer:
+            assert peer.grant(0, 1).expect(TRANSFER).payload.endswith(b"%d" % number)

@@ -204,19 +204,18 @@ class SessionLinks:
             clock_ns=self._clock_ns,
             selector=wanted.selector,
             shared=self._competes(wanted),
-            on_stolen=self._forget,
+            forget=self._forget,
             user=peer.user,
         )
         options = msgspec.structs.replace(wanted.options, owned=own or bool(wanted.service))
         resumed = options.durable_name is not None and options.durable_name in router.durable_subscriptions
         outgoing.subscribe(wanted.address, options)
         self._add(link, Attachment(outgoing, allowed, configured))
-        self._engine.accept(link, source=wanted.source)
         if wanted.service and link.target.address is not None:
             self._replies[link.target.address] = wanted.address
         elif not (resumed or options.shared or options.share_name is not None):
             self._feed_retained(outgoing, wanted.address)
-        outgoing.flow()
+        outgoing.answer(wanted.source)
 
     def _intercept_receiver(self, link: Link) -> bool:
         """False leaves the link to the session."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 from operator import itemgetter
 
 from bridge.amqp_values import DecodeError
-from bridge.engine import Condition, Dispositions, Engine, Link, State
+from bridge.engine import Condition, Dispositions, Engine, Link, State, Terminus
 from bridge.message import Run, Stored
+from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.consumer_group import SETTLED
+from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
 from edge.broker.message.translation import amqp_messages
-from edge.broker.model.interfaces import Consumer, Outcome, SubscribeOptions, Subscription
+from edge.broker.model.interfaces import Consumer, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 
 _SETTLED, _UNSETTLED = 1, 0
@@ -40,7 +43,7 @@ class OutgoingLink(Consumer):
     """Consumer behind one link."""
 
     __slots__ = (
-        "_clock_ns", "_driver", "_durable", "_engine", "_link", "_on_stolen", "_outstanding", "_resting", "_retained",
+        "_clock_ns", "_driver", "_durable", "_engine", "_forget", "_link", "_outstanding", "_resting", "_retained",
         "_router", "_selector", "_subscription", "_tag", "name", "selection", "user",
     )  # fmt: skip
 
@@ -56,13 +59,13 @@ class OutgoingLink(Consumer):
         clock_ns: Callable[[], int],
         selector: Selector | None = None,
         shared: bool = False,
-        on_stolen: Callable[[Link], object] = lambda _: None,
+        forget: Callable[[Link], object] = lambda _: None,
         user: str = "",
     ) -> None:
         """`durable`: the subscription outlives the link unless it is closed; `selector`: what it does not match is not
         for this receiver. `shared`: it is for others then (a queue's competing consumers); else nobody else is there
-        to get it (topics, browsing). `on_stolen` is called before the link is detached because another has what it
-        had."""
+        to get it (topics, browsing). `forget` is called before the link is detached because another has what it
+        had, or because its subscription could not be written."""
         self.name = name
         self.user = user
         self._subscription: Joinable | None = None
@@ -74,7 +77,7 @@ class OutgoingLink(Consumer):
         self._clock_ns = clock_ns
         self.selection = QueueSelection(selector) if selector is not None and shared else None
         self._selector = None if shared else selector
-        self._on_stolen = on_stolen
+        self._forget = forget
         self._retained: Iterator[Run | None] | None = None
         self._resting = False
         """The retained messages go on in the next turn of the loop."""
@@ -86,7 +89,7 @@ class OutgoingLink(Consumer):
     @property
     def credit(self) -> int:
         link = self._link
-        return 0 if link.closed or self._driver.congested else link.credit
+        return 0 if link.closed or not link.attached or self._driver.congested else link.credit
 
     def deliver(self, subscription: Subscription, stored: Stored) -> None:
         """What nobody has to answer for is settled where the peer does not insist on the contrary."""
@@ -101,7 +104,7 @@ class OutgoingLink(Consumer):
 
     def stolen(self) -> bool:
         """The same device attached again to what this link has (link stealing, section 2.6.1)."""
-        self._on_stolen(self._link)
+        self._forget(self._link)
         stolen = Condition("amqp:link:stolen", "attached again elsewhere")
         self._engine.detach(self._link, closed=False, condition=stolen)
         self._driver.flush_soon()
@@ -117,9 +120,32 @@ class OutgoingLink(Consumer):
         """Have the router deliver to this link. Raises AddressError."""
         self._subscription = self._router.subscribe(self, address, options)
 
+    def answer(self, source: Terminus) -> None:
+        """Answer the attach, with this source. What a durable subscription is owed counts from the answer on, so that
+        of a new one waits until the subscription is on disk."""
+        subscription = self._subscription
+        made = subscription.made if isinstance(subscription, DurableSubscription) else None
+        if made is None:
+            self._answer(source, None)
+        else:
+            self._router.waits.add(made, self, partial(self._answer, source))
+
+    def _answer(self, source: Terminus, why: Refusal | None) -> None:
+        link = self._link
+        if link.closed:
+            return  # detached meanwhile
+        if why is None:
+            self._engine.accept(link, source=source)
+            self.flow()
+        else:
+            self._forget(link)
+            self.ended(closed=True)
+            self._engine.refuse(link, Condition(CONDITIONS[why], f"the subscription cannot be kept: {why.value}"))
+        self._driver.flush_soon()
+
     def flow(self) -> None:
         """The credit changed: take what is waiting; a drain that finds nothing (more) gives the rest back."""
-        if self._subscription is None or self._link.closed:
+        if self._subscription is None or self._link.closed or not self._link.attached:
             return
         if self._retained is not None and not self._resting:
             self._send_retained(self._subscription, self._retained)

@@ -9,6 +9,7 @@ import msgspec
 from bridge.message import Run
 from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.store.ticket import Ticket
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,11 +51,13 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 class DurableSubscription:
     """The parts of one durable subscription, one a log, joined and left together."""
 
-    __slots__ = ("declaration", "parts")
+    __slots__ = ("declaration", "made", "parts")
     attempts = 0
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
+        self.made: Ticket | None = None
+        """The commit it is written in; None: it was on disk at the start."""
         self.parts: list[LogSubscription] = []
 
     @property

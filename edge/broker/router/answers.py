@@ -104,7 +104,7 @@ class Answers:
                         awaiting[origin] = left = left - more
                     else:
                         left = 0
-                why = _refusal(ticket.error) if verdict is None else verdict
+                why = _outcome(ticket.error) if verdict is None else verdict
                 if why is _ACCEPTED:
                     self._figures.acknowledged += len(tokens)
                     heard = origin in ended or answered(origin, tokens, None)
@@ -143,8 +143,10 @@ class Answers:
         self.awaiting_commit[origin] = self.awaiting_commit.get(origin, 0) + 1
 
 
-def _refusal(error: StoreError | None) -> Refusal | Verdict:
-    """What the outcome of a commit is to the origins that waited for it."""
-    if error is None:
-        return _ACCEPTED
+def refusal(error: StoreError) -> Refusal:
+    """What a commit that failed is to those who waited for it."""
     return Refusal.FULL if isinstance(error, StoreFull) else Refusal.STORE_FAILED
+
+
+def _outcome(error: StoreError | None) -> Refusal | Verdict:
+    return _ACCEPTED if error is None else refusal(error)

@@ -93,6 +93,8 @@ class DurableSubscriptions:
         consumers: list[Consumer] = []
         if found is not None:
             if found.declaration.is_like(declaration):
+                if found.made is not None and found.made.error is not None:
+                    self._write(found)  # with a ticket of its own: it is not on disk yet
                 return found
             if found.declaration.pattern != declaration.pattern:
                 raise AddressError(
@@ -106,7 +108,7 @@ class DurableSubscriptions:
         elif declaration.all_qos:
             self._note_bases(declaration.pattern)
         subscription = self._open(declaration, kept)
-        self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
+        self._write(subscription)
         for consumer in consumers:
             subscription.join(consumer)
         return subscription
@@ -137,6 +139,10 @@ class DurableSubscriptions:
         self._tree.add(declaration.pattern, subscription)
         self._matches_changed()
         return subscription
+
+    def _write(self, subscription: DurableSubscription) -> None:
+        declaration = subscription.declaration
+        subscription.made = self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
 
     def _has_room(self, declaration: Declaration) -> bool:
         if not _is_counted(declaration):

@@ -29,6 +29,7 @@ from edge.broker.model.isolation import Listeners, guarded
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
+from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
@@ -109,6 +110,7 @@ class Router:
         self._sweeper = Sweeper(store, self.clock, self._of_logs, flush_soon)
         self.quotas = Quotas(store, short=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
+        self.waits = CommitWaits()
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, flush_soon)
         self._configure_policies()
         routes: dict[str, Route] = {}
@@ -178,6 +180,7 @@ class Router:
         """The store finished a commit: release the acknowledgements, then deliver what it made durable."""
         self._credit.failing = commit.error is not None
         self.answers.release()
+        self.waits.release()
         for participant in self._participants:
             guarded("a commit's participant", participant.committed, kept=commit.error is None)
         if commit.gave_up:
