@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +14,7 @@ from edge.broker.limits import RETAINED_JUDGED_AGAIN_S, RETAINED_PURGED_MAX, RET
 from edge.broker.model.topics import matches, widened
 from edge.broker.retention.names import NameQuotas
 from edge.broker.router.retained import KIND, RetainedMessages
+from edge.broker.store.ticket import Ticket
 from tests.support.memory_store import MemoryStore
 
 LEVELS = st.sampled_from(("", "a", "b", "$x"))
@@ -49,7 +54,7 @@ def test_matching(changes: list[tuple[str, bool]], filters: list[str]) -> None:
     for address in model:
         retained.discard(address)
     assert len(retained) == 0
-    assert not retained._root.levels, "no branch is left"
+    assert not retained._tree, "no branch is left"
 
 
 def test_a_wildcard_looks_at_its_own_branch_only() -> None:
@@ -59,6 +64,34 @@ def test_a_wildcard_looks_at_its_own_branch_only() -> None:
     steps = list(retained.walk("plant/77/+"))
     assert [each.address for each in steps if each is not None] == ["plant/77/temperature"]
     assert len(steps) <= 4
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [lambda i: f"plant/device-{i:05d}/state", lambda i: f"load/{i // 20}/m{i % 20}"],
+    ids=["one a device", "twenty a device"],
+)
+def test_what_a_topic_takes_over_its_body(topic: Callable[[int], str]) -> None:
+    """At most 300 bytes, with its name, as a million of them have to fit a small gateway."""
+    count, body = 20_000, bytes(100)
+    retained = RetainedMessages(MemoryStore(post=lambda call: call()), NameQuotas(Limits()))
+    retained._store = Nowhere()  # type: ignore[assignment]
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for i in range(count):
+            retained.put(Run(topic(i), f"client-{i}", 1, b"", [body], 10**18 + i), "")
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (taken - before) / count - len(body) <= 300
+
+
+class Nowhere:
+    """Small state that is kept nowhere, so that only what is in memory counts."""
+
+    def put(self, kind: str, key: str, value: bytes) -> Ticket:
+        return Ticket()
 
 
 class Shelf:
