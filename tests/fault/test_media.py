@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.store.log_room import STEP_BYTES
 from tests.fault.store.driver import Driven
 from tests.fault.store.history import Observed
 from tests.support.medium import Files, Medium
@@ -86,7 +87,7 @@ class TestFull:
         with start() as store:
             # The log's index is not counted: it is memory of SQLite's, on any file system with a page left.
             assert store.opened.error == ""
-            assert store.commit("x" * 9_000) == "StoreFull"
+            assert store.commit("x" * 2 * STEP_BYTES) == "StoreFull", "more than the room in the log"
             assert store.bodies() == ["kept"]
 
     def test_a_full_medium_with_room_in_the_file(self, medium: Medium, start: Callable[[], Driven]) -> None:

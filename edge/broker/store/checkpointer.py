@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import mmap
 import os
 import sqlite3
 import threading
@@ -21,6 +20,8 @@ from typing import Final
 from edge.broker.store.errors import StoreError
 from edge.broker.store.faults import meaning, meaning_of_system
 from edge.broker.store.limits import Limits
+from edge.broker.store.log_room import LogRoom
+from edge.broker.store.wal_index import LogIndex
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,6 @@ up the log would grow without end."""
 
 AGAIN_S: Final = 1.0
 """Between two attempts to begin the log anew while the medium is full: each may write a good part of the log."""
-
-_MOVED: Final = slice(96, 100)
-"""Where the log's index has the number of frames moved (https://sqlite.org/walformat.html section 2.1)."""
 
 
 class Checkpointer:
@@ -61,14 +59,15 @@ class Checkpointer:
         with contextlib.ExitStack() as undo:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             undo.callback(os.close, self._file)
-            index = os.open(f"{path}-shm", os.O_RDWR | os.O_CLOEXEC)
-            undo.callback(os.close, index)
-            self._index = mmap.mmap(index, _MOVED.stop)  # as SQLite has it: writing needs nothing of the medium
+            self._index = LogIndex(path)
             undo.callback(self._index.close)
+            self._room = LogRoom(path, own, self._index, limits)
+            undo.callback(self._room.close)
             self._files = undo.pop_all()
 
     def committed(self, log_bytes: int) -> None:
         """A commit made the log longer by this, and has been answered."""
+        self._room.committed(log_bytes)
         self._logged_bytes += log_bytes
         if self._logged_bytes < self._limits.checkpoint_bytes:
             return
@@ -133,7 +132,7 @@ class Checkpointer:
             try:
                 os.fdatasync(self._file)
             except OSError as error:
-                self._index[_MOVED] = bytes(4)
+                self._index.none_is_moved()
                 self._fail(meaning_of_system(error, "checkpoint"))
 
     def _move(self, connection: sqlite3.Connection) -> bool:

@@ -29,7 +29,7 @@ PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 SUMMED_BYTES: Final = 8
 """Of a frame's head, which its checksum covers beside the page."""
 _FRAMES_IN_INDEX: Final = slice(16, 20)
-"""Where the log's index has the number of frames SQLite accepts (https://sqlite.org/walformat.html section 2.1)."""
+"""As `wal_index` has it, of an index that is read once."""
 
 Sums = tuple[int, int]
 
