@@ -49,6 +49,9 @@ BUSY_BYTES: Final = 16 * KIB
 
 ROWS_PER_STATEMENT: Final = 256
 """Bounds the statement's text and parameters; a commit beyond it has more statements."""
+ROWS_EXACT_MAX: Final = 16
+"""Up to so many rows one statement writes exactly these, above it a multiple of them and the rest: a statement that was
+prepared for each number of rows there may be would take 12 MiB a table, 46 KiB each."""
 
 _DELETE: Final = """
 DELETE FROM segment WHERE key >= :first AND key < (
@@ -304,12 +307,14 @@ _STATE: Final = _Table(
 
 
 def _inserts(table: _Table, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, Sequence[Any]]]:
-    for start in range(0, len(rows), ROWS_PER_STATEMENT):
-        part = rows[start : start + ROWS_PER_STATEMENT]
-        yield _insert(table, len(part)), list(chain.from_iterable(part))
+    start = 0
+    while (left := len(rows) - start) > 0:
+        count = left if left <= ROWS_EXACT_MAX else min(left - left % ROWS_EXACT_MAX, ROWS_PER_STATEMENT)
+        yield _insert(table, count), list(chain.from_iterable(rows[start : start + count]))
+        start += count
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _insert(table: _Table, rows: int) -> str:
     row = f"({','.join('?' * len(table.columns))})"
     columns, values = ", ".join(table.columns), ",".join([row] * rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from edge.broker.store import writer
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import run_of, sqlite_rig
 
@@ -52,3 +53,16 @@ def end_thread(medium: SqliteMedium) -> None:
     medium.writer._jobs.put(None)
     medium.writer._thread.join(20)
     assert not medium.writer.alive
+
+
+def test_any_number_of_rows_is_written_by_few_statements() -> None:
+    """Each that was prepared once is kept: of every number of rows it would be hundreds."""
+    texts: dict[str, None] = {}
+    for count in range(600):
+        rows = [("kind", str(number), b"") for number in range(count)]
+        written: list[object] = []
+        for text, parameters in writer._inserts(writer._STATE, rows):
+            texts[text] = None
+            written += parameters
+        assert written == [value for row in rows for value in row]
+    assert len(texts) <= writer.ROWS_EXACT_MAX + writer.ROWS_PER_STATEMENT // writer.ROWS_EXACT_MAX
