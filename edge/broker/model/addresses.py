@@ -7,12 +7,14 @@ most specific wins: level by level, a literal before ``+`` before ``#``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from heapq import merge
+from operator import itemgetter
 
 import msgspec
 
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
-from edge.broker.model.topics import covers, is_filter, is_wide, matches, overlaps
+from edge.broker.model.topics import covers, filter_levels, is_filter, is_wide, matches, overlaps
 
 
 class AddressType(enum.Enum):
@@ -54,16 +56,15 @@ class AddressTable:
         self.rules = sorted(rules, key=lambda rule: specificity(rule.pattern))
         if not any(rule.pattern == default.pattern for rule in self.rules):
             self.rules.append(default)
+        self._anywhere, self._by_first_level = _by_first_level(self.rules)
         self._cache: dict[str, AddressRule] = {}
 
     def rule(self, address: str) -> AddressRule:
         """The rule of a name; names that begin with ``$`` belong to the broker and are always topics."""
         found = self._cache.get(address)
         if found is None:
-            found = next(
-                (rule for rule in self.rules if matches(rule.pattern, address)),
-                DEFAULT_RULE,
-            )
+            rules = self._by_first_level.get(address.partition("/")[0], self._anywhere)
+            found = next((rule for rule in rules if matches(rule.pattern, address)), DEFAULT_RULE)
             if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
                 if len(self._cache) >= ROUTES_CACHED_MAX:
                     self._cache.clear()
@@ -93,3 +94,16 @@ class AddressTable:
         if not pattern.startswith("$") or is_wide(pattern):
             return self.rules
         return [rule for rule in self.rules if rule.pattern.startswith("$")]
+
+
+def _by_first_level(rules: Sequence[AddressRule]) -> tuple[list[AddressRule], dict[str, list[AddressRule]]]:
+    """The rules that any name may fall under, and those that names of a first level may fall under, in their order:
+    a name that is new would else be held against every rule there is."""
+    anywhere: list[tuple[int, AddressRule]] = []
+    literal: dict[str, list[tuple[int, AddressRule]]] = {}
+    for place, rule in enumerate(rules):
+        first = filter_levels(rule.pattern)[0]
+        (anywhere if first in ("+", "#") else literal.setdefault(first, [])).append((place, rule))
+    return [rule for _, rule in anywhere], {
+        first: [rule for _, rule in merge(own, anywhere, key=itemgetter(0))] for first, own in literal.items()
+    }
