@@ -22,7 +22,7 @@ _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
 class Collector:
     """Reads the events of one connection."""
 
-    __slots__ = ("_links", "_loops", "_transport", "identity", "opened")
+    __slots__ = ("_groups", "_links", "_loops", "_transport", "identity", "opened")
 
     def __init__(self, transport: Transport, links: Links, loops: Loops) -> None:
         self.identity: str | None = None
@@ -32,22 +32,29 @@ class Collector:
         self._transport = transport
         self._links = links
         self._loops = loops
+        self._groups = Groups()
+        """Empty between two calls."""
+
+    @property
+    def deaf(self) -> bool:
+        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
+        return self._groups.deaf
 
     def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
         """Append what happened, with these bytes of the peer or without any. Returns what the peer did that no peer
         may, where it did: what came after is lost."""
-        collector, links, loops = self._transport.collector, self._links.by_pointer, self._loops
-        groups = Groups()
-        event = loops.read(self._transport, data, links, groups)
+        transport, links, loops, groups = self._transport, self._links.by_address, self._loops, self._groups
+        event = loops.read(transport, data, links, groups)
         if groups.taken is not None:
-            self._tell_received(*groups.taken, events)
+            taken, groups.taken = groups.taken, None
+            self._tell_received(*taken, events)
             return None
         violation = None
         while event:
             if violation is None:
                 violation = self._handle(event, groups, events)
-            lib.pn_collector_pop(collector)
-            event = loops.collect(collector, links, groups)
+            lib.pn_collector_pop(transport.collector)
+            event = loops.collect(transport, links, groups)
         return self._tell(groups, events) if violation is None else violation
 
     def _handle(self, event: Any, groups: Groups, events: list[Event]) -> Condition | None:
@@ -83,7 +90,7 @@ class Collector:
             if not link.closed:
                 events.append(Dispositions(link, items))
         for link in groups.flows:
-            _on_flow(link, events)
+            self._on_flow(link, events)
         groups.received.clear()
         groups.dispositions.clear()
         groups.flows.clear()
@@ -111,22 +118,21 @@ class Collector:
         else:
             self._detach(link, Condition("amqp:link:transfer-limit-exceeded", "more than was granted"), events)
 
+    def _on_flow(self, link: Link, events: list[Event]) -> None:
+        if link.closed:
+            return
+        if link.is_sender:
+            credit, draining = self._loops.credit(link)
+            if credit != link.credit or draining != link.draining:
+                link.credit, link.draining = credit, draining
+                events.append(Flow(link, credit, draining))
+        elif returned := lib.pn_link_drained(link._pn):
+            link.credit -= returned
+            events.append(Flow(link, link.credit, True))
+
     def _detach(self, link: Link, condition: Condition, events: list[Event]) -> None:
         self._links.detach(link, condition=condition)
         events.append(Detached(link, True, condition))
-
-
-def _on_flow(link: Link, events: list[Event]) -> None:
-    if link.closed:
-        return
-    if link.is_sender:
-        credit, draining = lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
-        if credit != link.credit or draining != link.draining:
-            link.credit, link.draining = credit, draining
-            events.append(Flow(link, credit, draining))
-    elif returned := lib.pn_link_drained(link._pn):
-        link.credit -= returned
-        events.append(Flow(link, link.credit, True))
 
 
 def _tell_received(link: Link, batches: Batches, events: list[Event]) -> None:

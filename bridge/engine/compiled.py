@@ -1,56 +1,52 @@
-"""The hot loops of the AMQP machine in C (`loops.c`): one call a batch, in which the interpreter lock is let go once.
+"""The hot loops of the AMQP machine in C (`loops.c`): one call a batch, which gives and takes objects of Python.
 
-Deliveries are addresses (integers) here. A tag is found in the delivery itself, and counts when `_sent` has that very
-delivery under it; so `_tags` stays empty.
+Proton's objects are addresses (integers) here. A tag is found in the delivery itself, and counts when `_sent` has that
+very delivery under it; so `_tags` stays empty.
 """
 
 from __future__ import annotations
 
 import ctypes
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from itertools import pairwise
 from pathlib import Path
-from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from cproton import ffi, lib
 
 from bridge.engine.events import Condition, Link, State
-from bridge.engine.loops import TOLD, Batches, Groups, look_for_transfer, receive_large
-from bridge.engine.proton import (
-    BATCH_BYTES,
-    ROWS_MAX,
-    SCRATCH_BYTES,
-    batch,
-    read_remote_state,
-    scratch,
-    write_local_state,
-)
+from bridge.engine.loops import TOLD, Batches, Groups, look_for_transfer
+from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.transport import Transport
 
 SOURCE = Path(__file__).with_name("loops.c")
 
 FUNCTIONS = (
     "pn_collector_peek", "pn_collector_pop", "pn_event_type", "pn_event_link", "pn_event_delivery",
-    "pn_link_is_sender", "pn_link_current", "pn_link_advance", "pn_link_recv", "pn_link_send",
+    "pn_session_incoming_bytes", "pn_session_outgoing_bytes",
+    "pn_link_is_sender", "pn_link_credit", "pn_link_get_drain",
+    "pn_link_current", "pn_link_advance", "pn_link_recv", "pn_link_send",
     "pn_delivery", "pn_delivery_tag", "pn_delivery_updated", "pn_delivery_remote_state", "pn_delivery_settled",
     "pn_delivery_partial", "pn_delivery_aborted", "pn_delivery_pending", "pn_delivery_update", "pn_delivery_settle",
     "pn_transport_push", "pn_transport_capacity", "pn_transport_pending", "pn_transport_peek", "pn_transport_pop",
 )  # fmt: skip
 """What ``struct proton`` in `loops.c` begins with, in its order."""
 
-JOINED_BYTES_MAX = 1 << 20
-"""Messages of one `send` are copied into one piece for C; above this many bytes each goes alone, without a copy."""
+ENTRY: Final = "waypost_loops"
+"""The one function of the library that is called by its name: it gives the others."""
+
+ROWS_MAX: Final = 4096
+"""Outcomes that one call hands over; more take another call."""
 
 _ACCEPTED, _SETTLED, _UPDATED, _RECEIVED = 1, 2, 4, 8
-_PARTIAL, _MORE, _LARGE = 1, 2, 3
 _STATE_ACCEPTED = State.ACCEPTED
-_ROW = Struct("=QQQQ")
+_STATE_RELEASED = State.RELEASED
 _DELIVERY, _LINK_FLOW = lib.PN_DELIVERY, lib.PN_LINK_FLOW
 _DELIVERY_POINTER = ffi.typeof("pn_delivery_t *")
-_LINK_POINTER = ffi.typeof("pn_link_t *")
+
+Received = tuple[list[bytes], list[int], int, bool, bool, int]
+"""Messages, their deliveries where they are not settled, how many were taken with those the peer has aborted, whether
+they are settled, whether more can be taken, bytes of the largest, whole or not."""
 
 
 def library_path() -> Path:
@@ -65,73 +61,70 @@ class CompiledLoops:
     """`bridge.engine.loops.Loops` over a library made of `loops.c`. Raises OSError when it cannot be loaded."""
 
     def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))  # held for as long as its functions are
+        self._library = ctypes.PyDLL(str(library))  # held for as long as its functions are
+        try:
+            entry = self._library[ENTRY]
+        except AttributeError:
+            raise OSError(f"{library} has no {ENTRY}") from None
+        entry.restype = ctypes.py_object
         table = [int(ffi.cast("uintptr_t", ffi.addressof(lib, name))) for name in FUNCTIONS]
         told = sum(1 << kind for kind in TOLD)
-        self._proton = ffi.new("uintptr_t[]", [*table, _DELIVERY, _LINK_FLOW, told])
-        self._read = self._function("void(*)(void *, void *, void *, char *, uint64_t, uint64_t *)", "waypost_read")
-        self._write = self._function("int64_t(*)(void *, void *, char *, uint64_t)", "waypost_write")
-        self._collect = self._function("int(*)(void *, void *, void *, int)", "waypost_collect")
-        self._receive = self._function(
-            "void(*)(void *, void *, char *, size_t, uint64_t *, uint64_t *, uint64_t, uint64_t *)", "waypost_receive"
-        )
-        self._settle = self._function("void(*)(void *, uint64_t *, uint64_t, uint64_t)", "waypost_settle")
-        self._forget = self._function("void(*)(void *, uint64_t *, uint64_t)", "waypost_forget")
-        self._send = self._function(
-            "void(*)(void *, void *, uint64_t, char *, uint64_t *, uint64_t, int)", "waypost_send"
-        )
+        numbers = [*table, _DELIVERY, _LINK_FLOW, told, ROWS_MAX]
+        functions = entry((ctypes.c_size_t * len(numbers))(*numbers))
+        (
+            self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
+            self._credit, self._held, self._has_output,
+        ) = functions  # fmt: skip
 
-    def _function(self, signature: str, name: str) -> Any:
-        try:
-            address = ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
-        except AttributeError:
-            raise OSError(f"{self._library._name} has no {name}") from None
-        return ffi.cast(signature, address)
-
-    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
         """See `Loops`."""
-        collector = transport.collector
-        self._read(self._proton, transport.pointer, collector, data, len(data), batch.read)
-        rows, address, *received = ffi.unpack(batch.told, 7)
-        if not address:
-            if rows:
-                self._sort(batch.rows_view[: rows * _ROW.size], links, groups)
-            return self.collect(collector, links, groups)
-        link = links.get(ffi.cast(_LINK_POINTER, address))
+        rows, received, waits, groups.deaf = self._read(transport.address, transport.collector_address, data)
+        if received is not None:
+            self._take(rows[0][0], received, links, groups)
+            return None
+        if not (rows or waits):
+            return None
+        self._sort(rows, links, groups)  # which makes events: what Proton does when we settle
+        return self.collect(transport, links, groups)
+
+    def _take(self, address: int, received: Received, links: Mapping[int, Link], groups: Groups) -> None:
+        link = links.get(address)
         if link is not None and not link.closed:
             batches: Batches = []
             groups.taken = (link, batches, *self._take_over(link, batches, received))
-        else:
-            self._forget_all(ffi.unpack(batch.deliveries, received[0]) if not received[2] else [])
-            if link is not None:
-                groups.received[link] = None
-        return None
+            return
+        self._forget(received[1])
+        if link is not None:
+            groups.received[link] = None
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""
-        while True:
-            size: int = self._write(self._proton, transport.pointer, scratch.chars, SCRATCH_BYTES)
-            taken = size if size >= 0 else -1 - size
-            if taken:
-                output.append(scratch.view[:taken])
-            if taken < SCRATCH_BYTES:
-                return size >= 0
+        return bool(self._write(transport.address, output))
 
-    def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
+    def has_output(self, transport: Transport) -> bool:
         """See `Loops`."""
-        rows, view = batch.rows, batch.rows_view
-        while n := self._collect(self._proton, collector, rows, ROWS_MAX):
-            self._sort(view[: n * _ROW.size], links, groups)  # which makes events: what Proton does when we settle
-        return lib.pn_collector_peek(collector) or None
+        return bool(self._has_output(transport.address))
 
-    def _sort(self, rows: bytes, links: Mapping[Any, Link], groups: Groups) -> None:
+    def held_bytes(self, sessions: Iterable[int]) -> int:
+        """See `Loops`."""
+        return int(self._held(sessions))
+
+    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
+        """See `Loops`."""
+        while True:
+            rows, waits = self._collect(transport.collector_address)
+            if not rows:
+                return lib.pn_collector_peek(transport.collector) if waits else None
+            self._sort(rows, links, groups)
+
+    def _sort(self, rows: Sequence[tuple[int, int, int, int]], links: Mapping[int, Link], groups: Groups) -> None:
         address, link, items = 0, None, None
         sent: dict[int, int] = {}
         over: list[int] = []
-        for link_address, delivery, tag, marks in _ROW.iter_unpack(rows):
+        for link_address, delivery, tag, marks in rows:
             if link_address != address:
                 address, items = link_address, None
-                link = links.get(ffi.cast(_LINK_POINTER, address))
+                link = links.get(address)
                 if link is not None:
                     sent = link._sent
             if link is None:
@@ -140,7 +133,8 @@ class CompiledLoops:
                 (groups.received if marks == _RECEIVED else groups.flows)[link] = None
                 continue
             if sent.get(tag) != delivery:
-                self._forget_all(over)
+                self._forget(over)
+                over.clear()
                 look_for_transfer(link, groups)
                 continue
             if not marks & _UPDATED:
@@ -157,105 +151,52 @@ class CompiledLoops:
             if items is None:
                 items = groups.dispositions.setdefault(link, [])
             items.append((tag, state, settled, detail))
-        self._forget_all(over)
-
-    def _forget_all(self, deliveries: list[int]) -> None:
-        if deliveries:
-            self._forget(self._proton, _array(deliveries), len(deliveries))
-            deliveries.clear()
+        self._forget(over)
 
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """See `Loops`."""
-        return self._take_over(link, batches, self._receive_more(link._pn))
+        return self._take_over(link, batches, self._receive(link._address))
 
-    def _receive_more(self, pn: Any) -> list[int]:
-        out = batch.received
-        self._receive(self._proton, pn, batch.bytes, BATCH_BYTES, batch.deliveries, batch.ends, ROWS_MAX, out)
-        return ffi.unpack(out, 5)  # type: ignore[no-any-return]
-
-    def _take_over(self, link: Link, batches: Batches, received: list[int]) -> tuple[int, int]:
+    def _take_over(self, link: Link, batches: Batches, received: Received) -> tuple[int, int]:
         """What C has received, and all that it has not yet."""
-        pn = link._pn
         number, taken, largest = link._delivery_next, 0, 0
         while True:
-            count, aborted, was_settled, stopped, pending = received
-            settled = was_settled != 0
-            taken += count + aborted
-            if count == 1 and not settled:
-                message = batch.bytes_view[: batch.ends[0]]
-                link._unsettled[number] = batch.deliveries[0]
-                number += 1
-                largest = max(largest, len(message))
-                _add(batches, False, [message])
-            elif count:
-                ends = [0, *ffi.unpack(batch.ends, count)]
-                data = batch.bytes_view[: ends[-1]]
-                messages = [data[start:end] for start, end in pairwise(ends)]
-                if not settled:
-                    addresses = ffi.unpack(batch.deliveries, count)
-                    link._unsettled.update(zip(range(number, number + count), addresses, strict=True))
-                    number += count
-                largest = max(largest, *map(len, messages))
-                _add(batches, settled, messages)
-            if stopped == _PARTIAL:
-                largest = max(largest, pending)
-            elif stopped == _LARGE:
-                delivery = lib.pn_link_current(pn)
-                message, settled = receive_large(pn, delivery), lib.pn_delivery_settled(delivery)
-                if settled:
-                    lib.pn_delivery_settle(delivery)
-                else:
-                    link._unsettled[number] = int(ffi.cast("uintptr_t", delivery))
-                    number += 1
-                    lib.pn_link_advance(pn)
-                taken += 1
-                largest = max(largest, len(message))
-                _add(batches, settled, [message])
-            if stopped < _MORE:
+            messages, deliveries, count, settled, more, bytes_max = received
+            taken += count
+            largest = max(largest, bytes_max)
+            if messages:
+                batches.append((settled, messages))
+            if len(deliveries) == 1:
+                link._unsettled[number] = deliveries[0]
+            elif deliveries:
+                link._unsettled.update(enumerate(deliveries, number))
+            if not more:
                 return taken, largest
-            received = self._receive_more(pn)
+            number += len(deliveries)
+            received = self._receive(link._address)
+
+    def credit(self, link: Link) -> tuple[int, bool]:
+        """See `Loops`."""
+        return self._credit(link._address)  # type: ignore[no-any-return]
 
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Loops`."""
-        take = link._unsettled.pop
-        found = [delivery for delivery in [take(number, 0) for number in deliveries] if delivery]
-        if not found:
+        if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
+            self._settle(link._unsettled, deliveries, state)
             return
-        if state in (State.ACCEPTED, State.RELEASED) and len(found) > 1:
-            self._settle(self._proton, _array(found), len(found), int(state))
-            return
-        for delivery in found:
-            pn = ffi.cast(_DELIVERY_POINTER, delivery)
-            write_local_state(pn, state, condition)
-            lib.pn_delivery_settle(pn)
+        for number in deliveries:
+            delivery = link._unsettled.pop(number, 0)
+            if delivery:
+                pn = ffi.cast(_DELIVERY_POINTER, delivery)
+                write_local_state(pn, state, condition)
+                lib.pn_delivery_settle(pn)
 
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
         """See `Loops`."""
-        count = len(messages)
-        numbers = array("Q", map(len, messages))
-        if count > 1 and sum(numbers) > JOINED_BYTES_MAX:
-            for tag, message in enumerate(messages, first_tag):
-                self.send(link, tag, (message,), settled=settled)
-            return
-        joined = messages[0] if count == 1 else b"".join(messages)
-        self._send(self._proton, link._pn, first_tag, joined, ffi.from_buffer("uint64_t[]", numbers), count, settled)
-        if not settled:
-            link._sent.update(zip(range(first_tag, first_tag + count), numbers, strict=True))
+        self._send(link._address, first_tag, messages, None if settled else link._sent)
 
     def settle_sent(self, link: Link, tag: int) -> None:
         """See `Loops`."""
         delivery = link._sent.pop(tag, None)
         if delivery is not None and not link.closed:
             lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))
-
-
-def _array(numbers: list[int]) -> Any:
-    return ffi.from_buffer("uint64_t[]", array("Q", numbers))
-
-
-def _add(batches: Batches, settled: bool, messages: list[bytes]) -> None:
-    """Messages behind those before; one run with them where they are settled alike."""
-    if batches and batches[-1][0] is settled:
-        batches[-1][1].extend(messages)
-    else:
-        batches.append((settled, messages))

@@ -94,6 +94,7 @@ class Link:
     """
 
     __slots__ = (
+        "_address",
         "_cost_bytes",
         "_delivery_next",
         "_message_bytes_max",
@@ -146,6 +147,7 @@ class Link:
         self.context: Any = None
         """Whatever the owner wants to find again."""
         self._pn = pn
+        self._address = 0
         self._session = session
         self._ours = ours
         self._message_bytes_max = 0

@@ -25,6 +25,7 @@ from bridge.engine.events import (
     symbols,
 )
 from bridge.engine.proton import (
+    address_of,
     data_bytes,
     encoded_bytes,
     read_condition,
@@ -54,41 +55,40 @@ class Links:
     """Every link of one connection."""
 
     __slots__ = (
-        "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions", "_sessions_max",
-        "by_pointer", "over",
+        "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max", "by_address",
+        "over", "sessions",
     )  # fmt: skip
 
     def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
         """`connection`: a ``pn_connection_t``. `links_max`, `sessions_max`: what the peer may open;
         `message_bytes_max`: of one incoming message, where an attach does not say otherwise."""
-        self.by_pointer: dict[Any, Link] = {}
-        """``pn_link_t`` to link, until the peer's detach has come."""
+        self.by_address: dict[int, Link] = {}
+        """Where the ``pn_link_t`` is, to link, until the peer's detach has come."""
         self.over = False
         """The connection is over: nothing is attached any more."""
         self._connection = connection
         self._links_max = links_max
         self._link_bytes = 0
         """What links cost that the peer attached."""
-        self._sessions: list[Any] = []
-        """``pn_session_t`` the peer has begun."""
+        self.sessions: list[int] = []
+        """Where the ``pn_session_t`` are that the peer has begun."""
         self._sessions_max = sessions_max
         self._message_bytes_max = message_bytes_max
         self._session: Any = None  # the one our own links are in; made when it is needed
 
     def __iter__(self) -> Iterator[Link]:
         """Every link that is not over."""
-        return iter([link for link in self.by_pointer.values() if not link.closed])
+        return iter([link for link in self.by_address.values() if not link.closed])
 
     @property
     def held_bytes(self) -> int:
-        """What sessions and links cost, and the messages that are not complete or not sent. One session is free of
-        charge: no connection does without."""
-        sessions = self._sessions
-        held = self._link_bytes + SESSION_BYTES * max(len(sessions) - 1, 0)
-        for session in sessions:
-            held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
+        """What sessions and links cost, and deliveries that are not settled. One session is free of charge: no
+        connection does without."""
+        held = self._link_bytes
+        if len(self.sessions) > 1:
+            held += SESSION_BYTES * (len(self.sessions) - 1)
         unsettled = 0
-        for link in self.by_pointer.values():
+        for link in self.by_address.values():
             unsettled += len(link._sent) + len(link._unsettled)
         return held + DELIVERY_BYTES * unsettled
 
@@ -114,8 +114,7 @@ class Links:
             self._session = lib.pn_session(self._connection)
             lib.pn_session_open(self._session)
         pn = (lib.pn_sender if is_sender else lib.pn_receiver)(self._session, name.encode())
-        link = Link(pn, self._session, name, is_sender=is_sender, ours=True)
-        self.by_pointer[pn] = link
+        link = self._added(Link(pn, self._session, name, is_sender=is_sender, ours=True))
         write_terminus(lib.pn_link_source(pn), _terminus(source, TerminusKind.SOURCE))
         write_terminus(lib.pn_link_target(pn), _terminus(target, TerminusKind.TARGET))
         lib.pn_link_set_snd_settle_mode(pn, snd_settle_mode)
@@ -177,11 +176,10 @@ class Links:
 
     def on_attach(self, event: Any, events: list[Event]) -> Condition | None:
         pn = lib.pn_event_link(event)
-        link = self.by_pointer.get(pn)
+        link = self.by_address.get(address_of(pn))
         if link is None:
             name = text(lib.pn_link_name(pn)) or ""
-            link = Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
-            self.by_pointer[pn] = link
+            link = self._added(Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False))
             maps = _maps(pn)
             if sum(map(encoded_bytes, maps)) > ATTACH_MAPS_BYTES_MAX:
                 link.closed = True
@@ -190,9 +188,9 @@ class Links:
                 )
             link._cost_bytes = LINK_BYTES + sum(map(data_bytes, maps))
             self._link_bytes += link._cost_bytes
-            if len(self.by_pointer) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
+            if len(self.by_address) > 2 * self._links_max:  # it attaches on and on, and does not end what was refused
                 return Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links")
-            if len(self.by_pointer) > self._links_max:
+            if len(self.by_address) > self._links_max:
                 self.refuse(link, Condition("amqp:resource-limit-exceeded", f"more than {self._links_max} links"))
                 return None
         if link.closed:
@@ -213,9 +211,9 @@ class Links:
         self._ended_by_peer(event, events, closed=True)
 
     def on_begin(self, event: Any, events: list[Event]) -> Condition | None:
-        self._sessions.append(lib.pn_event_session(event))
+        self.sessions.append(address_of(lib.pn_event_session(event)))
         if (
-            len(self._sessions) > self._sessions_max
+            len(self.sessions) > self._sessions_max
         ):  # on a channel that was in use: Proton makes a session of each begin
             return Condition("amqp:connection:framing-error", "more sessions than there are channels")
         lib.pn_session_open(lib.pn_event_session(event))  # nothing happens when it is ours and open
@@ -223,16 +221,15 @@ class Links:
 
     def on_end(self, event: Any, events: list[Event]) -> None:
         session = lib.pn_event_session(event)
-        if session in self._sessions:
-            self._sessions.remove(session)
+        if address_of(session) in self.sessions:
+            self.sessions.remove(address_of(session))
         condition = read_condition(lib.pn_session_remote_condition(session))
-        for link in [link for link in self.by_pointer.values() if link._session == session]:
+        for link in [link for link in self.by_address.values() if link._session == session]:
             self._remove(link)
             if not link.closed:
                 link.closed = True
                 events.append(Detached(link, False, condition))
             _forget(link)
-            link._pn = None
         events.append(SessionEnded(condition))
         if session == self._session:
             self._session = None
@@ -244,24 +241,28 @@ class Links:
     def end(self) -> None:
         """The connection is over, and its links with it."""
         self.over = True
-        for link in self.by_pointer.values():
+        for link in self.by_address.values():
             link.closed = True
 
     def release(self) -> None:
         """The C objects are about to be freed: drop every pointer to them."""
         self.end()
-        for link in self.by_pointer.values():
+        for link in self.by_address.values():
             _forget(link)
-            link._pn = None
-        self.by_pointer.clear()
-        self._sessions.clear()
+        self.by_address.clear()
+        self.sessions.clear()
         self._session = None
         self._link_bytes = 0
 
     # --- inside -----------------------------------------------------------------------------------------------
 
+    def _added(self, link: Link) -> Link:
+        link._address = address_of(link._pn)
+        self.by_address[link._address] = link
+        return link
+
     def _remove(self, link: Link) -> None:
-        del self.by_pointer[link._pn]
+        del self.by_address[link._address]
         self._link_bytes -= link._cost_bytes
 
     def _limit(self, link: Link, max_message_size: int) -> None:
@@ -282,7 +283,7 @@ class Links:
         link.max_message_size = lib.pn_link_remote_max_message_size(pn)
 
     def _ended_by_peer(self, event: Any, events: list[Event], *, closed: bool) -> None:
-        link = self.by_pointer.get(lib.pn_event_link(event))
+        link = self.by_address.get(address_of(lib.pn_event_link(event)))
         if link is None:
             return
         if not link.closed:
@@ -290,9 +291,8 @@ class Links:
             self.detach(link, closed=closed)
             events.append(Detached(link, closed, condition))
         self._remove(link)
-        _forget(link)
         lib.pn_link_free(link._pn)
-        link._pn = None
+        _forget(link)
 
 
 HANDLERS: Mapping[int, Callable[[Links, Any, list[Event]], Condition | None]] = {
@@ -320,7 +320,9 @@ def _maps(pn: Any) -> list[Any]:
 
 
 def _forget(link: Link) -> None:
-    """The deliveries go with their link: no pointer to them may stay."""
+    """The link and its deliveries are freed, now or soon: no pointer to them may stay."""
     link._unsettled.clear()
     link._sent.clear()
     link._tags.clear()
+    link._pn = None
+    link._address = 0

@@ -1,12 +1,14 @@
 /*
  * The inner loops of the AMQP machine over Qpid Proton's engine: one call a batch where Python makes five a message.
  *
- * Nothing here knows Python or keeps anything: what is worked on comes with the call, Proton's functions among it (as
- * pointers, out of the one copy of Proton that the process has). So it is compiled by itself, without any headers but
- * the compiler's. `compiled.py` is the other side: it owns every mapping from tags and numbers to deliveries, and it
- * decides about everything that is not plain (other outcomes than accepted, messages larger than the buffer).
+ * Proton's functions come as pointers, out of the one copy of Proton that the process has. Python's are of its stable
+ * interface (PEP 384) and declared here: so this file is compiled by itself, without any headers but the compiler's, and
+ * what is compiled serves every Python. `compiled.py` is the other side: it decides about everything that is not plain
+ * (other outcomes than accepted and released).
  *
- * A delivery is only valid until it is settled: Proton makes new deliveries out of settled ones.
+ * The interpreter lock is held, but where bytes of the peer are many (LONG_BYTES): to let it go costs more than most
+ * calls take, and whoever gets it meanwhile makes us wait. A delivery is only valid until it is settled: Proton makes new
+ * deliveries out of settled ones.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,6 +18,7 @@
 typedef struct pn_transport_t pn_transport_t;
 typedef struct pn_collector_t pn_collector_t;
 typedef struct pn_event_t pn_event_t;
+typedef struct pn_session_t pn_session_t;
 typedef struct pn_link_t pn_link_t;
 typedef struct pn_delivery_t pn_delivery_t;
 typedef struct pn_bytes_t {
@@ -23,14 +26,18 @@ typedef struct pn_bytes_t {
     const char *start;
 } pn_bytes_t;
 
-/* Every field has the size of a pointer and stands in the order of FUNCTIONS in compiled.py. */
-struct proton {
+/* Every field has the size of a pointer and stands in the order of FUNCTIONS in compiled.py. Set once. */
+static struct proton {
     pn_event_t *(*collector_peek)(pn_collector_t *);
     bool (*collector_pop)(pn_collector_t *);
     int (*event_type)(pn_event_t *);
     pn_link_t *(*event_link)(pn_event_t *);
     pn_delivery_t *(*event_delivery)(pn_event_t *);
+    ssize_t (*session_incoming_bytes)(pn_session_t *);
+    ssize_t (*session_outgoing_bytes)(pn_session_t *);
     bool (*link_is_sender)(pn_link_t *);
+    int (*link_credit)(pn_link_t *);
+    bool (*link_get_drain)(pn_link_t *);
     pn_delivery_t *(*link_current)(pn_link_t *);
     bool (*link_advance)(pn_link_t *);
     ssize_t (*link_recv)(pn_link_t *, char *, size_t);
@@ -53,232 +60,433 @@ struct proton {
     uintptr_t type_delivery; /* PN_DELIVERY */
     uintptr_t type_flow;     /* PN_LINK_FLOW */
     uintptr_t types_told;    /* a bit for each type of event that Python handles; the others are nobody's */
-};
+    uintptr_t rows_max;      /* of one `collect`; more take another call */
+} pn;
+
+/* --- the stable interface of Python ------------------------------------------------------------------------------ */
+
+typedef struct _object PyObject;
+typedef ssize_t Py_ssize_t;
+typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
+typedef struct PyMethodDef {
+    const char *name;
+    PyCFunctionFast function;
+    int flags;
+    const char *documentation;
+} PyMethodDef;
+enum { METH_FASTCALL = 0x80 };
+
+extern PyObject _Py_NoneStruct, *PyExc_ValueError;
+void Py_DecRef(PyObject *);
+PyObject *Py_BuildValue(const char *, ...);
+PyObject *PyErr_Occurred(void);
+void PyErr_SetString(PyObject *, const char *);
+void *PyEval_SaveThread(void);
+void PyEval_RestoreThread(void *);
+void *PyLong_AsVoidPtr(PyObject *);
+PyObject *PyLong_FromVoidPtr(void *);
+unsigned long long PyLong_AsUnsignedLongLong(PyObject *);
+PyObject *PyLong_FromUnsignedLongLong(unsigned long long);
+PyObject *PyBool_FromLong(long);
+PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
+char *PyBytes_AsString(PyObject *);
+int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
+PyObject *PyTuple_New(Py_ssize_t);
+int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
+PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
+int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
+int PyDict_DelItem(PyObject *, PyObject *);
+PyObject *PyObject_GetIter(PyObject *);
+PyObject *PyIter_Next(PyObject *);
+PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
 
 enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */
     TAG_BYTES = 8,         /* ours have at most so many; longer ones are a peer's and match nothing */
+    LONG_BYTES = 4096,     /* of the peer: what Proton does with more takes longer than to let the lock go */
 };
+
+/* What Proton has at an address; NULL with an error where it was freed. */
+static void *at(PyObject *address)
+{
+    void *found = PyLong_AsVoidPtr(address);
+    if (!found && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "Proton's object was freed");
+    return found;
+}
+
+static PyObject *none(void)
+{
+    return Py_BuildValue("");
+}
+
+/* Takes over `item`, which is NULL where there was an error; false then. */
+static bool append(PyObject *list, PyObject *item)
+{
+    bool done = item && !PyList_Append(list, item);
+    Py_DecRef(item);
+    return done;
+}
+
+/* --- events: collect --------------------------------------------------------------------------------------------- */
 
 /* Marks of a row; the same in compiled.py. */
 enum { ACCEPTED = 1, SETTLED = 2, UPDATED = 4, RECEIVED = 8, FLOW = 16 };
 
-struct row {
-    uint64_t link;
-    uint64_t delivery; /* of a disposition, else 0 */
-    uint64_t tag;
-    uint64_t marks;
-};
-
-/* Why `waypost_receive` stopped; the same in compiled.py. */
-enum { EMPTY = 0, PARTIAL = 1, MORE = 2, LARGE = 3 };
-
-struct received {
-    uint64_t messages; /* taken over into the buffer */
-    uint64_t aborted;  /* taken, and given up by the peer before their end */
-    uint64_t settled;  /* by the peer; the same for all of them */
-    uint64_t stopped;
-    uint64_t pending; /* bytes of the message that is not whole (PARTIAL) or does not fit (LARGE) */
-};
-
-static struct row disposition(const struct proton *pn, pn_link_t *link, pn_delivery_t *delivery)
+/* (link, delivery of a disposition or 0, its tag, marks) */
+static PyObject *row(const pn_link_t *link, const pn_delivery_t *delivery, uint64_t tag, uint64_t marks)
 {
-    pn_bytes_t tag = pn->delivery_tag(delivery);
+    typedef unsigned long long number;
+    return Py_BuildValue("KKKK", (number)(uintptr_t)link, (number)(uintptr_t)delivery, (number)tag, (number)marks);
+}
+
+static PyObject *disposition(pn_link_t *link, pn_delivery_t *delivery)
+{
+    pn_bytes_t tag = pn.delivery_tag(delivery);
     uint64_t number = 0, marks = 0;
     if (tag.size <= TAG_BYTES)
         for (size_t i = 0; i < tag.size; i++)
             number = number << 8 | (uint8_t)tag.start[i];
-    if (pn->delivery_remote_state(delivery) == STATE_ACCEPTED)
+    if (pn.delivery_remote_state(delivery) == STATE_ACCEPTED)
         marks |= ACCEPTED;
-    if (pn->delivery_settled(delivery))
+    if (pn.delivery_settled(delivery))
         marks |= SETTLED;
-    if (pn->delivery_updated(delivery))
+    if (pn.delivery_updated(delivery))
         marks |= UPDATED;
-    return (struct row){(uintptr_t)link, (uintptr_t)delivery, number, marks};
+    return row(link, delivery, number, marks);
 }
 
 /*
  * Take the delivery and flow events from the head of the collector, up to an event that Python handles or `rows_max`
  * rows, and say what they are about: a row a disposition, and one for each run of transfers or flows of a link. Settles
- * nothing. Returns the number of rows.
+ * nothing. Returns the number of rows, -1 on an error; `receives`: of one row, the link whose transfers it tells.
  */
-int waypost_collect(const struct proton *pn, pn_collector_t *collector, struct row *rows, int rows_max)
+static int collect_into(PyObject *rows, pn_collector_t *collector, pn_link_t **receives)
 {
-    const pn_link_t *receiving = NULL, *flowing = NULL; /* told already, as long as no other link comes between */
+    pn_link_t *receiving = NULL, *flowing = NULL; /* told already, as long as no other link comes between */
     pn_event_t *event;
-    int n = 0;
-    while (n < rows_max && (event = pn->collector_peek(collector))) {
-        uintptr_t type = (uintptr_t)pn->event_type(event);
-        if (type != pn->type_delivery && type != pn->type_flow) {
-            if (pn->types_told >> type & 1)
+    uintptr_t n = 0;
+    while (n < pn.rows_max && (event = pn.collector_peek(collector))) {
+        uintptr_t type = (uintptr_t)pn.event_type(event);
+        if (type != pn.type_delivery && type != pn.type_flow) {
+            if (pn.types_told >> type & 1)
                 break;
-            pn->collector_pop(collector);
+            pn.collector_pop(collector);
             continue;
         }
-        pn_link_t *link = pn->event_link(event); /* the event keeps its delivery and that its link, until the pop */
+        pn_link_t *link = pn.event_link(event); /* the event keeps its delivery and that its link, until the pop */
+        bool told = true;
         if (!link) {
             /* of a delivery that is over with its link: nobody's */
-        } else if (type == pn->type_flow) {
+        } else if (type == pn.type_flow) {
             if (link != flowing)
-                rows[n++] = (struct row){(uintptr_t)link, 0, 0, FLOW};
+                told = ++n && append(rows, row(link, NULL, 0, FLOW));
             flowing = link;
-        } else if (pn->link_is_sender(link)) {
-            rows[n++] = disposition(pn, link, pn->event_delivery(event));
+        } else if (pn.link_is_sender(link)) {
+            told = ++n && append(rows, disposition(link, pn.event_delivery(event)));
         } else {
             if (link != receiving)
-                rows[n++] = (struct row){(uintptr_t)link, 0, 0, RECEIVED};
+                told = ++n && append(rows, row(link, NULL, 0, RECEIVED));
             receiving = link;
         }
-        pn->collector_pop(collector);
+        if (!told)
+            return -1;
+        pn.collector_pop(collector);
     }
-    return n;
+    *receives = n == 1 ? receiving : NULL;
+    return (int)n;
+}
+
+/* collect(collector) -> (rows, whether another event waits) */
+static PyObject *collect(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    pn_collector_t *collector = at(arguments[0]);
+    pn_link_t *receives;
+    PyObject *rows = collector ? PyList_New(0) : NULL;
+    if (rows && collect_into(rows, collector, &receives) >= 0)
+        return Py_BuildValue("NN", rows, PyBool_FromLong(pn.collector_peek(collector) != NULL));
+    Py_DecRef(rows);
+    return NULL;
+}
+
+/* --- messages of the peer: receive, read, settle, forget --------------------------------------------------------- */
+
+/* A message whole; NULL on an error. */
+static PyObject *message_of(pn_link_t *link, size_t size)
+{
+    PyObject *message = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)size);
+    if (message && size)
+        pn.link_recv(link, PyBytes_AsString(message), size);
+    return message;
 }
 
 /*
- * Take complete messages of a link, one behind the other into `bytes`, as long as they are settled alike, fit, and are
- * no more than `messages_max`. `ends`: where each ends. `deliveries`: theirs, where they are not settled; settled ones
- * are done with here, and so are aborted ones.
+ * Take complete messages of a link, as long as they are settled alike. Settled ones are done with here, and so are
+ * aborted ones. Returns (messages, deliveries of those that are not settled, how many were taken with those aborted,
+ * whether they are settled, whether there is more, bytes of the largest, whole or not).
  */
-void waypost_receive(const struct proton *pn, pn_link_t *link, char *bytes, size_t bytes_max, uint64_t *deliveries,
-                     uint64_t *ends, uint64_t messages_max, struct received *out)
+static PyObject *receive_from(pn_link_t *link)
 {
+    PyObject *messages = PyList_New(0), *deliveries = PyList_New(0);
     pn_delivery_t *delivery;
-    uint64_t n = 0;
-    size_t end = 0;
-    *out = (struct received){.stopped = EMPTY};
-    while ((delivery = pn->link_current(link))) {
-        size_t size = pn->delivery_pending(delivery);
-        bool settled = pn->delivery_settled(delivery);
-        if (pn->delivery_partial(delivery)) {
-            out->stopped = PARTIAL;
-            out->pending = size;
-            break;
-        }
-        if (n && (n == messages_max || settled != (bool)out->settled || size > bytes_max - end)) {
-            out->stopped = MORE;
-            break;
-        }
-        if (size > bytes_max) {
-            out->stopped = LARGE;
-            out->pending = size;
-            break;
-        }
-        ssize_t taken = pn->link_recv(link, bytes + end, bytes_max - end);
-        if (taken < 0 && pn->delivery_aborted(delivery)) {
-            out->aborted++;
-            pn->delivery_settle(delivery); /* which also advances */
+    bool settled = false, more = false, done = messages && deliveries;
+    size_t largest = 0;
+    unsigned long long taken = 0, n = 0;
+    while (done && (delivery = pn.link_current(link))) {
+        size_t size = pn.delivery_pending(delivery);
+        bool its_settled = pn.delivery_settled(delivery), partial = pn.delivery_partial(delivery);
+        if (!partial && pn.delivery_aborted(delivery)) {
+            taken++;
+            pn.delivery_settle(delivery); /* which also advances */
             continue;
         }
-        if (taken > 0) /* an empty message gives an error code for "the end" */
-            end += (size_t)taken;
-        out->settled = settled;
-        ends[n] = end;
-        if (settled) {
-            pn->delivery_settle(delivery);
-        } else {
-            deliveries[n] = (uintptr_t)delivery;
-            pn->link_advance(link);
-        }
-        n++;
-    }
-    out->messages = n;
-}
-
-/* Where to put what a read brought, and what it was: as `waypost_collect` and `waypost_receive` say it. */
-struct read {
-    struct row *rows;
-    char *bytes;
-    uint64_t *deliveries;
-    uint64_t *ends;
-    uint64_t rows_max; /* of all three */
-    uint64_t bytes_max;
-    /* told: */
-    uint64_t rows_told;
-    uint64_t link; /* of the one row there is, where its messages were taken over; else 0 */
-    struct received received;
-};
-
-/*
- * Give Proton bytes of the peer, and take the events they made. Where that is nothing but messages of one link, as it
- * is most of the time, they are received as well.
- */
-void waypost_read(const struct proton *pn, pn_transport_t *transport, pn_collector_t *collector, const char *data,
-                  uint64_t size, struct read *out)
-{
-    while (size) {
-        ssize_t taken = pn->transport_push(transport, data, size);
-        if (taken <= 0)
-            break; /* the transport has failed, or the peer had closed: the rest is of no interest */
-        data += taken;
-        size -= (uint64_t)taken;
-    }
-    int n = waypost_collect(pn, collector, out->rows, (int)out->rows_max);
-    out->rows_told = (uint64_t)n;
-    out->link = 0;
-    if (n == 1 && out->rows[0].marks == RECEIVED && !pn->collector_peek(collector)) {
-        pn_link_t *link = (pn_link_t *)(uintptr_t)out->rows[0].link;
-        waypost_receive(pn, link, out->bytes, out->bytes_max, out->deliveries, out->ends, out->rows_max,
-                        &out->received);
-        out->link = out->rows[0].link;
-    }
-}
-
-/*
- * Take what Proton wants to send, as much as there is room for. Returns how many bytes; less than 0 when it will never
- * send more: -1 without any, -2 with one, and so on.
- */
-int64_t waypost_write(const struct proton *pn, pn_transport_t *transport, char *bytes, uint64_t bytes_max)
-{
-    uint64_t n = 0;
-    ssize_t pending = 0;
-    while (n < bytes_max && (pending = pn->transport_pending(transport)) > 0) {
-        size_t room = bytes_max - n;
-        ssize_t size = pn->transport_peek(transport, bytes + n, (size_t)pending < room ? (size_t)pending : room);
-        if (size <= 0)
+        more = !partial && n && its_settled != settled;
+        if (more)
             break;
-        pn->transport_pop(transport, (size_t)size);
-        n += (uint64_t)size;
+        if (size > largest)
+            largest = size;
+        if (partial)
+            break;
+        settled = its_settled;
+        done = append(messages, message_of(link, size));
+        if (settled) {
+            pn.delivery_settle(delivery);
+        } else {
+            done = done && append(deliveries, PyLong_FromVoidPtr(delivery));
+            pn.link_advance(link);
+        }
+        n++, taken++;
     }
-    return pending >= 0 ? (int64_t)n : -1 - (int64_t)n;
+    if (done)
+        return Py_BuildValue("NNKNNn", messages, deliveries, taken, PyBool_FromLong(settled), PyBool_FromLong(more),
+                             (Py_ssize_t)largest);
+    Py_DecRef(messages);
+    Py_DecRef(deliveries);
+    return NULL;
 }
 
-/* Give incoming deliveries an outcome that has no fields, and forget them. */
-void waypost_settle(const struct proton *pn, const uint64_t *deliveries, uint64_t n, uint64_t state)
+/* receive(link) -> as `receive_from` */
+static PyObject *receive(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        pn_delivery_t *delivery = (pn_delivery_t *)(uintptr_t)deliveries[i];
-        pn->delivery_update(delivery, state);
-        pn->delivery_settle(delivery);
-    }
+    (void)self, (void)count;
+    pn_link_t *link = at(arguments[0]);
+    return link ? receive_from(link) : NULL;
 }
 
-/* Forget deliveries of ours that the peer has settled. */
-void waypost_forget(const struct proton *pn, const uint64_t *deliveries, uint64_t n)
+/* The transport may fail, or the peer have closed: the rest is of no interest then. */
+static void push(pn_transport_t *transport, const char *data, size_t size)
 {
-    for (uint64_t i = 0; i < n; i++)
-        pn->delivery_settle((pn_delivery_t *)(uintptr_t)deliveries[i]);
+    void *others = size > LONG_BYTES ? PyEval_SaveThread() : NULL;
+    for (ssize_t taken; size && (taken = pn.transport_push(transport, data, size)) > 0; size -= (size_t)taken)
+        data += taken;
+    if (others)
+        PyEval_RestoreThread(others);
 }
 
 /*
- * Send messages under consecutive tags from `tag` on: `bytes` holds them one behind the other, `numbers` their sizes.
- * Where they are not settled, `numbers` holds their deliveries afterwards.
+ * read(transport, collector, bytes) -> (rows, received, whether another event waits, whether Proton reads no more)
+ *
+ * Give Proton bytes of the peer, and take the events they made. Where that is nothing but messages of one link, as it
+ * is most of the time, they are received as well (as by `receive`; else None).
  */
-void waypost_send(const struct proton *pn, pn_link_t *link, uint64_t tag, const char *bytes, uint64_t *numbers,
-                  uint64_t n, int settled)
+static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
-    for (uint64_t i = 0; i < n; i++, tag++) {
-        char name[TAG_BYTES];
-        size_t size = 0;
-        for (int shift = 8 * (TAG_BYTES - 1); shift >= 0; shift -= 8) /* big-endian, without leading zeros */
-            if (size || tag >> shift || !shift)
-                name[size++] = (char)(tag >> shift & 0xFF);
-        pn_delivery_t *delivery = pn->delivery(link, (pn_bytes_t){size, name});
-        pn->link_send(link, bytes, (size_t)numbers[i]);
-        bytes += numbers[i];
-        numbers[i] = (uintptr_t)delivery;
-        if (settled)
-            pn->delivery_settle(delivery);
-        else
-            pn->link_advance(link);
+    (void)self, (void)count;
+    pn_transport_t *transport = at(arguments[0]);
+    pn_collector_t *collector = transport ? at(arguments[1]) : NULL;
+    char *data;
+    Py_ssize_t size;
+    if (!collector || PyBytes_AsStringAndSize(arguments[2], &data, &size))
+        return NULL;
+    push(transport, data, (size_t)size);
+    PyObject *rows = PyList_New(0), *received = NULL;
+    pn_link_t *receives;
+    if (rows && collect_into(rows, collector, &receives) >= 0) {
+        bool waits = pn.collector_peek(collector) != NULL;
+        received = receives && !waits ? receive_from(receives) : none();
+        if (received)
+            return Py_BuildValue("NNNN", rows, received, PyBool_FromLong(waits),
+                                 PyBool_FromLong(pn.transport_capacity(transport) < 0));
     }
+    Py_DecRef(rows);
+    return NULL;
+}
+
+/* settle(deliveries by number, numbers, state): give incoming deliveries an outcome that has no fields, and forget them.
+ * Numbers that are not there are skipped. */
+static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    PyObject *by_number = arguments[0], *numbers = PyObject_GetIter(arguments[1]), *number;
+    unsigned long long state = PyLong_AsUnsignedLongLong(arguments[2]);
+    if (!numbers || PyErr_Occurred()) {
+        Py_DecRef(numbers);
+        return NULL;
+    }
+    while ((number = PyIter_Next(numbers))) {
+        PyObject *address = PyDict_GetItemWithError(by_number, number);
+        pn_delivery_t *delivery = address ? at(address) : NULL;
+        if (delivery && !PyDict_DelItem(by_number, number)) {
+            pn.delivery_update(delivery, state);
+            pn.delivery_settle(delivery);
+        }
+        Py_DecRef(number);
+        if (PyErr_Occurred())
+            break;
+    }
+    Py_DecRef(numbers);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+/* forget(deliveries): settle deliveries of ours that the peer has settled. */
+static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    PyObject *addresses = PyObject_GetIter(arguments[0]), *address;
+    while (addresses && (address = PyIter_Next(addresses))) {
+        pn_delivery_t *delivery = at(address);
+        Py_DecRef(address);
+        if (!delivery)
+            break;
+        pn.delivery_settle(delivery);
+    }
+    Py_DecRef(addresses);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+/* --- messages of ours: send, write ------------------------------------------------------------------------------- */
+
+static pn_delivery_t *send_one(pn_link_t *link, uint64_t tag, const char *message, size_t size, bool settled)
+{
+    char name[TAG_BYTES];
+    size_t name_size = 0;
+    for (int shift = 8 * (TAG_BYTES - 1); shift >= 0; shift -= 8) /* big-endian, without leading zeros */
+        if (name_size || tag >> shift || !shift)
+            name[name_size++] = (char)(tag >> shift & 0xFF);
+    pn_delivery_t *delivery = pn.delivery(link, (pn_bytes_t){name_size, name});
+    pn.link_send(link, message, size);
+    if (settled)
+        pn.delivery_settle(delivery);
+    else
+        pn.link_advance(link);
+    return delivery;
+}
+
+/* Note a delivery under its tag. */
+static bool note(PyObject *by_tag, unsigned long long tag, pn_delivery_t *delivery)
+{
+    PyObject *number = PyLong_FromUnsignedLongLong(tag), *address = PyLong_FromVoidPtr(delivery);
+    bool done = number && address && !PyDict_SetItem(by_tag, number, address);
+    Py_DecRef(number);
+    Py_DecRef(address);
+    return done;
+}
+
+/* send(link, tag, messages, deliveries by tag or None): send them under consecutive tags; settled where there is None. */
+static PyObject *send(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    pn_link_t *link = at(arguments[0]);
+    unsigned long long tag = PyLong_AsUnsignedLongLong(arguments[1]);
+    bool settled = arguments[3] == &_Py_NoneStruct;
+    PyObject *messages = link && !PyErr_Occurred() ? PyObject_GetIter(arguments[2]) : NULL, *message;
+    while (messages && (message = PyIter_Next(messages))) {
+        char *bytes;
+        Py_ssize_t size;
+        if (!PyBytes_AsStringAndSize(message, &bytes, &size)) {
+            pn_delivery_t *delivery = send_one(link, tag, bytes, (size_t)size, settled);
+            if (!settled)
+                note(arguments[3], tag, delivery);
+            tag++;
+        }
+        Py_DecRef(message);
+        if (PyErr_Occurred())
+            break;
+    }
+    Py_DecRef(messages);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+/* write(transport, list): append what Proton wants to send; False where it will never send more. */
+static PyObject *write_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    pn_transport_t *transport = at(arguments[0]);
+    ssize_t pending;
+    if (!transport)
+        return NULL;
+    while ((pending = pn.transport_pending(transport)) > 0) {
+        PyObject *bytes = PyBytes_FromStringAndSize(NULL, pending);
+        if (bytes && pn.transport_peek(transport, PyBytes_AsString(bytes), (size_t)pending) != pending) {
+            Py_DecRef(bytes);
+            PyErr_SetString(PyExc_ValueError, "Proton gave less than it has pending");
+            return NULL;
+        }
+        if (!append(arguments[1], bytes))
+            return NULL;
+        pn.transport_pop(transport, (size_t)pending);
+    }
+    return PyBool_FromLong(pending >= 0);
+}
+
+/* --- what there is: credit, has_output, held --------------------------------------------------------------------- */
+
+/* credit(link) -> (messages that may be sent, whether the peer drains) */
+static PyObject *credit(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    pn_link_t *link = at(arguments[0]);
+    return link ? Py_BuildValue("iN", pn.link_credit(link), PyBool_FromLong(pn.link_get_drain(link))) : NULL;
+}
+
+/* has_output(transport): Proton wants to send something, or never will again. */
+static PyObject *has_output(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    pn_transport_t *transport = at(arguments[0]);
+    return transport ? PyBool_FromLong(pn.transport_pending(transport) != 0) : NULL;
+}
+
+/* held(sessions): bytes of messages that are not complete, not taken or not sent. */
+static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    PyObject *addresses = PyObject_GetIter(arguments[0]), *address;
+    unsigned long long bytes = 0;
+    while (addresses && (address = PyIter_Next(addresses))) {
+        pn_session_t *session = at(address);
+        Py_DecRef(address);
+        if (!session)
+            break;
+        bytes += (unsigned long long)(pn.session_incoming_bytes(session) + pn.session_outgoing_bytes(session));
+    }
+    Py_DecRef(addresses);
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(bytes);
+}
+
+static PyMethodDef methods[] = {
+    {"read", read_bytes, METH_FASTCALL, NULL},   {"collect", collect, METH_FASTCALL, NULL},
+    {"receive", receive, METH_FASTCALL, NULL},   {"settle", settle, METH_FASTCALL, NULL},
+    {"forget", forget, METH_FASTCALL, NULL},     {"send", send, METH_FASTCALL, NULL},
+    {"write", write_bytes, METH_FASTCALL, NULL}, {"credit", credit, METH_FASTCALL, NULL},
+    {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+/* Every function, in a tuple in the order of `methods`. `functions` are Proton's. */
+PyObject *waypost_loops(const struct proton *functions)
+{
+    PyObject *tuple = PyTuple_New(METHODS);
+    pn = *functions;
+    for (int i = 0; tuple && i < METHODS; i++) {
+        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
+        if (!function || PyTuple_SetItem(tuple, i, function)) {
+            Py_DecRef(tuple);
+            tuple = NULL;
+        }
+    }
+    return tuple;
 }

@@ -13,11 +13,12 @@ from cproton import ffi, lib
 
 from bridge.engine.events import Condition, Detail, Link, State
 from bridge.engine.links import HANDLERS
-from bridge.engine.proton import SCRATCH_BYTES, read_remote_state, scratch, write_local_state
+from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
 from bridge.engine.transport import Transport
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
+_SESSION_POINTER = ffi.typeof("pn_session_t *")
 
 OF_THE_CONNECTION: Final = (lib.PN_CONNECTION_REMOTE_OPEN, lib.PN_CONNECTION_REMOTE_CLOSE, lib.PN_TRANSPORT_ERROR)
 TOLD: Final = frozenset((_DELIVERY, _LINK_FLOW, *HANDLERS, *OF_THE_CONNECTION))
@@ -30,7 +31,7 @@ Batches = list[tuple[bool, list[bytes]]]
 class Groups:
     """What a run of delivery and flow events touched; told as one event a link."""
 
-    __slots__ = ("dispositions", "flows", "received", "taken", "wrong")
+    __slots__ = ("deaf", "dispositions", "flows", "received", "taken", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
@@ -40,18 +41,26 @@ class Groups:
         """Messages of a link that were received already, as `Loops.receive` does; nothing else is here then."""
         self.wrong = False
         """The peer sent on a link it receives on."""
+        self.deaf = False
+        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
 
 
 class Loops(Protocol):
     """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
-        """Give Proton bytes of the peer, then do as `collect`."""
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
+        """Give Proton bytes of the peer, then do as `collect`. `links` are by `address_of`."""
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Transport.pull`."""
 
-    def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
+    def has_output(self, transport: Transport) -> bool:
+        """Proton wants to send something, or never will again."""
+
+    def held_bytes(self, sessions: Iterable[int]) -> int:
+        """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
+
+    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
 
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
@@ -63,6 +72,9 @@ class Loops(Protocol):
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Engine.settle`; the link is open."""
 
+    def credit(self, link: Link) -> tuple[int, bool]:
+        """Messages that may be sent on an open link, and whether the peer drains it."""
+
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
         """See `Engine.send_all`; the link is open."""
 
@@ -73,19 +85,31 @@ class Loops(Protocol):
 class InterpretedLoops:
     """Call by call from Python; runs wherever Proton does."""
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[Any, Link], groups: Groups) -> Any:
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
         """See `Loops`."""
         transport.push(data)
-        return self.collect(transport.collector, links, groups)
+        groups.deaf = transport.deaf
+        return self.collect(transport, links, groups)
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""
         return transport.pull(output)
 
-    def collect(self, collector: Any, links: Mapping[Any, Link], groups: Groups) -> Any:
+    def has_output(self, transport: Transport) -> bool:
+        """See `Loops`."""
+        return bool(lib.pn_transport_pending(transport.pointer) != 0)
+
+    def held_bytes(self, sessions: Iterable[int]) -> int:
+        """See `Loops`."""
+        held = 0
+        for session in [ffi.cast(_SESSION_POINTER, each) for each in sessions]:
+            held += lib.pn_session_incoming_bytes(session) + lib.pn_session_outgoing_bytes(session)
+        return held
+
+    def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
         """See `Loops`."""
         peek, pop, type_of = lib.pn_collector_peek, lib.pn_collector_pop, lib.pn_event_type
-        link_of = lib.pn_event_link
+        link_of, collector = lib.pn_event_link, transport.collector
         while event := peek(collector):
             kind = type_of(event)
             if kind not in (_DELIVERY, _LINK_FLOW):
@@ -93,7 +117,7 @@ class InterpretedLoops:
                     return event
                 pop(collector)
                 continue
-            link = links.get(link_of(event))
+            link = links.get(address_of(link_of(event)))
             if link is None:
                 pass
             elif kind == _LINK_FLOW:
@@ -154,6 +178,10 @@ class InterpretedLoops:
                 number += 1
                 advance(pn)
         return taken, largest
+
+    def credit(self, link: Link) -> tuple[int, bool]:
+        """See `Loops`."""
+        return lib.pn_link_credit(link._pn), lib.pn_link_get_drain(link._pn)
 
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Loops`."""

@@ -107,7 +107,8 @@ class Engine:
 
     @property
     def held_bytes(self) -> int:
-        held = self._unread_bytes + self._links.held_bytes
+        links = self._links
+        held = self._unread_bytes + links.held_bytes + self._loops.held_bytes(links.sessions)
         return held if self._sasl is None else held + self._sasl.held_bytes
 
     def shed(self) -> Sequence[Event]:
@@ -126,7 +127,7 @@ class Engine:
     def has_output(self) -> bool:
         if self._sasl is not None or self._output or self._links.over or self._done:
             return True
-        return self._transport.has_output
+        return self._loops.has_output(self._transport)
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._links.over:
@@ -143,7 +144,7 @@ class Engine:
             data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
         events = self._collect(now, data)
         self._unread_bytes = 0 if events else min(self._unread_bytes + len(data), self._frame_bytes_max)
-        if not self._links.over and self._transport.deaf:
+        if not self._links.over and self._collector.deaf:
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
             self.close(condition)
             if not self._collector.opened:

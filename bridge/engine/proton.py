@@ -19,11 +19,6 @@ log = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 65_536
 
-ROWS_MAX = 4096
-"""Deliveries that one call of the compiled loops hands over; more take another call."""
-BATCH_BYTES = 256 * 1024
-"""Messages that one call of the compiled loops hands over: about what one read brings; larger ones go alone."""
-
 _EXPIRY = {
     "link-detach": lib.PN_EXPIRE_WITH_LINK,
     "session-end": lib.PN_EXPIRE_WITH_SESSION,
@@ -50,23 +45,12 @@ class _Scratch(threading.local):
 scratch = _Scratch()
 
 
-class _Batch(threading.local):
-    """What the compiled loops write to, for the same reason one a thread."""
-
-    def __init__(self) -> None:
-        self.rows = ffi.new("uint64_t[]", 4 * ROWS_MAX)
-        self.rows_view = ffi.buffer(self.rows)
-        self.bytes = ffi.new("char[]", BATCH_BYTES)
-        self.bytes_view = ffi.buffer(self.bytes)
-        self.deliveries = ffi.new("uint64_t[]", ROWS_MAX)
-        self.ends = ffi.new("uint64_t[]", ROWS_MAX)
-        addresses = [int(ffi.cast("uintptr_t", each)) for each in (self.rows, self.bytes, self.deliveries, self.ends)]
-        self.read = ffi.new("uint64_t[]", [*addresses, ROWS_MAX, BATCH_BYTES, *[0] * 7])
-        self.told = self.read + len(addresses) + 2
-        self.received = self.told + 2
+_ADDRESS = ffi.typeof("uintptr_t")
 
 
-batch = _Batch()
+def address_of(pointer: Any) -> int:
+    """Where an object of Proton's is: a key that is quickly looked up. Nothing else may be there before it is freed."""
+    return int(ffi.cast(_ADDRESS, pointer))
 
 
 def _trace(_: Any, message: str) -> None:

@@ -15,6 +15,7 @@ from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
 from bridge.engine.events import Condition, Opened, symbols
 from bridge.engine.proton import (
     SCRATCH_BYTES,
+    address_of,
     read_condition,
     read_data,
     read_map,
@@ -33,13 +34,16 @@ _CLOSE, _ERROR = 0x18, 0x1D
 class Transport:
     """A connection, a transport and a collector of Proton's, bound together. No call is made once `alive` is false."""
 
-    __slots__ = ("alive", "collector", "connection", "pointer")
+    __slots__ = ("address", "alive", "collector", "collector_address", "connection", "pointer")
 
+    address: int
+    """Of `pointer`; 0 once that is freed."""
     alive: bool
     connection: Any
     """``pn_connection_t``; sessions and links are made on it."""
     collector: Any
     """``pn_collector_t``: what Proton has to tell."""
+    collector_address: int
     pointer: Any
     """``pn_transport_t``."""
 
@@ -60,6 +64,7 @@ class Transport:
         self.connection = lib.pn_connection()
         self.pointer = lib.pn_transport()
         self.collector = lib.pn_collector()
+        self.address, self.collector_address = address_of(self.pointer), address_of(self.collector)
         self.alive = True
         redirect_log(self.pointer)
         lib.pn_connection_collect(self.connection, self.collector)
@@ -101,11 +106,6 @@ class Transport:
             output.append(view[:size])
             lib.pn_transport_pop(transport, size)
         return bool(pending >= 0)
-
-    @property
-    def has_output(self) -> bool:
-        """Proton wants to send something, or never will again."""
-        return bool(lib.pn_transport_pending(self.pointer) != 0)
 
     @property
     def deaf(self) -> bool:
@@ -165,6 +165,7 @@ class Transport:
         lib.pn_decref(self.pointer)
         lib.pn_collector_free(self.collector)
         self.connection = self.pointer = self.collector = ffi.NULL
+        self.address = self.collector_address = 0
 
 
 def close_frame(condition: Condition) -> bytes:

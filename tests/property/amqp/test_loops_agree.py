@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.engine import Condition, Event, State
-from bridge.engine.proton import BATCH_BYTES
+from bridge.engine.proton import SCRATCH_BYTES
 from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
 from tests.support.loops import FORMS, form, running
 from tests.unit.amqp.wire import NOW, Pipe
 
-SIZES = (0, 1, 95, 600, 70_000, BATCH_BYTES - 1, BATCH_BYTES + 1)
+SIZES = (0, 1, 95, 600, 70_000, SCRATCH_BYTES - 1, SCRATCH_BYTES, 4 * SCRATCH_BYTES + 1)
 STATES = [state for state in State if state not in (State.NONE, State.RECEIVED)]
 numbers = st.integers(0, 30)
 steps = st.one_of(
@@ -94,9 +94,10 @@ class Script:
                 self.said += map(plain, peer.receive_data(data[start : start + chunk], NOW))
 
     def kept(self) -> list[Any]:
-        """What the engines still know of deliveries, beside the addresses."""
+        """What the engines still know of deliveries, beside the addresses, and what they have to say."""
         links = [link for way in self.ways for link in way[2:]]
-        return [
+        engines = [self.pipe.client, self.pipe.server]
+        return [(engine.held_bytes, engine.has_output, engine.closed) for engine in engines] + [
             (link.credit, link.closed, sorted(link._sent), sorted(link._unsettled))
             + (() if link.closed else (lib.pn_link_unsettled(link._pn), lib.pn_link_queued(link._pn)))
             for link in links

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from cproton import ffi, lib
 
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
-from bridge.engine.compiled import JOINED_BYTES_MAX
-from bridge.engine.proton import BATCH_BYTES, ROWS_MAX
+from bridge.engine.compiled import ROWS_MAX
+from bridge.engine.loops import Groups
+from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import ATTACH, BEGIN, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, TRANSFER, frame, terminus
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
@@ -69,11 +71,10 @@ class TestBounds:
         assert lib.pn_link_unsettled(mine._pn) == lib.pn_link_unsettled(theirs._pn) == 0
 
     @pytest.mark.parametrize("sizes", [
-        [BATCH_BYTES],
-        [BATCH_BYTES + 1],
-        [BATCH_BYTES - 1, 1, 0, 1],
-        [BATCH_BYTES - 1, 2, 0],
-        [1, BATCH_BYTES + 1, 1, 0, BATCH_BYTES + 7, BATCH_BYTES, 3],
+        [SCRATCH_BYTES],
+        [SCRATCH_BYTES + 1],
+        [SCRATCH_BYTES - 1, 1, 0, 1],
+        [1, SCRATCH_BYTES + 1, 1, 0, 4 * SCRATCH_BYTES + 7, SCRATCH_BYTES, 3],
         [100_000] * 7,
     ])  # fmt: skip
     @pytest.mark.parametrize("settled", [False, True])
@@ -92,10 +93,10 @@ class TestBounds:
         pipe.turn()
         assert sum(len(event.items) for event in of_kind(pipe.at_client, Dispositions)) == (0 if settled else len(sent))
 
-    def test_more_bytes_than_are_sent_in_one_piece(self) -> None:
+    def test_the_last_tags_there_are(self) -> None:
         pipe = Pipe()
         mine, _ = pipe.sender()
-        sent = [b"a" * (JOINED_BYTES_MAX // 2), b"b" * (JOINED_BYTES_MAX // 2), b"c"]
+        sent = [b"a", b"b", b"c"]
         pipe.client.send_all(mine, 2**64 - 3, sent)
         pipe.turn()
         assert [m for _, _, _, each in messages(pipe.at_server) for m in each] == sent
@@ -241,6 +242,21 @@ class TestForeign:
         (closed,) = events
         assert isinstance(closed, Closed)
         assert closed.condition == Condition("amqp:not-allowed", "transfer on a link the peer is the receiver of")
+
+
+@pytest.mark.parametrize("call", [
+    lambda engine: engine._loops.has_output(engine._transport),
+    lambda engine: engine._loops.write(engine._transport, []),
+    lambda engine: engine._loops.read(engine._transport, b"x", {}, Groups()),
+])  # fmt: skip
+def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any], loops: str) -> None:
+    """Nothing calls so: but in C it would end the process."""
+    if loops == "Python":
+        pytest.skip("Proton itself is asked")
+    engine = Engine(container_id="x", server=True)
+    engine.receive_eof(NOW)
+    with pytest.raises(ValueError, match="freed"):
+        call(engine)
 
 
 def test_empty_run_sends_nothing() -> None:
