@@ -22,7 +22,7 @@ _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
 class Collector:
     """Reads the events of one connection."""
 
-    __slots__ = ("_groups", "_links", "_loops", "_transport", "identity", "opened")
+    __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "opened")
 
     def __init__(self, transport: Transport, links: Links, loops: Loops) -> None:
         self.identity: str | None = None
@@ -32,22 +32,17 @@ class Collector:
         self._transport = transport
         self._links = links
         self._loops = loops
-        self._groups = Groups()
-        """Empty between two calls."""
-
-    @property
-    def deaf(self) -> bool:
+        self.deaf = False
         """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
-        return self._groups.deaf
 
     def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
         """Append what happened, with these bytes of the peer or without any. Returns what the peer did that no peer
         may, where it did: what came after is lost."""
-        transport, links, loops, groups = self._transport, self._links.by_address, self._loops, self._groups
-        event = loops.read(transport, data, links, groups)
-        if groups.taken is not None:
-            taken, groups.taken = groups.taken, None
+        transport, links, loops = self._transport, self._links.by_address, self._loops
+        self.deaf, taken, groups, event = loops.read(transport, data, links)
+        if taken is not None:
             self._tell_received(*taken, events)
+        if groups is None:
             return None
         violation = None
         while event:

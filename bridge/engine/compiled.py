@@ -15,7 +15,7 @@ from typing import Any, Final
 from cproton import ffi, lib
 
 from bridge.engine.events import Condition, Link, State
-from bridge.engine.loops import TOLD, Batches, Groups, look_for_transfer
+from bridge.engine.loops import TOLD, Batches, Groups, Read, Taken, look_for_transfer
 from bridge.engine.proton import read_remote_state, write_local_state
 from bridge.engine.transport import Transport
 
@@ -76,26 +76,31 @@ class CompiledLoops:
             self._credit, self._held, self._has_output,
         ) = functions  # fmt: skip
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """See `Loops`."""
-        rows, received, waits, groups.deaf = self._read(transport.address, transport.collector_address, data)
+        rows, received, waits, deaf = self._read(transport.address, transport.collector_address, data)
         if received is not None:
-            self._take(rows[0][0], received, links, groups)
-            return None
-        if not (rows or waits):
-            return None
+            link = links.get(rows[0][0])
+            if link is not None and not link.closed:
+                return deaf, self._taken(link, received), None, None
+            self._forget(received[1])
+        elif not (rows or waits):
+            return deaf, None, None, None
+        groups = Groups()
         self._sort(rows, links, groups)  # which makes events: what Proton does when we settle
-        return self.collect(transport, links, groups)
+        return deaf, None, groups, self.collect(transport, links, groups)
 
-    def _take(self, address: int, received: Received, links: Mapping[int, Link], groups: Groups) -> None:
-        link = links.get(address)
-        if link is not None and not link.closed:
+    def _taken(self, link: Link, received: Received) -> Taken:
+        """As `_take_over`; most often there is no more."""
+        messages, deliveries, taken, settled, more, largest = received
+        if more or not messages:
             batches: Batches = []
-            groups.taken = (link, batches, *self._take_over(link, batches, received))
-            return
-        self._forget(received[1])
-        if link is not None:
-            groups.received[link] = None
+            return link, batches, *self._take_over(link, batches, received)
+        if len(deliveries) == 1:
+            link._unsettled[link._delivery_next] = deliveries[0]
+        elif deliveries:
+            link._unsettled.update(enumerate(deliveries, link._delivery_next))
+        return link, [(settled, messages)], taken, largest
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""
@@ -166,10 +171,7 @@ class CompiledLoops:
             largest = max(largest, bytes_max)
             if messages:
                 batches.append((settled, messages))
-            if len(deliveries) == 1:
-                link._unsettled[number] = deliveries[0]
-            elif deliveries:
-                link._unsettled.update(enumerate(deliveries, number))
+            link._unsettled.update(enumerate(deliveries, number))
             if not more:
                 return taken, largest
             number += len(deliveries)

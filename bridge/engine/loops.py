@@ -31,24 +31,28 @@ Batches = list[tuple[bool, list[bytes]]]
 class Groups:
     """What a run of delivery and flow events touched; told as one event a link."""
 
-    __slots__ = ("deaf", "dispositions", "flows", "received", "taken", "wrong")
+    __slots__ = ("dispositions", "flows", "received", "wrong")
 
     def __init__(self) -> None:
         self.received: dict[Link, None] = {}
         self.dispositions: dict[Link, list[tuple[int, State, bool, Detail]]] = {}
         self.flows: dict[Link, None] = {}
-        self.taken: tuple[Link, Batches, int, int] | None = None
-        """Messages of a link that were received already, as `Loops.receive` does; nothing else is here then."""
         self.wrong = False
         """The peer sent on a link it receives on."""
-        self.deaf = False
-        """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
+
+
+Taken = tuple[Link, Batches, int, int]
+"""A link and what `Loops.receive` gives of it."""
+
+Read = tuple[bool, Taken | None, Groups | None, Any]
+"""Whether Proton reads no more (it met a frame it cannot read, and says nothing; or the end), then either messages of
+one link, which is all that came, or groups and what `Loops.collect` returned; or nothing."""
 
 
 class Loops(Protocol):
     """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, then do as `collect`. `links` are by `address_of`."""
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
@@ -85,11 +89,11 @@ class Loops(Protocol):
 class InterpretedLoops:
     """Call by call from Python; runs wherever Proton does."""
 
-    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link], groups: Groups) -> Any:
+    def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """See `Loops`."""
         transport.push(data)
-        groups.deaf = transport.deaf
-        return self.collect(transport, links, groups)
+        deaf, groups = transport.deaf, Groups()
+        return deaf, None, groups, self.collect(transport, links, groups)
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""

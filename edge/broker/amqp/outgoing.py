@@ -239,6 +239,9 @@ class OutgoingLink(Consumer):
             if position >= 0:  # at most once: what has been handed to the transport is done with
                 subscription.settle(self, position, position + len(messages) - 1, Outcome.ACCEPTED)
         elif position >= 0:
+            if len(messages) == 1:
+                self._outstanding[first] = subscription, position
+                return
             positions = range(position, position + len(messages))
             self._outstanding.update(enumerate(zip(repeat(subscription), positions), first))
 

@@ -46,12 +46,15 @@ class AnycastGroup:
         size = run.size
         if self._waiting_bytes + size > TRANSIENT_BUFFER_BYTES_MIN:
             return Refusal.FULL
-        first = self._position
-        self._position += len(run.bodies)
-        self._origins.update(enumerate(zip(repeat(origin), tokens), first))
+        first, count = self._position, len(run.bodies)
+        self._position += count
+        if len(tokens) == 1:
+            self._origins[first] = origin, tokens[0]
+        elif tokens:
+            self._origins.update(enumerate(zip(repeat(origin), tokens), first))
         self._waiting.append(Stored(first, 0, run))
         self._waiting_bytes += size
-        self._waiting_count += len(run.bodies)
+        self._waiting_count += count
         self.pump()
         return None
 
@@ -84,7 +87,10 @@ class AnycastGroup:
                 self._refuse_too_large(stored.position)
                 continue
             held = self._outstanding.setdefault(consumer, {})
-            held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
+            if count == 1:
+                held[stored.position] = stored
+            else:
+                held.update(dict.fromkeys(range(stored.position, stored.position + count), stored))
             if not delivered(consumer, self, stored):
                 self.leave(consumer)
         self._credit_changed()

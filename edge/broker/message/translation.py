@@ -310,18 +310,26 @@ def _outgoing_header(run: Run, elapsed_ms: int, attempts: int) -> bytes:
         left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
         kept = Ubyte(priority) if type(priority) is int else None
         return _section(s.HEADER, [durable is True, kept, left, False, Uint(attempts)])
-    if not run.properties:
+    header = run.properties
+    if not header:
         return b""
-    try:
-        fields, _ = decode(run.properties, s.section_at(run.properties, 0).value, Allowance(HEADER_VALUES_MAX))
-    except DecodeError:
-        return run.properties
-    if not isinstance(fields, list) or (len(fields) < 3):
-        return run.properties
-    durable, priority, ttl = fields[:3]
-    priority = Ubyte(priority) if type(priority) is int else None
-    left = Uint(max(0, ttl - elapsed_ms)) if type(ttl) is int else None
-    return _section(s.HEADER, [durable is True, priority, left])
+    lasting = _usual_lasting_header(header) if len(header) <= HEADER_USUAL_BYTES_MAX else _lasting_header(header)
+    if lasting is not None:
+        return lasting
+    durable, priority, ttl = (_header_fields(header) or [None, None, 0])[:3]
+    kept = Ubyte(priority) if type(priority) is int else None
+    return _section(s.HEADER, [durable is True, kept, Uint(max(0, ttl - elapsed_ms))])
+
+
+def _lasting_header(header: bytes) -> bytes | None:
+    """As it goes out whenever it does; None: it has a time to live, which runs down."""
+    fields = _header_fields(header)
+    if fields is None or len(fields) < 3:
+        return header
+    return None if type(fields[2]) is int else without_ttl(header)
+
+
+_usual_lasting_header = lru_cache(maxsize=HEADERS_USUAL_MAX)(_lasting_header)
 
 
 def _amqp_prefix(run: Run, mqtt: Properties, elapsed_ms: int, attempts: int) -> bytes:

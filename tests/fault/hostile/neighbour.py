@@ -57,6 +57,8 @@ class Neighbour:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            if not line.endswith("\n"):
+                return  # it was killed while it wrote this
             at, took = line.split()
             self.samples.append((float(at), float(took)))
 

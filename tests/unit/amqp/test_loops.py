@@ -11,7 +11,6 @@ from cproton import ffi, lib
 from bridge.amqp_values import Uint
 from bridge.engine import Attached, Closed, Condition, Detached, Dispositions, Engine, Link, State, Transfers
 from bridge.engine.compiled import ROWS_MAX
-from bridge.engine.loops import Groups
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.support.frames import ATTACH, BEGIN, HEADER, OPEN, RECEIVER, ROOM, SOURCE, TARGET, TRANSFER, frame, terminus
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
@@ -247,7 +246,7 @@ class TestForeign:
 @pytest.mark.parametrize("call", [
     lambda engine: engine._loops.has_output(engine._transport),
     lambda engine: engine._loops.write(engine._transport, []),
-    lambda engine: engine._loops.read(engine._transport, b"x", {}, Groups()),
+    lambda engine: engine._loops.read(engine._transport, b"x", {}),
 ])  # fmt: skip
 def test_what_proton_has_freed_is_not_touched(call: Callable[[Engine], Any], loops: str) -> None:
     """Nothing calls so: but in C it would end the process."""
