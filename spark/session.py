@@ -153,6 +153,8 @@ def _settings(master: str, jars: list[Path], jvm_options: str) -> dict[str, str]
         # Any predicate may name what is replaced; the default allows it too, the jobs rely on it.
         "spark.databricks.delta.replaceWhere.dataColumns.enabled": "true",
         "spark.sql.ansi.enabled": "true",
+        # What a Python worker is handed at once: rows alone are no bound, a body may have 256 KiB.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(32 * 1024 * 1024),
     }
     if local:
         partitions = 2 * (os.cpu_count() or 1)

@@ -15,14 +15,24 @@ VALUES_MAX = 256
 """Values of one message; a body with more is more likely a document than a reading."""
 DEPTH_MAX = 16
 """Levels of nesting. Deeper documents are seen from broken encoders only."""
+BODY_BYTES_MAX = 256 * 1024
+"""Bytes of a body that is read: 1 KiB for each of the values it may have. As objects it takes up to forty times as
+much, and a gateway takes messages of 16 MiB."""
+METRIC_CHARACTERS_MAX = 1_024
+"""Characters of a value's path in its document: it is written out with each value."""
 
 NOT_TEXT = "not UTF-8 text"
 NOT_A_VALUE = "neither JSON nor a number"
 NO_VALUES = "no values"
 NOT_FINITE = "not a finite number"
+NOT_UNICODE = "text with half a character"
+TOO_LARGE = f"a body of more than {BODY_BYTES_MAX} bytes"
+TOO_LONG = f"a name of more than {METRIC_CHARACTERS_MAX} characters"
 TOO_DEEP = f"nested deeper than {DEPTH_MAX} levels"
 TOO_MANY = f"more than {VALUES_MAX} values"
-REASONS = (NOT_TEXT, NOT_A_VALUE, NO_VALUES, NOT_FINITE, TOO_DEEP, TOO_MANY)
+REASONS = (
+    NOT_TEXT, NOT_A_VALUE, NO_VALUES, NOT_FINITE, NOT_UNICODE, TOO_LARGE, TOO_LONG, TOO_DEEP, TOO_MANY,
+)  # fmt: skip
 
 
 class Value(NamedTuple):
@@ -34,8 +44,15 @@ class Value(NamedTuple):
     reason: str | None = None
 
 
-def values(body: bytes) -> list[Value]:
-    """Everything `body` says, in document order; never empty: a body that says nothing gives one reason."""
+class _TooManyError(Exception):
+    """The document has more values than a message may."""
+
+
+def values(body: bytes | None) -> list[Value]:
+    """Everything `body` says, in document order; never empty: a body that says nothing gives one reason. None: one that
+    was too large to be handed over."""
+    if body is None or len(body) > BODY_BYTES_MAX:
+        return [Value("", reason=TOO_LARGE)]
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -47,13 +64,12 @@ def values(body: bytes) -> list[Value]:
     except ValueError:
         return [_bare_number(text)]
     found: list[Value] = []
-    _flatten("", document, 0, found)
-    if not found:
-        return [Value("", reason=NO_VALUES)]
-    if len(found) > VALUES_MAX:
+    try:
+        _flatten("", document, 0, found)
+    except _TooManyError:
         # All or nothing: which 256 of a thousand values were kept would be chance.
         return [Value("", reason=TOO_MANY)]
-    return found
+    return found or [Value("", reason=NO_VALUES)]
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -79,8 +95,17 @@ def _number(metric: str, number: float) -> Value:
     return Value(metric, value) if math.isfinite(value) else Value(metric, reason=NOT_FINITE)
 
 
+def _is_unicode(text: str) -> bool:
+    """JSON can spell half of a character outside the basic plane (RFC 8259 section 8.2); no column can hold it."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _flatten(metric: str, node: object, depth: int, found: list[Value]) -> None:
-    if isinstance(node, dict | list):
+    if len(found) >= VALUES_MAX and not isinstance(node, dict | list):
+        raise _TooManyError
+    if len(metric) > METRIC_CHARACTERS_MAX or not _is_unicode(metric):
+        found.append(Value("", reason=TOO_LONG if len(metric) > METRIC_CHARACTERS_MAX else NOT_UNICODE))
+    elif isinstance(node, dict | list):
         if depth == DEPTH_MAX:
             found.append(Value(metric, reason=TOO_DEEP))
             return
@@ -92,6 +117,6 @@ def _flatten(metric: str, node: object, depth: int, found: list[Value]) -> None:
     elif isinstance(node, int | float):
         found.append(_number(metric, node))
     elif isinstance(node, str):
-        found.append(Value(metric, text=node))
+        found.append(Value(metric, text=node) if _is_unicode(node) else Value(metric, reason=NOT_UNICODE))
     else:
         found.append(Value(metric))

@@ -15,6 +15,9 @@ from spark.transforms.times import with_trusted_times
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+REJECT_BODY_BYTES_MAX = 4_096
+"""Bytes of its body that a rejected value is shown with, of which a message may have `decode.VALUES_MAX`; the whole is
+in `telemetry` under the same name."""
 _VALUES_SQL = "array<struct<metric:string,value:double,text:string,reason:string>>"
 _VALUE_FIELDS = (("metric", pa.string()), ("value", pa.float64()), ("text", pa.string()), ("reason", pa.string()))
 
@@ -34,21 +37,27 @@ def _decode_column(bodies: pa.Array) -> pa.Array:
 
 
 def decoded(telemetry: DataFrame) -> DataFrame:
-    """Each row of `telemetry` once per value in its body, with `metric`, `value`, `text`, `reason`, `suspect`.
+    """Each row of `telemetry` once per value in its body, with `metric`, `value`, `text`, `reason`, `suspect`, and its
+    body, as far as it is shown, where there is a reason. What one row may bring is bounded: properties and large bodies
+    stay where they are.
 
     A bare value is named after the last level of its address. `readings` and `rejects` divide the result.
     """
     # The type hints of `_decode_column` say what kind of function it is; saying it here too is warned about.
     decode_udf = arrow_udf(_decode_column, _VALUES_SQL)  # type: ignore[call-overload]
     last_level = F.element_at(F.split("address", "/"), -1)
-    exploded = with_trusted_times(telemetry).withColumn("leaf", F.explode(decode_udf("body")))
+    readable = F.when(F.length("body") <= decode.BODY_BYTES_MAX, F.col("body"))
+    rows = with_trusted_times(telemetry.drop("properties")).withColumn("leaves", decode_udf(readable))
+    shown = rows.withColumn("body", F.substring("body", 1, REJECT_BODY_BYTES_MAX))
+    exploded = shown.withColumn("leaf", F.explode("leaves")).drop("leaves")
     return exploded.select(
-        "*",
+        *(name for name in exploded.columns if name not in ("body", "leaf")),
+        F.when(F.col("leaf.reason").isNotNull(), F.col("body")).alias("body"),
         F.when(F.col("leaf.metric") == "", last_level).otherwise(F.col("leaf.metric")).alias("metric"),
         "leaf.value",
         "leaf.text",
         "leaf.reason",
-    ).drop("leaf")
+    )
 
 
 def readings(rows: DataFrame) -> DataFrame:

@@ -51,6 +51,12 @@ def test_values_of_a_body(body: bytes, expected: list[Value]) -> None:
         (b"[" * 17 + b"1" + b"]" * 17, decode.TOO_DEEP),
         (b"[" * 100_000, decode.TOO_DEEP),
         (json.dumps(list(range(257))).encode(), decode.TOO_MANY),
+        (b"[" + b"0," * 80_000 + b"1]", decode.TOO_MANY),
+        (b'"' + b"x" * decode.BODY_BYTES_MAX + b'"', decode.TOO_LARGE),
+        (b'"\\ud800"', decode.NOT_UNICODE),
+        (b'{"\\udfff": 1}', decode.NOT_UNICODE),
+        (b'{"' + b"k" * 1_025 + b'": 1}', decode.TOO_LONG),
+        (b'{"a": ' + b"9" * 5_000 + b"}", decode.NOT_A_VALUE),
     ],
 )
 def test_what_cannot_be_read_says_why(body: bytes, reason: str) -> None:

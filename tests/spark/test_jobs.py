@@ -17,7 +17,7 @@ from spark.jobs import runner
 from spark.jobs.following import CHECKPOINTS
 from spark.jobs.rollups import hour_ranges, predicate
 from spark.tables import Lake
-from spark.transforms import rollups
+from spark.transforms import decode, readings, rollups
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
@@ -82,6 +82,39 @@ def test_several_commits_and_passes_equal_plain_python(lake: Lake) -> None:
     third = run(lake, "readings", "rollups")
     assert all((step.rows_in, step.rows_out) == (0, 0) for step in third.values())
     assert {name: lake.state(name) for name in versions} == versions
+
+
+def test_whatever_a_device_sends_becomes_a_reject_with_its_reason(lake: Lake) -> None:
+    """As large, deep, long and wrong as a gateway lets through. Nothing fails the batch or is left out, and what others
+    sent is read."""
+    large = 16 << 20
+    bodies = {
+        b"0" * large: decode.NOT_FINITE,
+        b"[" + b"[]," * (large // 3) + b"[]]": decode.TOO_LARGE,
+        json.dumps({"k" * 200: dict.fromkeys(map(str, range(200)), 1e9)}).encode() * 200: decode.TOO_LARGE,
+        b'{"a": ' * 40_000 + b"1" + b"}" * 40_000: decode.TOO_DEEP,
+        json.dumps(dict.fromkeys(map(str, range(20_000)), 0)).encode(): decode.TOO_MANY,
+        b'{"' + b"k" * 200_000 + b'": [' + b"1," * 200 + b"1]}": decode.TOO_LONG,
+        b'{"a": NaN}': decode.NOT_A_VALUE,
+        b'{"a": 1' + b"0" * 400 + b"}": decode.NOT_FINITE,
+        b'{"a": 1' + b"0" * 5_000 + b"}": decode.NOT_A_VALUE,
+        b'"\\ud800"': decode.NOT_UNICODE,
+        b'{"\\udc00": 1}': decode.NOT_UNICODE,
+        b'{"a": "\xed\xa0\x80"}': decode.NOT_TEXT,
+    }
+    hostile = [message(number, body=body) for number, body in enumerate(bodies, 1)]
+    hostile[0]["properties"] = json.dumps({"user-properties": "\x01" * (1 << 20)})
+    epochs = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+    far_off = [reading(100 + number, 1.0, START) | {"event_time": at} for number, at in enumerate(epochs)]
+    values = json.dumps({"v" * 900 + str(number): 1e999 for number in range(256)}).replace("Infinity", "1e999")
+    land(lake, reading(0, 21.5, START), *hostile, *far_off, message(200, body=values.encode()))
+    run(lake, "readings", "rollups")
+    assert [row[0] for row in table(lake, "readings", "sequence")] == [0, 100, 101]
+    found = table(lake, "reject", "sequence", "reason", "body")
+    reasons = [decode.TOO_LARGE if len(body) > decode.BODY_BYTES_MAX else reason for body, reason in bodies.items()]
+    assert [row[:2] for row in found if row[0] < 100] == sorted(enumerate(reasons, 1), key=repr)
+    assert sum(row[0] == 200 for row in found) == 256
+    assert max(len(row[2]) for row in found) == readings.REJECT_BODY_BYTES_MAX
 
 
 def test_late_data_corrects_history_and_leaves_other_hours_alone(lake: Lake) -> None:
