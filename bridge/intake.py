@@ -60,6 +60,7 @@ class IntakeLimits:
 
 
 NO_ROOM: Final = "what it has sent waits to be landed"
+HELD_BACK: Final = "what others have sent is landed first"
 """Why a connection is not read."""
 
 
@@ -127,13 +128,12 @@ class IntakeService(Protocol):
         """Exactly once for each `gateway_connected`."""
         ...
 
-    @property
-    def has_room(self) -> bool:
-        """More may be decoded. When it turns true again the service calls `Intake.go_on`."""
+    def has_room(self, intake: Intake) -> bool:
+        """More of this connection may be decoded. When it turns true again the service calls `Intake.go_on`."""
         ...
 
-    def unread_changed(self, by: int) -> None:
-        """So many bytes more, or less, wait as they came."""
+    def unread_changed(self, intake: Intake, by: int) -> None:
+        """So many bytes more, or less, of this connection wait as they came."""
         ...
 
 
@@ -208,6 +208,11 @@ class Intake:
         """(deliveries, decoded bytes) that wait for the service's word."""
         return len(self._held), self._held_bytes
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of this connection that wait, as they came or for the service's word."""
+        return self._held_bytes + self._unread_bytes
+
     # --- Owner ------------------------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Any]) -> None:
@@ -261,6 +266,14 @@ class Intake:
         """The service has room again: take what waits."""
         if self._arrived and not self._busy:
             self._take()
+
+    def hold_back(self) -> None:
+        """Read nothing more of the peer until `read_on`; idempotent, as that is."""
+        self._shell.pause_reading(HELD_BACK)
+
+    def read_on(self) -> None:
+        """The service takes back `hold_back`."""
+        self._shell.resume_reading(HELD_BACK)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -333,12 +346,12 @@ class Intake:
     def _has_room(self, size: int) -> bool:
         """So much more may be held, or nothing is."""
         if not self._held_bytes:
-            return self._service.has_room
-        return self._held_bytes + size <= self._limits.bytes_unsettled and self._service.has_room
+            return self._service.has_room(self)
+        return self._held_bytes + size <= self._limits.bytes_unsettled and self._service.has_room(self)
 
     def _count_unread(self, by: int) -> None:
         self._unread_bytes += by
-        self._service.unread_changed(by)
+        self._service.unread_changed(self, by)
         if self._unread_bytes > self._limits.bytes_unread:
             self._shell.pause_reading(NO_ROOM)
         elif self._unread_bytes <= self._limits.bytes_unread // 2:

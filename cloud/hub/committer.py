@@ -1,24 +1,27 @@
 """The committer: gathers what gateways send and lands it, one group at a time, on a thread of its own.
 
+A batch that is larger than others is cut into parts, and a landing takes of every gateway some (`cloud.hub.queue`), as
+much as its time allows: who sends little waits for two landings at most, whatever others send.
+
 The loop's thread gathers and answers; the landing's thread (`cloud.hub.lander`) does everything that touches a disk, so
 the loop stays responsive whatever the disk does. An answer leaves only after its entry is on the medium.
 
 What cannot be landed is *held*: it stays in the queue, is tried again with backoff, and is not answered, so the
 gateway's credit runs out and it waits. While nothing at all can be landed, everything waits for the same retry. What is
 held is dropped when its connection ends, because it comes again; everything else lands, whether its connection is still
-there or not: landing goes on whatever connections do.
+there or not: landing goes on whatever connections do. Only what is much of one that is gone is forgotten, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from cloud.hub.groups import Answer, Content, Entry, Group, Key, Presence, Report, Session, Verdict
+from cloud.hub.groups import Answer, AnswerOfParts, Content, Entry, Group, Key, Presence, Report, Session, Verdict
 from cloud.hub.lander import Lander
 from cloud.hub.limits import (
     GIVEN_BACK_AFTER_S,
@@ -35,12 +38,15 @@ from cloud.lake.limits import (
     HELD_BYTES_MAX,
     LANDING_BYTES_MAX,
     LANDING_ROWS_MAX,
+    LEFT_BEHIND_BYTES_MAX,
     QUIET_BYTES_MIN,
     QUIET_MS,
     RETRY_S_FIRST,
     RETRY_S_MAX,
     STANDS_S,
 )
+from cloud.lake.parts import parts_of
+from cloud.lake.rows import ReceivedBatch
 from edge.output.logs import said
 
 log = logging.getLogger(__name__)
@@ -83,15 +89,21 @@ class Committer:
         self._presence_due = self._states_due = self._seen_due = 0.0
         self._under_way: Group | None = None
         self._final = False
-        """The turn under way, or the one that ended, is the last one."""
+        """There will be no further turn."""
+        self._took_all = False
+        """The turn under way has taken all there was, and nothing may be put in any more."""
         self._timer: asyncio.Handle | None = None
         self._timer_s = 0.0
         self._gather_until = self._last_put_s = 0.0
         self._urgent = False
         self._failing: Fault | None = None
+        self._landed_s = 0.0
+        """When something has landed last; monotonic seconds."""
         self._retry_s = self._retry_at = 0.0
         self._closing: asyncio.Future[None] | None = None
         self._give_back: asyncio.TimerHandle | None = None
+        self._freed_bytes = 0
+        """Since memory was given back."""
 
     # --- what the service puts in ---------------------------------------------------------------------------------
 
@@ -106,18 +118,25 @@ class Committer:
         session.gone = True
         if not replaced:
             self._presence_of(session).connected = False
+        before = self._queue.bytes
         self._queue.drop_held(session)
+        self._queue.drop_gone(session, LEFT_BEHIND_BYTES_MAX)
+        self._freed(before - self._queue.bytes)
 
     def put(self, session: Session, content: Content, answer: Answer) -> None:
         """Land this."""
         now = self._loop.time()
-        entry = Entry(session, content, answer, now)
-        if not entry.rows:
-            self._urgent = True
-        elif not self._queue.fresh_rows:
-            self._gather_until = now + self._gather_s
+        parts: Sequence[Content] = parts_of(content) if isinstance(content, ReceivedBatch) else (content,)
+        if len(parts) > 1:
+            answer = AnswerOfParts(answer, len(parts))
+        for part in parts:
+            entry = Entry(session, part, answer, now)
+            if not entry.rows:
+                self._urgent = True
+            elif not self._queue.fresh_rows:
+                self._gather_until = now + self._gather_s
+            self._queue.put(entry)
         self._last_put_s = now
-        self._queue.put(entry)
         self._schedule()
 
     def put_state(self, row: Mapping[str, Any]) -> None:
@@ -172,13 +191,17 @@ class Committer:
 
     @property
     def fault(self) -> Fault | None:
-        """Why landing stands: nothing can be landed, or something has had no answer for `STANDS_S`."""
+        """Why landing stands: nothing can be landed; or something has had no answer for `STANDS_S`, and nothing
+        else has landed meanwhile, or it is held."""
         if self._failing is not None:
             return self._failing
         oldest = self._oldest()
-        if oldest is None or self._loop.time() - oldest.at_s < STANDS_S:
+        if oldest is None:
             return None
-        return Fault(oldest.at_s, oldest.words or "the landing under way does not end")
+        since_s = oldest.at_s if oldest.attempts else max(oldest.at_s, self._landed_s)
+        if self._loop.time() - since_s < STANDS_S:
+            return None
+        return Fault(since_s, oldest.words or "the landing under way does not end")
 
     @property
     def held(self) -> list[tuple[Session, Fault]]:
@@ -195,7 +218,7 @@ class Committer:
         return 0.0 if oldest is None else self._loop.time() - oldest.at_s
 
     def _oldest(self) -> Entry | None:
-        waiting = [*(self._under_way.entries[:1] if self._under_way is not None else ()), *self._queue.oldest]
+        waiting = [*(self._under_way.entries if self._under_way is not None else ()), *self._queue.oldest]
         return min(waiting, key=lambda entry: entry.at_s, default=None)
 
     # --- when the next turn begins --------------------------------------------------------------------------------
@@ -249,8 +272,8 @@ class Committer:
         if due is None or due > now:  # what was waited for has waited for more since
             self._schedule()
             return
-        self._final = self._closing is not None
         self._under_way = group = self._take(now)
+        self._took_all = self._closing is not None and not (self._queue.fresh or self._queue.held)
         self._urgent = False
         work = self._loop.run_in_executor(self._executor, self._land, group)
         work.add_done_callback(partial(self._ended, group))
@@ -276,14 +299,16 @@ class Committer:
         if error is not None:
             log.error("landing met a fault of our own", exc_info=error)
         report = work.result() if error is None else Report(fault=said(error))
+        took_all = self._took_all and not any(entry.untried for entry in group.entries)
         self._put_back(group, report)
-        self._give_back_soon(group)
+        self._freed(max(group.bytes, group.landing_bytes))
         for listener in self.reported:
             listener(group, report)
         for entry in group.entries:
             if entry.verdict is not None:
                 entry.answer(entry.verdict, entry.words)
-        if self._final and self._closing is not None:
+        if self._closing is not None and (took_all or self._failing is not None):
+            self._final = True
             self._closing.set_result(None)
         else:
             self._release_surplus()
@@ -293,8 +318,13 @@ class Committer:
     def _put_back(self, group: Group, report: Report) -> None:
         """What could not be done goes back into what waits, and is tried again later."""
         now = self._loop.time()
-        left = [entry for entry in group.entries if entry.verdict is None]
-        progress = report.fault is None or len(left) < len(group.entries)
+        untried = [entry for entry in group.entries if entry.untried]
+        left = [entry for entry in group.entries if entry.verdict is None and not entry.untried]
+        progress = report.fault is None or len(left) + len(untried) < len(group.entries)
+        self._put_untried_back(untried, now)
+        self._queue.charge(report.landed.spent_s)
+        if any(entry.verdict is Verdict.LANDED for entry in group.entries):
+            self._landed_s = now
         if progress:
             if self._failing is not None:
                 log.info("landing works again")
@@ -320,12 +350,28 @@ class Committer:
         self._states[:0] = group.states[: max(0, STATUS_ROWS_MAX - len(self._states))]
         self._seen = {**group.seen, **self._seen}
 
-    def _give_back_soon(self, group: Group) -> None:
-        """What a large group took goes back to the system, once no other follows."""
-        if max(group.bytes, group.landing_bytes) >= GIVEN_BACK_BYTES_MIN and self._closing is None:
-            if self._give_back is not None:
-                self._give_back.cancel()
-            self._give_back = self._loop.call_later(GIVEN_BACK_AFTER_S, self._executor.submit, give_back)
+    def _put_untried_back(self, untried: Sequence[Entry], now: float) -> None:
+        """There was no time for them: they come first the next time, those that were held at once."""
+        for entry in untried:
+            entry.untried = False
+            entry.due_s = now if entry.attempts else 0.0
+        self._queue.put_first([entry for entry in untried if not entry.attempts])
+        self._queue.put_back([entry for entry in untried if entry.attempts and not entry.session.gone])
+
+    def _freed(self, freed_bytes: int) -> None:
+        """What was much goes back to the system, once nothing large follows."""
+        self._freed_bytes += freed_bytes
+        if self._freed_bytes < GIVEN_BACK_BYTES_MIN or self._closing is not None:
+            return
+        if self._give_back is not None:
+            if freed_bytes < GIVEN_BACK_BYTES_MIN:
+                return  # it is due already
+            self._give_back.cancel()
+        self._give_back = self._loop.call_later(GIVEN_BACK_AFTER_S, self._give_back_now)
+
+    def _give_back_now(self) -> None:
+        self._give_back, self._freed_bytes = None, 0
+        self._executor.submit(give_back)
 
     def _release_surplus(self) -> None:
         """Give back what is held beyond its bound, so that it does not crowd out what can be landed."""

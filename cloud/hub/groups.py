@@ -84,6 +84,8 @@ class Entry:
     """Set by the landing's thread; None: it could not be landed."""
     words: str = ""
     """Goes with the verdict, or says why there is none."""
+    untried: bool = False
+    """Set by the landing's thread: there was no time for it."""
     attempts: int = 0
     due_s: float = 0.0
     """When it is tried again; 0 before the first try."""
@@ -100,6 +102,24 @@ class Entry:
     def land(self) -> None:
         """It is on the medium."""
         self.verdict, self.words = Verdict.LANDED, ""
+
+
+class AnswerOfParts:
+    """The one answer to a batch that was cut: once all of its parts have landed, or the first was released."""
+
+    def __init__(self, answer: Answer, parts: int) -> None:
+        self._answer = answer
+        self._waits_for = parts
+        self._released = False
+
+    def __call__(self, verdict: Verdict, words: str) -> None:
+        if verdict is Verdict.LANDED:
+            self._waits_for -= 1
+            if not self._waits_for:
+                self._answer(verdict, words)
+        elif not self._released:
+            self._released = True
+            self._answer(verdict, words)
 
 
 @dataclass(slots=True)

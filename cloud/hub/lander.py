@@ -18,6 +18,7 @@ from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError
 from cloud.lake.isolation import Isolation, isolate
 from cloud.lake.landing import Landing, Unreadable
+from cloud.lake.limits import LANDING_S_MAX
 from cloud.lake.rows import ReceivedBatch
 from edge.output.logs import said
 
@@ -34,7 +35,7 @@ class Lander:
     """For the landing's thread."""
 
     def __init__(self, registry: Registry, landing: Landing, *, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, any that does not go back; for the duration reported."""
+        """`clock`: seconds, any that does not go back; for the duration reported, and the time a landing may take."""
         self.registry = registry
         self._landing = landing
         self._clock = clock
@@ -103,7 +104,7 @@ class Lander:
         entries, batches = [entry for entry, _ in waiting], [batch for _, batch in waiting]
         started = self._clock()
         try:
-            landed = self._landing.land(batches, now_us)
+            landed = self._landing.land(batches, now_us, clock=self._clock, seconds=LANDING_S_MAX)
         except HUB_FAULTS as error:
             if len(batches) == 1 or not any(entry.attempts for entry in entries):
                 self._hold(entries, _words(error), report)
@@ -117,7 +118,10 @@ class Lander:
             found = Isolation(landed, held=dict(landed.held))
         report.landed = found.landed
         report.seconds = self._clock() - started
-        for index, (entry, batch) in enumerate(waiting):
+        tried = len(waiting) - found.landed.left
+        for entry, _ in waiting[tried:]:
+            entry.untried = True
+        for index, (entry, batch) in enumerate(waiting[:tried]):
             if index in found.held:
                 self._hold([entry], found.held[index], report)
             elif index in found.failed:
@@ -139,7 +143,12 @@ class Lander:
     # --- what else there is ---------------------------------------------------------------------------------------
 
     def _compare(self, group: Group, report: Report) -> None:
+        """A store, once all that its gateway sent before has had its turn."""
+        untried = {entry.session.key for entry in group.entries if entry.untried}
         for entry, told in _waiting(group, Lineage):
+            entry.untried = entry.session.key in untried
+            if entry.untried:
+                continue
             with self._attempt([entry], report):
                 shared = self.registry.lineage(GatewayStore(*entry.session.key, told.epoch), told)
                 entry.verdict = Verdict.LANDED if shared is None else Verdict.OLDER

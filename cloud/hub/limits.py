@@ -78,3 +78,7 @@ GIVEN_BACK_BYTES_MIN = 4 * 1024 * 1024
 
 GIVEN_BACK_AFTER_S = 2.0
 """How long after such a group, when no other has followed: a busy hub uses the memory again."""
+
+LANDED_BYTES_A_SECOND = 64 * 1024 * 1024
+"""What a gateway's bytes count in its share of the landing's time, beside the making of its rows, which is measured:
+data file and log together take so many a second."""

@@ -50,8 +50,6 @@ from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
 
-LANDING_BEHIND = "the landing is behind"
-"""Why sockets are not read: too much waits for the disk."""
 STOPPING = "the hub stops"
 """Why sockets are not read: what came now would not be answered."""
 
@@ -139,10 +137,7 @@ class Hub:
             data=configuration.data,
         )
         self._metrics = Metrics(self._fleet, self._committer, self._health)
-        self._service = HubService(
-            self._fleet, self._committer, self._metrics, pressure=self._press, now_us=_now_us, clock=loop.time
-        )
-        self._pressed = False
+        self._service = HubService(self._fleet, self._committer, self._metrics, now_us=_now_us, clock=loop.time)
 
     async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
@@ -215,17 +210,7 @@ class Hub:
     def _intake(self, engine: Engine, driver: Driver) -> Intake:
         intake = Intake(engine, self._service, driver)
         self._service.introduce(intake, driver.peername)
-        if self._pressed:
-            driver.pause_reading(LANDING_BEHIND)
         return intake
-
-    def _press(self, pressed: bool) -> None:
-        self._pressed = pressed
-        for driver in self._connections.listener.drivers:
-            if pressed:
-                driver.pause_reading(LANDING_BEHIND)
-            else:
-                driver.resume_reading(LANDING_BEHIND)
 
 
 def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:

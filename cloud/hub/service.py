@@ -34,8 +34,8 @@ from cloud.hub.fleet import Fleet, FleetFull
 from cloud.hub.groups import Group, LedgerDocument, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S, GATEWAY_NAME_CHARACTERS_MAX
 from cloud.hub.metrics import Metrics
+from cloud.hub.pressure import Pressure
 from cloud.lake.landing import Unreadable
-from cloud.lake.limits import PENDING_BYTES_MAX
 from cloud.lake.rows import ReceivedBatch
 
 log = logging.getLogger(__name__)
@@ -53,21 +53,16 @@ class HubService:
         committer: Committer,
         metrics: Metrics,
         *,
-        pressure: Callable[[bool], None],
         now_us: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
-        """`pressure` is called with true when too much waits for the disk, and with false when that is over.
-
-        `now_us`: UTC microseconds; `clock`: seconds that do not go back.
-        """
+        """`now_us`: UTC microseconds; `clock`: seconds that do not go back."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
-        self._pressure = pressure
+        self._pressure = Pressure(lambda: self._committer.pressing_bytes, lambda: self._unread_bytes)
         self._now_us = now_us
         self._clock = clock
-        self._pressed = False
         self._unread_bytes = 0
         """Of all gateways: what waits as it came."""
         self._remotes: WeakKeyDictionary[Intake, str] = WeakKeyDictionary()
@@ -94,6 +89,7 @@ class HubService:
             intake.close("amqp:resource-limit-exceeded", "this hub serves its maximum number of gateways")
             return
         self._sessions[intake], self._intakes[session] = session, intake
+        self._pressure.add(intake)
         self._committer.connect(session)
         self._committer.put_state(presence_row(session, CONNECTED, now_us))
         times = self._fleet.connection_line(session.key, self._clock(), CONNECTION_LINES_EVERY_S)
@@ -108,6 +104,7 @@ class HubService:
         if session is None:
             return
         del self._intakes[session]
+        self._pressure.remove(intake)
         now_us = self._now_us()
         newest = self._fleet.disconnect(session, now_us)
         self._committer.disconnect(session, replaced=not newest)
@@ -118,13 +115,12 @@ class HubService:
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
         self._put(intake, (token,), batch, ends)
 
-    @property
-    def has_room(self) -> bool:
-        return self._committer.pressing_bytes < PENDING_BYTES_MAX
+    def has_room(self, intake: Intake) -> bool:
+        return self._pressure.has_room(intake)
 
-    def unread_changed(self, by: int) -> None:
+    def unread_changed(self, intake: Intake, by: int) -> None:
         self._unread_bytes += by
-        self._press()
+        self._pressure.look_at(intake)
 
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, PlainMessage]], gateway: str) -> None:
         named: list[tuple[int, PlainMessage]] = []
@@ -175,7 +171,7 @@ class HubService:
         log.error("gateway %s: unreadable on link %s, kept in quarantine: %s", gateway, unread.link, unread.why)
         kept = Unreadable(*session.key, unread.link, unread.delivery, unread.why, unread.content, self._now_us())
         self._committer.put(session, kept, partial(self._answer, intake, (token,)))
-        self._press()
+        self._pressure.look_at(intake)
 
     def _lineage_arrived(self, session: Session, intake: Intake, token: int, document: dict[str, Any]) -> None:
         try:
@@ -207,10 +203,7 @@ class HubService:
         self._fleet.landed(group, report, self._clock())
         if report.landed.rows:
             self._metrics.landing_seconds.observe(report.seconds)
-        if self.has_room:
-            for intake in list(self._sessions):
-                intake.go_on()
-        self._press()
+        self._pressure.go_on()
 
     def _put(self, intake: Intake, tokens: Sequence[int], batch: Batch, ends: Mapping[int, int] | None = None) -> None:
         session = self._sessions.get(intake)
@@ -220,15 +213,7 @@ class HubService:
         self._committer.heard(session.key)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
         self._committer.put(session, received, partial(self._answer, intake, tokens))
-        self._press()
-
-    def _press(self) -> None:
-        """Stop reading the gateways while too much waits, until half of it is done."""
-        waiting = self._committer.pressing_bytes + self._unread_bytes
-        pressed = waiting > (PENDING_BYTES_MAX // 2 if self._pressed else PENDING_BYTES_MAX)
-        if pressed is not self._pressed:
-            self._pressed = pressed
-            self._pressure(pressed)
+        self._pressure.look_at(intake)
 
     def _answer(self, intake: Intake, tokens: Sequence[int], verdict: Verdict, words: str) -> None:
         if verdict is Verdict.LANDED:

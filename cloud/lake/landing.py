@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,16 +30,24 @@ from bridge.hidden import hides
 from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
 from cloud.lake.faults import LakeError, StreamDamaged
 from cloud.lake.lake import Lake, Transaction
-from cloud.lake.limits import HOLES_MAX
-from cloud.lake.parts import in_parts
+from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
-from cloud.lake.rows import BatchSlice, ReceivedBatch, records, slices_of, telemetry
+from cloud.lake.rows import BatchSlice, ReceivedBatch, joined, records, slices_of, telemetry
 from cloud.lake.sequences import SequenceRange, SequenceSet, Span, Stream
 
 log = logging.getLogger(__name__)
 
 QUARANTINED = "quarantined"
 """Reason in the ledger: the messages are in `quarantine`, as no rows could be made of them."""
+
+
+Clock = Callable[[], float]
+"""Seconds, of any clock that does not go back."""
+
+
+def _no_clock() -> float:
+    """Of whoever lets a landing take its time."""
+    return 0.0
 
 
 class Landed(NamedTuple):
@@ -56,15 +64,23 @@ class Landed(NamedTuple):
     """New messages of each (tenant, gateway)."""
     held: Mapping[int, str] = {}
     """Index of each batch that has not landed whole, because a stream of it is damaged, and why."""
+    left: int = 0
+    """Batches, the last ones, that were not tried: the time was over."""
+    spent_s: Mapping[tuple[str, str], float] = {}
+    """Seconds it took to make the rows of each (tenant, gateway)."""
 
     def plus(self, other: Landed) -> Landed:
-        """The counts of both together; `held` names batches of one landing, so neither's."""
+        """The counts of both together; `held` and `left` are of batches of one landing, so neither's."""
+        spent_s = {**self.spent_s}
+        for key, seconds in other.spent_s.items():
+            spent_s[key] = spent_s.get(key, 0.0) + seconds
         return Landed(
             self.rows + other.rows,
             self.duplicates + other.duplicates,
             self.gaps + other.gaps,
             self.holes_closed + other.holes_closed,
             Counter(self.by_gateway) + Counter(other.by_gateway),
+            spent_s=spent_s,
         )
 
 
@@ -102,17 +118,20 @@ class Plan(NamedTuple):
     slices: list[BatchSlice]
     ranges: list[SequenceRange]
     landed: Landed
-    damaged: set[tuple[str, str]]
-    """(tenant, gateway) of streams of which nobody knows what has landed."""
 
 
-class _Known:
+class Known:
     """What has landed of streams, including what is about to; None for a damaged one."""
 
     def __init__(self, landed_of: Callable[[Stream], SequenceSet]) -> None:
         self._landed_of = landed_of
         self._sets: dict[Stream, SequenceSet | None] = {}
         self.damage: dict[Stream, str] = {}
+
+    @property
+    def damaged(self) -> set[tuple[str, str]]:
+        """(tenant, gateway) of streams of which nobody knows what has landed."""
+        return {(stream.tenant, stream.gateway) for stream in self.damage}
 
     def of(self, stream: Stream) -> SequenceSet | None:
         if stream not in self._sets:
@@ -123,9 +142,8 @@ class _Known:
         return self._sets[stream]
 
 
-def plan(batches: Iterable[ReceivedBatch], landed_of: Callable[[Stream], SequenceSet]) -> Plan:
+def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
     """Trim batches, in order, against what has landed and against each other."""
-    known = _Known(landed_of)
     slices: list[BatchSlice] = []
     ranges: list[SequenceRange] = []
     held: dict[int, str] = {}
@@ -151,8 +169,7 @@ def plan(batches: Iterable[ReceivedBatch], landed_of: Callable[[Stream], Sequenc
     for new in slices:
         by_gateway[new.received.tenant, new.received.gateway] += new.stop - new.start
     rows = by_gateway.total()
-    damaged = {(stream.tenant, stream.gateway) for stream in known.damage}
-    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held), damaged)
+    return Plan(slices, ranges, Landed(rows, total - rows, gaps, closed, by_gateway, held))
 
 
 class Landing:
@@ -182,20 +199,37 @@ class Landing:
                 self._commits.forget(prepared)
         self._settled = True
 
-    def land(self, batches: Sequence[ReceivedBatch], now_us: int) -> Landed:
-        """Land batches; on return every message of them is in `telemetry`, once, on the medium, but those of `held`.
+    def land(
+        self, batches: Sequence[ReceivedBatch], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
+    ) -> Landed:
+        """Land batches; on return every message of them is in `telemetry`, once, on the medium, but those of `held`,
+        and those of the last batches that were `left` as it took `seconds` by `clock` to make the rows before them.
 
         `now_us`: UTC microseconds, becomes `ingested_at`. Raises `ContentError` when no rows can be made of them, or
         whatever kept the hub from landing them: then nothing may be acknowledged.
         """
         self._settle()
-        new = plan(batches, self._commits.landed)
-        reached = _reached(batches)
-        for slices, ranges in in_parts(new.slices, new.ranges):
-            self._commit("telemetry", telemetry(slices, now_us), ranges, reached)
-        for tenant, gateway in new.damaged:
+        known = Known(self._commits.landed)
+        began = clock()
+        tables: list[pa.Table] = []
+        ranges: list[SequenceRange] = []
+        landed, held, done = Landed(), dict[int, str](), 0
+        for piece in _in_slices(batches):
+            at_s = clock()
+            if done and at_s - began >= seconds:
+                break
+            new = plan(piece, known)
+            if new.slices:
+                tables.append(telemetry(new.slices, now_us))
+            ranges += new.ranges
+            held |= {done + index: why for index, why in new.landed.held.items()}
+            landed = landed.plus(new.landed._replace(spent_s=_shares(piece, clock() - at_s)))
+            done += len(piece)
+        if tables:
+            self._commit("telemetry", joined(tables), ranges, _reached(batches[:done]))
+        for tenant, gateway in known.damaged:
             self._rebuild(tenant, gateway)
-        return new.landed
+        return landed._replace(held=held, left=len(batches) - done)
 
     def land_ledger(self, entries: Sequence[LedgerRange], now_us: int) -> int:
         """Land ledger ranges, each once; returns how many were new. Raises as `land`."""
@@ -226,7 +260,7 @@ class Landing:
         tenant, gateway, batch = received.tenant, received.gateway, received.batch
         content = encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane)
         self.quarantine([Unreadable(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
-        new = plan([received], self._commits.landed)
+        new = plan([received], Known(self._commits.landed))
         entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
         self.land_ledger(entries, now_us)
 
@@ -265,6 +299,29 @@ class Landing:
         self._commits.confirm(prepared, version)
         self._failpoint("confirmed")
         self._settled = True
+
+
+def _in_slices(batches: Sequence[ReceivedBatch]) -> Iterator[Sequence[ReceivedBatch]]:
+    """Consecutive batches whose rows are made together: of those with messages that are looked at one by one no more
+    than `SLICE_BYTES_MAX`, of others all."""
+    start = size = 0
+    for index, received in enumerate(batches):
+        more = received.batch.expanded if received.one_by_one else 0
+        if start < index and size + more > SLICE_BYTES_MAX:
+            yield batches[start:index]
+            start, size = index, 0
+        size += more
+    if start < len(batches):
+        yield batches[start:]
+
+
+def _shares(batches: Sequence[ReceivedBatch], seconds: float) -> dict[tuple[str, str], float]:
+    """The time it took to make rows of these, by gateway as far as it has to be known: by bytes."""
+    sizes: Counter[tuple[str, str]] = Counter()
+    for received in batches:
+        sizes[received.tenant, received.gateway] += received.batch.expanded
+    total = sizes.total() or 1
+    return {key: seconds * size / total for key, size in sizes.items()}
 
 
 def _reached(batches: Iterable[ReceivedBatch]) -> dict[GatewayStore, dict[int, int]]:

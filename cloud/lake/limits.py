@@ -15,18 +15,36 @@ QUIET_MS = 20
 QUIET_BYTES_MIN = 256 * 1024
 """Bytes of bodies that make a file worth writing early; below it the full gather time is waited."""
 
-LANDING_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of bodies in one landing: bounds the memory of a commit (about four times this while it is being built) and
-stays far below Arrow's 2 GiB for one binary array."""
+LANDING_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of rows in one landing, one larger message aside: bounds the memory of a commit (about four times this while it
+is being built, properties may be `JSON_BYTES_A_BYTE` times as long), and its time: who comes next waits for it."""
+
+LANDING_ROWS_MAX = 100_000
+"""Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built), and
+100 000 take 0.2 s."""
+
+LANDING_S_MAX = 0.25
+"""Seconds after which no more rows are made for a landing. Columns take nanoseconds a byte, but the values of an AMQP
+message and properties are looked at one by one, half a microsecond each."""
+
+PART_BYTES_MAX = 256 * 1024
+"""Bytes of rows a batch is cut at, one larger message aside: as much as an uplink puts into one, so its are whole."""
+
+SLICE_BYTES_MAX = 64 * 1024
+"""The same for a batch whose messages are looked at one by one, and bytes of such between two looks at the clock: at
+worst 0.03 to 0.1 s."""
+
+PART_ROWS_MAX = 8_192
+"""Rows a batch is cut at: twice what an uplink puts into one."""
 
 JSON_BYTES_A_BYTE = 6
 """Bytes of JSON text that one byte of a message's properties may become: a control character is written as six."""
 
-LANDING_ROWS_MAX = 250_000
-"""Rows in one landing: messages without a body are not free (about 150 bytes a row while columns are built)."""
-
 PENDING_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes gathered and not landed at which the hub stops reading the gateways' sockets; resumes at half."""
+"""Bytes gathered and not landed at which the hub stops reading the gateways of which most waits; resumes at half."""
+
+PENDING_BYTES_LAST = 32 * 1024 * 1024
+"""Bytes beyond that for the gateways of which little waits; then no gateway is read."""
 
 HOLES_MAX = 4_096
 """Holes kept for one (gateway, epoch, address). Each costs about 20 bytes in the registry and is rewritten with the
@@ -52,6 +70,10 @@ LEDGER_RANGE_BYTES = 512
 
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that may wait for a retry of their own while others land; what is above goes back to its gateways."""
+
+LEFT_BEHIND_BYTES_MAX = 4 * 1024 * 1024
+"""Bytes that land of what a connection sent that is gone, one larger batch's first parts among them: a gateway whose
+connections are short gets on, and one that left much behind keeps the memory for some seconds only."""
 
 STANDS_S = 30.0
 """Age of the oldest thing without an answer at which landing counts as standing: the gather, a pause and a large

@@ -1,77 +1,104 @@
-"""Parts of a landing: what is new of some batches, cut so that the rows of each part fit the memory they are made in.
+"""Parts of a batch: what expands to more than an uplink puts into one batch is cut, and its parts land one by one.
 
-A batch says names and properties once for many messages, and rows write them out. Most landings are one part; a batch
-that expands to more than one landing may take is landed in several, each a commit of its own: what is sent again after
-a crash between two of them is trimmed to what is missing.
+A batch says names and properties once for many messages, and rows write them out. A landing takes as many parts as fit
+the memory and the time it may have, of every gateway some; what is sent again after a crash between two of them is
+trimmed to what is missing.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bridge.batch import Batch
-from cloud.lake.limits import JSON_BYTES_A_BYTE, LANDING_BYTES_MAX, LANDING_ROWS_MAX
-from cloud.lake.rows import BatchSlice
-from cloud.lake.sequences import SequenceRange
+from bridge.batch import Batch, Range
+from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
+from cloud.lake.limits import JSON_BYTES_A_BYTE, PART_BYTES_MAX, PART_ROWS_MAX, SLICE_BYTES_MAX
+from cloud.lake.rows import ReceivedBatch
 
 Ints = npt.NDArray[np.int64]
 
 
-class Part(NamedTuple):
-    """Slices of batches, and the range of sequences each of them is."""
-
-    slices: Sequence[BatchSlice]
-    ranges: Sequence[SequenceRange]
-
-
-def in_parts(slices: Sequence[BatchSlice], ranges: Sequence[SequenceRange]) -> Iterator[Part]:
-    """In order, each with at least one message, and at most `LANDING_BYTES_MAX` when it has more."""
-    batches = {id(one.received): one.received.batch for one in slices}
-    rows = sum(one.stop - one.start for one in slices)
-    if sum(batch.expanded for batch in batches.values()) <= LANDING_BYTES_MAX // 2 and rows <= LANDING_ROWS_MAX:
-        if slices:
-            yield Part(slices, ranges)
-        return
-    ends = {key: _ends(batch) for key, batch in batches.items()}
-    taken: list[BatchSlice] = []
-    named: list[SequenceRange] = []
-    room, rows = LANDING_BYTES_MAX, LANDING_ROWS_MAX
-    for whole, sequences in zip(slices, ranges, strict=True):
-        rest, left = whole, sequences
-        while rest.start < rest.stop:
-            count, size = _fitting(rest, ends[id(rest.received)], room, rows)
-            if not count and taken:
-                yield Part(taken, named)
-                taken, named, room, rows = [], [], LANDING_BYTES_MAX, LANDING_ROWS_MAX
-                continue
-            if not count:
-                count, size = 1, room  # one message larger than a part is a part of its own
-            taken.append(rest._replace(stop=rest.start + count))
-            named.append(left._replace(last=left.first + count - 1))
-            room, rows = room - size, rows - count
-            rest = rest._replace(start=rest.start + count, sequence=rest.sequence + count)
-            left = left._replace(first=left.first + count)
-    if taken:
-        yield Part(taken, named)
+def parts_of(received: ReceivedBatch) -> list[ReceivedBatch]:
+    """The batch in parts, in order; itself where it is small enough. Each has a message at least, and at most
+    `PART_BYTES_MAX` or `SLICE_BYTES_MAX` when it has more."""
+    batch = received.batch
+    bytes_max = SLICE_BYTES_MAX if received.one_by_one else PART_BYTES_MAX
+    if batch.expanded <= bytes_max and len(batch) <= PART_ROWS_MAX:
+        return [received]
+    ends = _ends(batch)
+    cut = _Cut(batch, ends)
+    parts = [cut.part(start, stop) for start, stop in _bounds(ends, bytes_max)]
+    return [
+        ReceivedBatch(received.tenant, received.gateway, part, received.store_epoch, received.ends) for part in parts
+    ]
 
 
-def _fitting(part: BatchSlice, ends: Ints, room: int, rows: int) -> tuple[int, int]:
-    """How many messages of a slice, from its first on, take at most `room` bytes, and how many bytes they take."""
-    names = len(part.address.encode()) + len(part.received.batch.epoch)
-    stop = min(part.stop, part.start + rows)
-    sizes = ends[part.start : stop + 1] - ends[part.start] + np.arange(stop + 1 - part.start) * names
-    count = int(np.searchsorted(sizes, room, side="right")) - 1
-    return count, int(sizes[count])
+def _bounds(ends: Sequence[int], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """First message of each part, and the first behind it."""
+    start, count = 0, len(ends)
+    while start < count:
+        before = ends[start - 1] if start else 0
+        fitting = bisect_right(ends, before + bytes_max, start, min(count, start + PART_ROWS_MAX))
+        stop = max(fitting, start + 1)
+        yield start, stop
+        start = stop
 
 
-def _ends(batch: Batch) -> Ints:
-    """Where the bytes of each message end that are written out beside its address: body, device and properties."""
+def _ends(batch: Batch) -> list[int]:
+    """Where the bytes of each message end, its names and properties written out."""
     pairs = zip(batch.devices, batch.properties, strict=True)
     said = [len(device.encode()) + JSON_BYTES_A_BYTE * len(properties) for device, properties in pairs]
     sizes = np.repeat(np.array(said, dtype=np.int64), np.asarray(batch.run_lengths, dtype=np.int64))
+    named = [len(each.address.encode()) + len(batch.epoch) for each in batch.ranges]
+    sizes += np.repeat(np.array(named, dtype=np.int64), np.array([each.count for each in batch.ranges], dtype=np.int64))
     sizes += np.fromiter(map(len, batch.bodies), dtype=np.int64, count=len(batch.bodies))
-    return np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
+    found: list[int] = np.cumsum(sizes).tolist()
+    return found
+
+
+class _Cut:
+    """Makes parts of one batch, messages ``start <= i < stop`` each."""
+
+    def __init__(self, batch: Batch, ends: Sequence[int]) -> None:
+        self._batch = batch
+        self._ends = ends
+        self._range_ends: list[int] = np.cumsum([each.count for each in batch.ranges]).tolist()
+        self._run_ends: list[int] = np.cumsum(np.asarray(batch.run_lengths, dtype=np.int64)).tolist()
+
+    def part(self, start: int, stop: int) -> Batch:
+        batch = self._batch
+        ranges = [
+            Range(whole.address, whole.base, whole.first + offset, count)
+            for index, offset, count in _within(self._range_ends, start, stop)
+            for whole in (batch.ranges[index],)
+        ]
+        runs = list(_within(self._run_ends, start, stop))
+        first, behind = runs[0][0], runs[-1][0] + 1
+        bodies = batch.bodies[start:stop]
+        size = sum(map(len, bodies)) + HELD_MESSAGE_BYTES * len(bodies) + HELD_RANGE_BYTES * len(ranges)
+        return Batch(
+            batch.space,
+            batch.epoch,
+            batch.lane,
+            ranges,
+            [count for _, _, count in runs],
+            batch.devices[first:behind],
+            batch.received_at[first:behind],
+            batch.flags[first:behind],
+            batch.properties[first:behind],
+            bodies,
+            size,
+            self._ends[stop - 1] - (self._ends[start - 1] if start else 0),
+        )
+
+
+def _within(ends: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Of pieces that end at `ends`, those between `start` and `stop`: index, what is before it of the piece, and how
+    much of it there is."""
+    for index in range(bisect_right(ends, start), bisect_left(ends, stop) + 1):
+        begin = ends[index - 1] if index else 0
+        first = max(start, begin)
+        yield index, first - begin, min(stop, ends[index]) - first

@@ -47,6 +47,11 @@ class ReceivedBatch(msgspec.Struct, frozen=True, gc=False, eq=False):
         """The streams it has messages of."""
         return {Stream(self.tenant, self.gateway, self.batch.epoch, part.address) for part in self.batch.ranges}
 
+    @property
+    def one_by_one(self) -> bool:
+        """Some of its messages are looked at one by one, and not as columns."""
+        return any(self.batch.properties) or any(map(AMQP.__and__, self.batch.flags))
+
 
 class BatchSlice(NamedTuple):
     """Messages ``start <= i < stop`` of a batch's bodies: dense sequences of one address, from `sequence` on."""
@@ -108,6 +113,11 @@ def _telemetry(slices: Sequence[BatchSlice], ingested_at_us: int) -> pa.Table:
         "ingest_date": _dates(total, ingested_at_us),
     }
     return _table("telemetry", values)
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of one table that were made one after the other."""
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
 def records(table: str, rows: Sequence[Mapping[str, Any]], ingested_at_us: int) -> pa.Table:

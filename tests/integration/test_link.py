@@ -72,9 +72,10 @@ class Hub:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.gateways.remove(gateway)
 
-    has_room = True
+    def has_room(self, intake: Intake) -> bool:
+        return True
 
-    def unread_changed(self, by: int) -> None:
+    def unread_changed(self, intake: Intake, by: int) -> None:
         """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:

@@ -100,7 +100,6 @@ class Hub:
             Fleet(versions=landing.versions),
             self.committer,
             metrics,
-            pressure=lambda _pressed: None,
             now_us=lambda: wall_ns(self._scheduler) // 1_000,
             clock=loop.time,
         )

@@ -123,6 +123,11 @@ def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
     return rows
 
 
+def joined(tables: Sequence[Rows]) -> Rows:
+    """As `cloud.lake.rows.joined`."""
+    return Rows(row for table in tables for row in table)
+
+
 def records(_table: str, rows: Sequence[Mapping[str, Any]], _ingested_at_us: int) -> Rows:
     """As `cloud.lake.rows.records`."""
     return Rows(rows)
@@ -133,6 +138,7 @@ def simulated_rows() -> Iterator[None]:
     """While this lasts, landings make rows for a `SimulatedLake`."""
     with (
         mock.patch.object(landing, "telemetry", telemetry),
+        mock.patch.object(landing, "joined", joined),
         mock.patch.object(landing, "records", records),
     ):
         yield

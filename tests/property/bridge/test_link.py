@@ -89,9 +89,10 @@ class Hub:
         self.connected[gateway] -= 1
         self.waiting = [item for item in self.waiting if item[0] is not intake]
 
-    has_room = True
+    def has_room(self, intake: Intake) -> bool:
+        return True
 
-    def unread_changed(self, by: int) -> None:
+    def unread_changed(self, intake: Intake, by: int) -> None:
         """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 from bridge.batch import Lane, decode, encode
 from bridge.message import CLOCK_GOOD, Run, Stored
 from cloud.hub.registry import Registry, sqlite_url
-from cloud.lake import parts
+from cloud.lake import landing, parts
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing, LedgerRange
+from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch
 from cloud.lake.sequences import SequenceSet
 
@@ -61,7 +63,7 @@ class Hub:
             if what and isinstance(what[0], LedgerRange):
                 self.landing.land_ledger(what, NOW_US)  # type: ignore[arg-type]
             else:
-                self.landing.land(what, NOW_US)  # type: ignore[arg-type]
+                self.land(what)  # type: ignore[arg-type]
         except Crash:
             self.registry.close()
             self.start()
@@ -69,6 +71,13 @@ class Hub:
         finally:
             self.crash_at = None
         return True
+
+    def land(self, what: list[ReceivedBatch]) -> None:
+        """Cut, and with no time for more than one slice a landing."""
+        left = [part for received in what for part in parts_of(received)]
+        while left:
+            landed = self.landing.land(left, NOW_US, clock=itertools.count(0.0).__next__, seconds=1.0)
+            left = left[len(left) - landed.left :]
 
     def rows(self, table: str, columns: list[str]) -> Counter[tuple[object, ...]]:
         found: Counter[tuple[object, ...]] = Counter()
@@ -80,7 +89,8 @@ class Hub:
 
 def received(gateway: str, address: str, first: int, count: int, lane: Lane = Lane.LIVE) -> ReceivedBatch:
     bodies = [f"{gateway} {address} {sequence}".encode() for sequence in range(first, first + count)]
-    run = Run(address, "device", 1 | CLOCK_GOOD, b"", bodies, NOW_US * 1_000)
+    properties = b"\x03\0\1x"  # what has some is looked at one by one
+    run = Run(address, "device", 1 | CLOCK_GOOD, properties, bodies, NOW_US * 1_000)
     return ReceivedBatch(
         "default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=EPOCH, lane=lane))
     )
@@ -104,7 +114,8 @@ def test_what_is_acknowledged_is_in_the_lake_once(
     sent: set[tuple[object, ...]] = set()
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         if rows_max is not None:
-            patch.setattr(parts, "LANDING_ROWS_MAX", rows_max)
+            patch.setattr(parts, "PART_ROWS_MAX", rows_max)
+            patch.setattr(landing, "SLICE_BYTES_MAX", 1)
         hub = Hub(Path(directory))
         for sent_now, crash_at in script:
             batches = [received(*batch) for batch in sent_now]

@@ -42,7 +42,8 @@ KEYS: Final[Keys] = derive("s3cret", bytes(16), 1)
 class Service:
     """A hub's service that has landed at once what it is given."""
 
-    has_room = True
+    def has_room(self, intake: Intake) -> bool:
+        return True
 
     def __init__(self) -> None:
         self.unread_bytes = 0
@@ -55,7 +56,7 @@ class Service:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.connected -= 1
 
-    def unread_changed(self, by: int) -> None:
+    def unread_changed(self, intake: Intake, by: int) -> None:
         self.unread_bytes += by
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:

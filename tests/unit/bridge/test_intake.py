@@ -42,9 +42,12 @@ class Service:
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
         self.calls.append(("disconnected", gateway))
 
-    has_room = True
+    room = True
 
-    def unread_changed(self, by: int) -> None:
+    def has_room(self, intake: Intake) -> bool:
+        return self.room
+
+    def unread_changed(self, intake: Intake, by: int) -> None:
         """Nothing is counted."""
 
     def batch_arrived(self, intake: Intake, token: int, batch: Batch, ends: Mapping[int, int], gateway: str) -> None:
@@ -334,10 +337,10 @@ class TestCredit:
 
     def test_nothing_is_decoded_while_the_service_has_no_room(self) -> None:
         pair = Pair()
-        pair.service.has_room = False
+        pair.service.room = False
         pair.send(pair.attach("telemetry", batching=True), batch_message(0))
         assert pair.service.tokens == []
-        pair.service.has_room = True
+        pair.service.room = True
         pair.intake.go_on()
         assert len(pair.service.tokens) == 1
 

@@ -76,8 +76,16 @@ class Bench:
         self.committer.connect(session)
         return session
 
-    def send(self, session: Session, name: str, first: int = 0, count: int = 3, address: str = "a") -> None:
-        run = Run(address, "d", 0, b"", [b"x"] * count, 1_000)
+    def send(
+        self,
+        session: Session,
+        name: str,
+        first: int = 0,
+        count: int = 3,
+        address: str = "a",
+        properties: bytes = b"",
+    ) -> None:
+        run = Run(address, "d", 0, properties, [b"x"] * count, 1_000)
         batch = decode(encode([Stored(-1, first, run)], space="s", epoch="e"))
         self.put(session, name, ReceivedBatch(*session.key, batch))
 
@@ -213,6 +221,104 @@ class TestConnections:
             await bench.answered(7)
 
         assert run(tmp_path, scenario).answers[-1] == ("lineage", Verdict.LANDED)
+
+
+class TestShares:
+    """Of every gateway a landing takes some, whatever others send."""
+
+    def test_who_sends_little_does_not_wait_for_who_sends_much(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 6)
+
+        async def scenario(bench: Bench) -> None:
+            greedy, small = bench.session("greedy"), bench.session("small")
+            for number in range(14):
+                bench.send(greedy, str(number), first=3 * number)
+            await bench.answered(1)
+            bench.send(small, "small")
+            await bench.answered(15)
+
+        bench = run(tmp_path, scenario)
+        names = [name for name, _ in bench.answers]
+        assert names.index("small") <= 6, "behind the landing under way, and in the next"
+        assert [name for name in names if name != "small"] == [str(number) for number in range(14)]
+
+    def test_a_batch_in_parts_has_one_answer(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cloud.lake.parts.PART_ROWS_MAX", 2)
+        monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 3)
+
+        async def scenario(bench: Bench) -> None:
+            failures: list[str] = []
+
+            def fail(done: str) -> None:
+                if done == "committed" and len(failures) < 2:
+                    failures.append(done)
+                    raise LakeError("no space left on device")
+
+            bench.fail = fail
+            bench.send(bench.session(), "large", count=9)
+            await bench.answered(1)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("large", Verdict.LANDED)]
+        assert bench.landed() == Counter({("gw1", "a", sequence): 1 for sequence in range(9)})
+        assert bench.landing.versions["telemetry"] > 3
+
+    def test_a_batch_in_parts_is_released_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cloud.lake.parts.PART_ROWS_MAX", 2)
+
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            bench.send(session, "before")
+            await bench.answered(1)
+            other = Registry(sqlite_url(str(tmp_path / "registry.db")))
+            other.presence({session.key: Presence("-", connected=True, at_us=1, connects=1)})
+            other.close()
+            bench.send(session, "large", first=3, count=9)
+            await bench.answered(2)
+
+        assert run(tmp_path, scenario).answers == [("before", Verdict.LANDED), ("large", Verdict.RELEASED)]
+
+    def test_what_there_was_no_time_for_lands_next(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
+        monkeypatch.setattr("cloud.lake.landing.SLICE_BYTES_MAX", 1)
+
+        async def scenario(bench: Bench) -> None:
+            session, other = bench.session(), bench.session("gw2")
+            for number in range(5):
+                bench.send(session, str(number), first=3 * number, properties=b"\x03\0\1x")
+            bench.put(session, "lineage", Lineage("e", ["1"]))
+            bench.send(other, "other", properties=b"\x03\0\1x")
+
+        bench = run(tmp_path, scenario)
+        names = [name for name, _ in bench.answers]
+        assert [name for name in names if name != "other"] == ["0", "1", "2", "3", "4", "lineage"]
+        assert names.index("other") <= 2
+        assert max(report.landed.rows for report in bench.reports) == 3
+        assert all(report.landed.spent_s for report in bench.reports if report.landed.rows)
+
+    def test_of_what_a_connection_left_behind_much_is_forgotten(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cloud.hub.committer.LEFT_BEHIND_BYTES_MAX", 3_000)
+
+        async def scenario(bench: Bench) -> None:
+            gone, stays = bench.session(), bench.session("gw2")
+            bench.send(stays, "stays")
+            for number in range(10):
+                bench.send(gone, str(number), first=3 * number)
+            bench.committer.disconnect(gone)
+            again = bench.session()
+            bench.send(again, "again", first=0, count=30)
+
+        bench = run(tmp_path, scenario)
+        names = [name for name, _ in bench.answers]
+        assert 1 < len(names) < 10
+        assert names[-1] == "again"
+        assert bench.landed() == Counter(
+            [("gw1", "a", sequence) for sequence in range(30)] + [("gw2", "a", sequence) for sequence in range(3)]
+        )
 
 
 FAULTS = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.lake import parts
-from cloud.lake.landing import plan
-from cloud.lake.parts import in_parts
+from cloud.lake.landing import Known, plan
+from cloud.lake.parts import parts_of
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
 
@@ -25,24 +28,38 @@ def several() -> list[ReceivedBatch]:
     return [received(long, mixed), received(Stored(-1, 100, Run("c", "d", 1, b"", [b"last"], 1)))]
 
 
+def rows_of(batches: Sequence[ReceivedBatch]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = telemetry(plan(batches, Known(lambda _stream: SequenceSet())).slices, 1).to_pylist()
+    return rows
+
+
 @pytest.mark.parametrize("bytes_max", [1, 200, 400, 1_500, 10_000])
 @pytest.mark.parametrize("rows_max", [1, 3, 1_000])
 def test_everything_once_and_in_order(monkeypatch: pytest.MonkeyPatch, bytes_max: int, rows_max: int) -> None:
-    new = plan(several(), lambda _stream: SequenceSet())
-    [whole] = in_parts(new.slices, new.ranges)
-    monkeypatch.setattr(parts, "LANDING_BYTES_MAX", bytes_max)
-    monkeypatch.setattr(parts, "LANDING_ROWS_MAX", rows_max)
-    cut = list(in_parts(new.slices, new.ranges))
-    rows = [row for part in cut for row in telemetry(part.slices, 1).to_pylist()]
-    assert rows == telemetry(whole.slices, 1).to_pylist()
+    whole = rows_of(several())
+    monkeypatch.setattr(parts, "PART_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(parts, "SLICE_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(parts, "PART_ROWS_MAX", rows_max)
+    cut = [part for batch in several() for part in parts_of(batch)]
+    assert rows_of(cut) == whole
+    assert sum(len(part.batch) for part in cut) == len(whole)
     for part in cut:
-        counts = [one.stop - one.start for one in part.slices]
-        assert counts == [sequences.last - sequences.first + 1 for sequences in part.ranges]
-        assert [one.sequence for one in part.slices] == [sequences.first for sequences in part.ranges]
-        size = sum(len(row["body"]) + len(row["address"]) for row in telemetry(part.slices, 1).to_pylist())
-        assert sum(counts) <= rows_max
-        assert size <= bytes_max or sum(counts) == 1
+        rows = rows_of([part])
+        size = sum(len(row["body"]) + len(row["address"]) for row in rows)
+        assert len(rows) == len(part.batch) <= rows_max
+        assert size <= bytes_max or len(rows) == 1
+        assert size <= part.batch.expanded
+        assert part.batch.size > 0
 
 
-def test_nothing_new_is_no_part() -> None:
-    assert list(in_parts([], [])) == []
+def test_one_that_is_small_is_its_own_part() -> None:
+    for batch in several():
+        assert parts_of(batch) == [batch]
+
+
+def test_a_part_is_a_batch() -> None:
+    """It can be kept in quarantine, and read again."""
+    for part in (part for batch in several() for part in parts_of(batch)):
+        batch = part.batch
+        again = decode(encode(batch.stored(), space=batch.space, epoch=batch.epoch, lane=batch.lane))
+        assert again.bodies == batch.bodies

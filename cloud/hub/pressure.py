@@ -1,0 +1,77 @@
+"""Which gateways are read on while much waits for the disk: those of which little does.
+
+While more waits than `PENDING_BYTES_MAX`, and until half of it has been landed, a gateway is read, and what it sends
+is decoded, as far as less than its share waits of it. Shares are alike; they are of those of which anything waits.
+What is read of them all the same is bounded too (`PENDING_BYTES_LAST`). It knows no landing: it is told what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bridge.intake import Intake
+from cloud.lake.limits import PENDING_BYTES_LAST, PENDING_BYTES_MAX
+
+
+class Pressure:
+    """The connections that may be held back. On the loop's thread."""
+
+    def __init__(self, decoded: Callable[[], int], unread: Callable[[], int]) -> None:
+        """Bytes of all gateways that wait: decoded, for the landing, and as they came."""
+        self._decoded = decoded
+        self._unread = unread
+        self._intakes: dict[Intake, None] = {}
+        self._share_bytes = 0
+        self.pressed = False
+
+    def add(self, intake: Intake) -> None:
+        """A connection is there."""
+        self._intakes[intake] = None
+        self.look_at(intake)
+
+    def remove(self, intake: Intake) -> None:
+        """It is gone."""
+        self._intakes.pop(intake, None)
+
+    def has_room(self, intake: Intake) -> bool:
+        """More of it may be decoded: always while nothing is, or nothing would ever be landed."""
+        decoded = self._decoded()
+        if decoded < PENDING_BYTES_MAX:
+            return True
+        return intake.unsettled[1] <= self._share_bytes and decoded < PENDING_BYTES_MAX + PENDING_BYTES_LAST
+
+    def look_at(self, intake: Intake) -> None:
+        """More of this connection waits, or less."""
+        waiting = self._waiting()
+        if self.pressed is (waiting <= (PENDING_BYTES_MAX // 2 if self.pressed else PENDING_BYTES_MAX)):
+            self.look()
+        elif self.pressed and intake in self._intakes:
+            self._hold_back_or_read(intake, everybody=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+
+    def look(self) -> None:
+        """What waits of several connections has changed: look at all, where it matters."""
+        waiting, before = self._waiting(), self.pressed
+        self.pressed = waiting > (PENDING_BYTES_MAX // 2 if before else PENDING_BYTES_MAX)
+        if self.pressed:
+            count = sum(1 for intake in self._intakes if intake.waiting_bytes)
+            self._share_bytes = PENDING_BYTES_MAX // (2 * max(count, 1))
+            for intake in self._intakes:
+                self._hold_back_or_read(intake, everybody=waiting >= PENDING_BYTES_MAX + PENDING_BYTES_LAST)
+        elif before:
+            for intake in self._intakes:
+                intake.read_on()
+
+    def go_on(self) -> None:
+        """Something has been landed: have those take what they have received that have room."""
+        self.look()
+        for intake in list(self._intakes):
+            intake.go_on()
+
+    def _waiting(self) -> int:
+        return self._decoded() + self._unread()
+
+    def _hold_back_or_read(self, intake: Intake, *, everybody: bool) -> None:
+        if everybody or intake.waiting_bytes > self._share_bytes:
+            intake.hold_back()
+        else:
+            intake.read_on()

@@ -1,0 +1,103 @@
+"""Gateways that send the largest batches there may be, to a real hub: another one's small batches land all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bridge.amqp_values import encode
+from bridge.limits import VALUES_MAX
+from bridge.message import AMQP
+from tests.fault.hostile.other_gateway import OtherGateway
+from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
+from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
+
+GREEDY = 3
+BATCHES = 4
+"""Each of them takes the landing some seconds."""
+SLOWER_MAX = 3
+"""How many times its longest answer while the hub is idle another gateway may wait."""
+FLOOR_S = 2.0
+"""What a machine with two busy cores takes on top of it."""
+ROUNDS = 3
+"""A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
+ANSWERS = 4
+RESIDENT_MIB_MAX = 1_024.0
+KEPT_MIB_MAX = 100.0
+GIVEN_BACK_S = 20.0
+
+
+def said_once_for_all() -> list[bytes]:
+    """60 MB of properties each, that are written as 360 MB of JSON."""
+    columns = columns_of([1_000], properties=b"\x26\0\1a\xea\x60" + b"\x01" * 60_000)
+    return [sealed(table_of("a", 1_000 * i, 1_000), columns, messages=1_000, ranges=1) for i in range(BATCHES)]
+
+
+def many_values() -> list[bytes]:
+    """8 MB of AMQP lists each, of as many values as are translated: 8 million, half a microsecond each."""
+    body = b"\0\x53\x77" + encode([[]] * (VALUES_MAX - 1))
+    columns = columns_of([2_000], flags=1 | AMQP, bodies=[body] * 2_000)
+    return [sealed(table_of("a", 2_000 * i, 2_000), columns, messages=2_000, ranges=1) for i in range(BATCHES)]
+
+
+@contextlib.contextmanager
+def greedy(running: Waypost, batches: list[bytes]) -> Iterator[None]:
+    """Some gateways that send all of it, as far as they are let."""
+    gateways = [HostileGateway(running.port("amqp"), f"greedy {number}") for number in range(GREEDY)]
+
+    def send(gateway: HostileGateway) -> None:
+        with contextlib.suppress(OSError, AssertionError):  # it is cut off at the end
+            gateway.send(*batches).settled()
+
+    threads = [threading.Thread(target=send, args=(gateway,), daemon=True) for gateway in gateways]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for gateway in gateways:
+            gateway.socket.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join(60)
+        for gateway in gateways:
+            gateway.close()
+
+
+def longest_s(other: OtherGateway, answers: int) -> float:
+    """The longest wait for so many answers from now on."""
+    seen, other.longest_s = other.rounds, 0.0
+    wait_until(lambda: other.rounds >= seen + answers or other.failure is not None, timeout_s=90, what="answers")
+    assert other.failure is None, other.failure
+    return other.longest_s
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("made", [many_values, pytest.param(said_once_for_all, marks=pytest.mark.slow)])
+def test_a_small_batch_does_not_wait_for_large_ones(tmp_path: Path, made: Callable[[], list[bytes]]) -> None:
+    batches = made()
+    worst: list[tuple[float, float]] = []
+    for number in range(ROUNDS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with hub(folder) as running, OtherGateway(running, "other") as other:
+            idle_s = longest_s(other, ANSWERS)
+            before = resident_mib(running.pid)
+            with greedy(running, batches):
+                longest_s(other, 1)  # until theirs are there
+                busy_s = longest_s(other, ANSWERS)
+            assert peak_mib(running.pid) < RESIDENT_MIB_MAX
+            worst.append((idle_s, busy_s))
+            if busy_s > SLOWER_MAX * idle_s + FLOOR_S:
+                continue
+            wait_until(
+                lambda pid=running.pid, most=before + KEPT_MIB_MAX: resident_mib(pid) < most,  # type: ignore[misc]
+                timeout_s=GIVEN_BACK_S,
+                what=f"memory given back ({before:.0f} MiB before)",
+            )
+            return
+    pytest.fail(f"another gateway waited too long, (idle, beside greedy ones) in seconds: {worst}")

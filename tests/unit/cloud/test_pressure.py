@@ -1,0 +1,120 @@
+"""Who is read on while much waits for the disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.intake import Intake
+from cloud.hub.pressure import Pressure
+
+
+class Connection:
+    """An intake as `Pressure` sees it."""
+
+    def __init__(self, waiting_bytes: int = 0) -> None:
+        self.waiting_bytes = waiting_bytes
+        self.unread_bytes = 0
+        """Of those."""
+        self.is_read = True
+        self.went_on = 0
+
+    @property
+    def unsettled(self) -> tuple[int, int]:
+        return 1, self.waiting_bytes - self.unread_bytes
+
+    def hold_back(self) -> None:
+        self.is_read = False
+
+    def read_on(self) -> None:
+        self.is_read = True
+
+    def go_on(self) -> None:
+        self.went_on += 1
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.pressure = Pressure(
+            lambda: sum(one.unsettled[1] for one in self.connections),
+            lambda: sum(one.unread_bytes for one in self.connections),
+        )
+
+    def connect(self) -> Connection:
+        made = Connection()
+        self.connections.append(made)
+        self.pressure.add(as_intake(made))
+        return made
+
+    def wait(self, connection: Connection, waiting_bytes: int) -> None:
+        connection.waiting_bytes = waiting_bytes
+        self.pressure.look_at(as_intake(connection))
+
+
+def as_intake(connection: Connection) -> Intake:
+    return connection  # type: ignore[return-value]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.hub.pressure.PENDING_BYTES_MAX", 1_000)
+    monkeypatch.setattr("cloud.hub.pressure.PENDING_BYTES_LAST", 200)
+
+
+def test_those_of_which_most_waits_are_held_back_until_half_of_it_has_landed() -> None:
+    rig = Rig()
+    small, greedy, other = (rig.connect() for _ in range(3))
+    rig.wait(small, 10)
+    rig.wait(greedy, 600)
+    rig.wait(other, 390)
+    assert [one.is_read for one in rig.connections] == [True] * 3
+    rig.wait(other, 420)
+    assert [one.is_read for one in rig.connections] == [True, False, False]
+    assert [rig.pressure.has_room(as_intake(one)) for one in rig.connections] == [True, False, False]
+    rig.wait(small, 20)
+    assert small.is_read
+    rig.wait(greedy, 100)
+    assert greedy.is_read, "it has less than its share"
+    assert not other.is_read
+    rig.wait(other, 380)
+    rig.pressure.go_on()
+    assert [one.is_read for one in rig.connections] == [True] * 3
+    assert [one.went_on for one in rig.connections] == [1] * 3
+
+
+def test_beyond_the_last_bytes_nobody_is_read() -> None:
+    rig = Rig()
+    greedy = rig.connect()
+    rig.wait(greedy, 1_100)
+    small = [rig.connect() for _ in range(20)]
+    assert all(one.is_read for one in small)
+    for one in small:
+        rig.wait(one, 10)
+    rig.pressure.look()
+    assert not any(one.is_read for one in small)
+    assert not rig.pressure.has_room(as_intake(small[0]))
+    newcomer = rig.connect()
+    assert not newcomer.is_read
+    rig.wait(greedy, 0)
+    assert all(one.is_read for one in rig.connections)
+
+
+def test_there_is_room_while_nothing_is_decoded() -> None:
+    rig = Rig()
+    both = [rig.connect(), rig.connect()]
+    for one in both:
+        one.unread_bytes = 700
+        rig.wait(one, 700)
+    assert not any(one.is_read for one in both)
+    assert all(rig.pressure.has_room(as_intake(one)) for one in both)
+
+
+def test_who_is_gone_is_not_asked() -> None:
+    rig = Rig()
+    greedy = rig.connect()
+    rig.wait(greedy, 2_000)
+    rig.pressure.remove(as_intake(greedy))
+    rig.connections.clear()
+    rig.pressure.go_on()
+    assert not rig.pressure.pressed
+    assert not greedy.is_read
