@@ -2,16 +2,29 @@
 
 The result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
 source's hash. Without a compiler the installation succeeds all the same: the loops then run in Python, and the log and
-`waypost doctor` say so. By hand: `python hatch_build.py`.
+`waypost doctor` say so. By hand: `python hatch_build.py`. The hot modules (`bridge/native.py`) are compiled too by
+`python hatch_build.py native`, which installing leaves out for now: it takes a minute or more.
 """
 
 from __future__ import annotations
 
+import ast
+import fcntl
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +33,64 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 SOURCE = Path("bridge", "engine", "loops.c")
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
 COMPILER_S = 60
-"""A compiler that takes longer does not work; this file takes a fraction of a second."""
+"""A compiler that takes longer for the loops does not work; they take a fraction of a second."""
+
+RECORD = Path("bridge", "_native.json")
+"""See `bridge.native`, which reads it."""
+NATIVE_FLAGS = ("-O2", "-fPIC", "-w", "-DNDEBUG")
+"""-O3 compiles for half as long again, and runs no faster."""
+NATIVE_S = 1800
+"""A Raspberry Pi takes some minutes for the modules."""
+LIMITS = "limits.py"
+"""Bounds are looked up when the code runs, as in Python: mypyc would write their values into the code."""
+
+TRANSLATE = """
+import json, sys
+from mypyc.build import include_dir, mypyc_build
+from mypyc.common import RUNTIME_C_FILES
+from mypyc.options import CompilerOptions
+
+folder, *sources = sys.argv[1:]
+options = CompilerOptions(multi_file=True, target_dir=folder, group_name="waypost")
+(_,), ((files, _),), more = mypyc_build(["--config-file", f"{folder}/mypy.ini", *sources], options)
+here, runtime = include_dir(), [*RUNTIME_C_FILES, *(each.path for each in more)]
+with open(f"{folder}/files.json", "w") as out:
+    json.dump([here, [*files, *(f"{here}/{name}" for name in runtime)]], out)
+"""
+"""Runs mypyc, which keeps what it read for as long as its process lives, and ends it for each fault it finds."""
+
+MYPY = """
+[mypy]
+ignore_missing_imports = true
+[mypy-cproton.*]
+follow_imports = skip
+[mypy-*.limits]
+follow_imports = skip
+"""
 
 
 class CompileError(Exception):
-    """The loops could not be compiled; what the compiler said."""
+    """Something could not be compiled; what the compiler said."""
+
+
+def run(command: Sequence[str], seconds: int, folder: Path | None = None) -> None:
+    """Raises CompileError with what it said."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the compiler of whoever installs
+            command, capture_output=True, text=True, timeout=seconds, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileError(str(error)) from error
+    if done.returncode != 0:
+        raise CompileError((done.stderr + done.stdout).strip() or f"{command[0]} ended with {done.returncode}")
+
+
+def compiler() -> list[str]:
+    """What ``CC`` says, else ``cc``."""
+    return shlex.split(os.environ.get("CC") or "cc")
+
+
+# --- the engine's inner loops --------------------------------------------------------------------------------------
 
 
 def library_path(root: Path) -> Path:
@@ -36,26 +102,17 @@ def library_path(root: Path) -> Path:
 def compile_loops(root: Path, folder: Path | None = None) -> Path:
     """Make the library unless it is there, beside its source or in `folder`, and remove those of older sources.
 
-    The compiler is what ``CC`` says, else ``cc``. Raises CompileError.
+    Raises CompileError.
     """
     library = library_path(root)
     if folder is not None:
         library = folder / library.name
     if not library.exists():
         fresh = library.with_name(f"{library.name}.{os.getpid()}")  # a compiler that is interrupted leaves half a file
-        command = [*shlex.split(os.environ.get("CC") or "cc"), *FLAGS]
         try:
-            done = subprocess.run(  # noqa: S603 - the compiler of whoever installs
-                [*command, "-o", str(fresh), str(root / SOURCE)],
-                capture_output=True,
-                text=True,
-                timeout=COMPILER_S,
-                check=False,
-            )
-            if done.returncode != 0:
-                raise CompileError(done.stderr.strip() or f"{command[0]} ended with {done.returncode}")
+            run([*compiler(), *FLAGS, "-o", str(fresh), str(root / SOURCE)], COMPILER_S)
             fresh.replace(library)
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except OSError as error:
             raise CompileError(str(error)) from error
         finally:
             fresh.unlink(missing_ok=True)
@@ -65,24 +122,140 @@ def compile_loops(root: Path, folder: Path | None = None) -> Path:
     return library
 
 
+# --- the hot modules -----------------------------------------------------------------------------------------------
+
+
+def native_modules(root: Path) -> list[str]:
+    """The modules to compile, by name."""
+    names: list[str] = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["waypost"]["native"]
+    return names
+
+
+def native_sources(root: Path, modules: Sequence[str]) -> list[str]:
+    """Paths of the modules and of those of ours they import, near and far: types and constants of these go into the
+    code. What nobody would notice a change of is left out (`LIMITS`)."""
+    found: set[str] = set()
+    waiting = [f"{name.replace('.', '/')}.py" for name in modules]
+    while waiting:
+        path = waiting.pop()
+        if path in found or path.endswith(LIMITS):
+            continue
+        found.add(path)
+        for name in _imported(ast.parse((root / path).read_text())):
+            place = name.replace(".", "/")
+            waiting += [each for each in (f"{place}.py", f"{place}/__init__.py") if (root / each).is_file()]
+    return sorted(found)
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Names that may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def native_record(root: Path) -> dict[str, Any]:
+    """What the library is to be made of. Raises CompileError when there is no mypyc."""
+    try:
+        mypyc = version("mypy")
+    except PackageNotFoundError:
+        raise CompileError("mypy is not installed") from None
+    modules = native_modules(root)
+    sources = {path: sha256((root / path).read_bytes()).hexdigest() for path in native_sources(root, modules)}
+    made_of = {"python": EXTENSION_SUFFIXES[0], "mypyc": mypyc, "modules": modules, "sources": sources}
+    recipe = json.dumps([made_of, NATIVE_FLAGS, TRANSLATE, MYPY])
+    return {"library": f"_native_{sha256(recipe.encode()).hexdigest()[:16]}{EXTENSION_SUFFIXES[0]}", **made_of}
+
+
+def compile_native(root: Path) -> list[Path]:
+    """Make the library of the hot modules unless it is there; its record and itself. Who imports meanwhile finds what
+    was there before: the record comes last. Raises CompileError."""
+    root = root.resolve()
+    record = root / RECORD
+    with _alone(record.parent):
+        said = native_record(root)
+        library = record.with_name(said["library"])
+        if not library.exists():
+            with tempfile.TemporaryDirectory(prefix="_native_", dir=record.parent) as folder:  # of its own file system
+                fresh = _build(root, Path(folder), said["modules"])
+                if native_record(root) != said:
+                    raise CompileError("sources changed while they were compiled")
+                fresh.replace(library)
+        text = json.dumps(said, indent=1)
+        if not record.exists() or record.read_text() != text:
+            fresh = record.with_name(f"{record.name}.{os.getpid()}")
+            fresh.write_text(text)
+            fresh.replace(record)
+        for old in record.parent.glob("_native_*"):
+            if old.is_dir():  # of one that was killed
+                shutil.rmtree(old)
+            elif old != library:
+                old.unlink()
+    return [record, library]
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Others that compile here wait, and find it done."""
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise CompileError(str(error)) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    except OSError as error:
+        raise CompileError(str(error)) from error
+    finally:
+        os.close(lock)
+
+
+def _build(root: Path, folder: Path, modules: Sequence[str]) -> Path:
+    """The library, in `folder`."""
+    (folder / "mypy.ini").write_text(MYPY)
+    sources = [f"{name.replace('.', '/')}.py" for name in modules]
+    run([sys.executable, "-P", "-c", TRANSLATE, str(folder), *sources], NATIVE_S, root)
+    runtime, files = json.loads((folder / "files.json").read_text())
+    includes = [f"-I{each}" for each in (runtime, str(folder), sysconfig.get_path("include"))]
+    objects = [str(folder / f"{number}.o") for number in range(len(files))]
+
+    def compile_one(number: int) -> None:
+        run([*compiler(), "-c", *NATIVE_FLAGS, *includes, files[number], "-o", objects[number]], NATIVE_S)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, sorted(range(len(files)), key=lambda n: -Path(files[n]).stat().st_size)))
+    library = folder / "library.so"
+    run([*compiler(), "-shared", "-o", str(library), *objects], NATIVE_S)
+    return library
+
+
+# --- installing ----------------------------------------------------------------------------------------------------
+
+
 class LoopsHook(BuildHookInterface[Any]):
     """Called by hatchling for every wheel, editable ones among them."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile; a wheel that holds the result is one for this kind of machine."""
+        """Compile; a wheel that holds a result is one for this kind of machine."""
+        root = Path(self.root)
         try:
-            library = compile_loops(Path(self.root))
+            library = compile_loops(root)
         except CompileError as error:
             self.app.display_warning(f"the AMQP engine's inner loops will run in Python, at half the speed: {error}")
             return
         if version != "editable":
-            build_data["artifacts"].append(f"/{library.relative_to(self.root).as_posix()}")
+            build_data["artifacts"].append(f"/{library.relative_to(root).as_posix()}")
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
 
 
 if __name__ == "__main__":
+    here = Path(__file__).parent
     try:
-        sys.stdout.write(f"{compile_loops(Path(__file__).parent)}\n")
+        made = [compile_loops(here), *(compile_native(here) if sys.argv[1:] == ["native"] else ())]
+        sys.stdout.write("".join(f"{path}\n" for path in made))
     except CompileError as failure:
         sys.exit(f"hatch_build: {failure}")

@@ -10,6 +10,8 @@ import pytest
 from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
+from bridge.native import SETTING, found
+
 ROOT = Path(__file__).parent.parent
 """The checkout."""
 
@@ -28,6 +30,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the person at the keyboard reaches a command under test."""
     for name in ("WAYPOST_DATA", "WAYPOST_APT"):
         monkeypatch.delenv(name, raising=False)
+
+
+def pytest_report_header() -> str:
+    """What runs."""
+    native = found()
+    here = "native" if os.environ.get(SETTING) == "native" else "Python"
+    programs = f"{len(native.modules)} compiled by mypyc {native.mypyc}" if native.modules else f"Python ({native.why})"
+    return f"hot modules: {here} in this process; in programs it starts: {programs}"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bridge import native
+
 if TYPE_CHECKING:
     from cloud.hub.server import Endpoint
 
@@ -70,6 +72,7 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
         if not endpoint.loopback:
             raise UsageProblem(f"--dev needs no credentials, so it listens on loopback only, and {endpoint} is not")
     write_to_stderr(logging.INFO)
+    native.report()
     try:
         tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
         serve(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from bridge import native
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.cli import init
 from edge.appliance.initial.defaults import HTTP
@@ -114,6 +115,7 @@ def run(
     except RepositoryError as error:
         raise CommandError(str(error)) from None
     log_to_stderr(logging.INFO)
+    native.report()
     sys.exit(_serve(configuration, options))
 
 

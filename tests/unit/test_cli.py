@@ -98,6 +98,14 @@ def test_an_engine_that_is_none_is_wrong_usage(
     assert capsys.readouterr().err.startswith("error: WAYPOST_ENGINE=rust is neither c nor python")
 
 
+def test_modules_that_are_none_are_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WAYPOST_MODULES", "mypyc")
+    assert run(["doctor"]) == Exit.USAGE
+    assert capsys.readouterr().err.startswith("error: WAYPOST_MODULES=mypyc is neither native nor python")
+
+
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([]) == Exit.USAGE
     assert "Usage: waypost" in "".join(capsys.readouterr())

@@ -1,4 +1,4 @@
-"""The machine: clock, entropy, memory, heat and power, open files, versions, the engine."""
+"""The machine: clock, entropy, memory, heat and power, open files, versions, what runs compiled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+from bridge import native
 from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
@@ -176,3 +177,16 @@ def engine(around: Surroundings) -> Iterator[Result]:
         yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", step)
     else:
         yield ok("AMQP engine", f"inner loops in {chosen.name}" + (f" ({chosen.why})" if chosen.why else ""))
+
+
+def modules(around: Surroundings) -> Iterator[Result]:
+    """Do the hot modules run compiled?"""
+    here = native.look(native.RECORD, native.ROOT, around.environment.get(native.SETTING, ""))
+    if here.fallen_back:
+        yield warn(
+            "hot modules", f"in Python: {here.why}", "compile them again, in the checkout: python hatch_build.py native"
+        )
+    elif here.modules:
+        yield ok("hot modules", f"{len(here.modules)} compiled by mypyc {here.mypyc}")
+    else:
+        yield ok("hot modules", f"in Python ({here.why})")

@@ -62,14 +62,6 @@ class Attachment(Protocol):
         ...
 
 
-class Token(NamedTuple):
-    """How a delivery finds back to where it is settled."""
-
-    subscription: Subscription
-    position: int
-    subscriber: Subscriber
-
-
 class Subscriber(Consumer):
     """One subscription of a client: the router's consumer for it."""
 
@@ -215,6 +207,14 @@ class Subscriber(Consumer):
                 subscription.settle(self, position, last, Outcome.ACCEPTED)
             position = last + 1
         attachment.flush_soon()
+
+
+class Token(NamedTuple):
+    """How a delivery finds back to where it is settled."""
+
+    subscription: Subscription
+    position: int
+    subscriber: Subscriber
 
 
 class Session:

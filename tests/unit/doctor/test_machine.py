@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge import native
 from bridge.engine import compiled
 from edge.appliance.doctor import machine as checks
 from edge.appliance.doctor import medium
@@ -169,6 +170,17 @@ class TestMachine:
         [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "rust"}))
         assert result.level is Level.FAIL
 
+    def test_hot_modules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        [result] = checks.modules(machine(tmp_path, environment={"WAYPOST_MODULES": "python"}))
+        assert (result.level, result.seen) == (Level.OK, "in Python (WAYPOST_MODULES=python)")
+        monkeypatch.setattr(native, "RECORD", tmp_path / "_native.json")
+        [result] = checks.modules(machine(tmp_path))
+        assert (result.level, result.seen) == (Level.OK, "in Python (not compiled)")
+        (tmp_path / "_native.json").write_text("{}")
+        [result] = checks.modules(machine(tmp_path))
+        assert (result.level, "cannot be read" in result.seen) == (Level.WARN, True)
+        assert "hatch_build.py native" in result.next_step
+
 
 def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path) -> None:
     def broken(_: Surroundings) -> list[object]:
@@ -183,7 +195,7 @@ def test_a_check_that_fails_itself_is_a_result_and_stops_no_other(tmp_path: Path
 
 def test_this_machine_can_be_examined() -> None:
     """Every check of the machine on the real one: none fails itself."""
-    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine")
+    names = ("clock", "entropy", "memory", "heat", "open_files", "versions", "engine", "modules")
     around = Surroundings()
     results = list(examine([(name, getattr(checks, name)) for name in names], around))
     assert len(results) >= 5

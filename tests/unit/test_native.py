@@ -1,0 +1,259 @@
+"""The hot modules, compiled where somebody asks for it, and run only while their sources are what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hatch_build
+from bridge import native
+from tests.conftest import ROOT
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
+
+SHOWN = """
+import importlib, sys
+from bridge import native
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    kind = "source" if type(module.__spec__.loader).__name__ == "SourceFileLoader" else "native"
+    print(name, kind, getattr(module, "EDITED", ""))
+print(native.found().why)
+"""
+"""What a fresh process imports, and how."""
+
+AS_USERS_RUN = (
+    "tests/conformance", "tests/property/mqtt", "tests/property/fuzz/test_streams.py",
+)  # fmt: skip
+"""Tests without anything of their own inside the modules: corpora, machines of Hypothesis, streams."""
+
+
+NAMES = hatch_build.native_modules(ROOT)
+
+
+def run(*arguments: str, root: Path = ROOT, seconds: float = 60, **environment: str) -> str:
+    """Output of Python in a process of its own, on the modules of the checkout at `root`."""
+    done = subprocess.run(
+        [sys.executable, "-P", *arguments],
+        cwd=root,
+        env={**_without(os.environ), "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _without(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in (native.SETTING, "PYTHONPATH")}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with its hot modules compiled: a minute or more."""
+    root = tmp_path_factory.mktemp("checkout")
+    _copy(ROOT, root)
+    hatch_build.compile_native(root)
+    return root
+
+
+class TestRecord:
+    """What is recorded decides what runs."""
+
+    @pytest.fixture
+    def record(self, tmp_path: Path) -> Path:
+        """Of a library that was made of one source."""
+        (tmp_path / "one.py").write_text("ONE = 1\n")
+        (tmp_path / "library.so").touch()
+        self.write(tmp_path)
+        return tmp_path / "record.json"
+
+    @staticmethod
+    def write(folder: Path, **other: Any) -> None:
+        digest = sha256((folder / "one.py").read_bytes()).hexdigest()
+        said = {
+            "library": "library.so", "python": EXTENSION_SUFFIXES[0], "mypyc": "2", "modules": ["one"],
+            "sources": {"one.py": digest},
+        }  # fmt: skip
+        (folder / "record.json").write_text(json.dumps({**said, **other}))
+
+    @pytest.mark.parametrize("setting", ["", "native"])
+    def test_what_is_whole_runs(self, record: Path, setting: str) -> None:
+        here = native.look(record, record.parent, setting)
+        assert (here.modules, here.path, here.why) == ({"one"}, record.parent / "library.so", "")
+        assert not here.fallen_back
+
+    def test_python_on_request(self, record: Path) -> None:
+        here = native.look(record, record.parent, "python")
+        assert (here.modules, here.why, here.fallen_back) == (frozenset(), "WAYPOST_MODULES=python", False)
+
+    def test_an_edited_source_is_what_runs(self, record: Path) -> None:
+        with (record.parent / "one.py").open("a") as source:
+            source.write("# one more\n")
+        here = native.look(record, record.parent, "")
+        assert (here.modules, here.why) == (frozenset(), "one.py has changed since they were compiled")
+        assert here.fallen_back
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("library.so", "library.so is missing"),
+            ("one.py", "one.py is missing"),
+        ],
+    )
+    def test_what_is_missing_is_said(self, record: Path, name: str, why: str) -> None:
+        (record.parent / name).unlink()
+        here = native.look(record, record.parent, "")
+        assert (here.modules, here.why, here.fallen_back) == (frozenset(), why, True)
+
+    def test_nobody_compiled_them(self, tmp_path: Path) -> None:
+        here = native.look(tmp_path / "record.json", tmp_path, "")
+        assert (here.modules, here.why, here.fallen_back) == (frozenset(), "not compiled", False)
+
+    def test_another_python(self, record: Path) -> None:
+        self.write(record.parent, python=".cpython-39-arm-linux-gnueabihf.so")
+        assert "another Python" in native.look(record, record.parent, "").why
+
+    @pytest.mark.parametrize(
+        "text", ["", "[]", "{}", "\xff", '{"sources": 1}', '{"python": null, "sources": {"a": 1}}']
+    )
+    def test_half_a_record(self, record: Path, text: str) -> None:
+        record.write_text(text, "latin-1")
+        here = native.look(record, record.parent, "")
+        assert (here.modules, here.fallen_back) == (frozenset(), True)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+class TestImport:
+    """Fresh processes import them."""
+
+    def test_every_listed_module_is_the_compiled_one(self, compiled: Path) -> None:
+        """mypyc's modules import each other without Python's help, so the order counts."""
+        for names in (NAMES, sorted(NAMES, reverse=True)):
+            *lines, why = run("-c", SHOWN, *names, root=compiled).split("\n")[:-1]
+            assert [line.split() for line in lines] == [[name, "native"] for name in names]
+            assert why == ""
+
+    def test_python_on_request(self, compiled: Path) -> None:
+        shown = run("-c", SHOWN, *NAMES, root=compiled, WAYPOST_MODULES="python")
+        assert shown.count(" source ") == len(NAMES)
+
+    def test_an_edit_counts_at_once(self, compiled: Path, tmp_path: Path) -> None:
+        _copy(compiled, tmp_path)
+        with (tmp_path / f"{NAMES[0].replace('.', '/')}.py").open("a") as edited:
+            edited.write("\nEDITED = 'edited'\n")
+        first, why = run("-c", SHOWN, NAMES[0], root=tmp_path).splitlines()
+        assert first.split() == [NAMES[0], "source", "edited"]
+        assert "has changed" in why
+
+    def test_a_file_that_is_no_library(self, compiled: Path, tmp_path: Path) -> None:
+        _copy(compiled, tmp_path)
+        (library,) = tmp_path.glob("bridge/_native_*.so")
+        library.write_bytes(b"\x7fELF" + bytes(60))
+        first, why = run("-c", SHOWN, NAMES[0], root=tmp_path).splitlines()
+        assert first.split() == [NAMES[0], "source"]
+        assert "cannot be loaded" in why
+
+    def test_they_pass_what_the_sources_pass(self, compiled: Path) -> None:
+        arguments = ("-m", "pytest", "-p", "no:cacheprovider", *AS_USERS_RUN)
+        said = run(*arguments, root=compiled, seconds=600, WAYPOST_MODULES="native")
+        assert "hot modules: native in this process" in said
+
+
+def test_what_may_be_compiled_can_be_found() -> None:
+    """Their packages import the finder before them."""
+    for name in NAMES:
+        assert name.startswith(("bridge.transport.", "edge.broker.")), name
+        assert (ROOT / f"{name.replace('.', '/')}.py").exists(), name
+
+
+def _copy(checkout: Path, root: Path) -> None:
+    for folder in ("bridge", "edge", "cloud", "tests"):
+        shutil.copytree(checkout / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "hatch_build.py"):
+        shutil.copy(checkout / name, root)
+
+
+BUILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import hatch_build
+print(hatch_build.compile_native(Path(sys.argv[2])))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled by two at once: one of them waits, and finds it done."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "bridge").mkdir()
+    (root / "bridge/__init__.py").touch()
+    (root / "bridge/limits.py").write_text("MOST: int = 3\n")
+    (root / "bridge/near.py").write_text("from typing import Final\nNEAR: Final = 2\n")
+    (root / "bridge/sample.py").write_text(
+        "from bridge.limits import MOST\nfrom bridge.near import NEAR\n\n"
+        "def most() -> int:\n    return int(MOST) * NEAR\n"
+    )
+    (root / "pyproject.toml").write_text('[tool.waypost]\nnative = ["bridge.sample"]\n')
+    shutil.copy(ROOT / "bridge/native.py", root / "bridge")
+    program = [sys.executable, "-P", "-c", BUILD, str(ROOT), str(root)]
+    both = [subprocess.Popen(program, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        said = [process.communicate(timeout=110)[0] for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0]
+    assert said[0] == said[1]
+    return root
+
+
+@needs_compiler
+class TestBuild:
+    """A project of one module."""
+
+    def test_it_runs_and_its_limits_are_looked_up(self, made: Path) -> None:
+        shown = run("-c", "import bridge.native, bridge.sample as s; print(s.__spec__.loader, s.most())", root=made)
+        assert "NativeLoader" in shown
+        assert shown.endswith(" 6\n")
+        said = json.loads((made / "bridge/_native.json").read_text())
+        assert sorted(said["sources"]) == ["bridge/near.py", "bridge/sample.py"]
+
+    def test_nothing_is_left_beside_it_and_it_is_made_once(self, made: Path) -> None:
+        record, library = hatch_build.compile_native(made)
+        assert sorted(made.glob("bridge/_native*")) == sorted([record, library])
+        assert hatch_build.compile_native(made) == [record, library]
+
+    def test_without_a_compiler_what_is_there_stays(
+        self, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+        with (tmp_path / "bridge/sample.py").open("a") as source:
+            source.write("OTHER = 1\n")
+        monkeypatch.setenv("CC", "no-such-compiler")
+        before = sorted(tmp_path.glob("bridge/_native*"))
+        with pytest.raises(hatch_build.CompileError, match="no-such-compiler"):
+            hatch_build.compile_native(tmp_path)
+        assert sorted(tmp_path.glob("bridge/_native*")) == before
+        assert "has changed" in native.look(tmp_path / "bridge/_native.json", tmp_path, "").why
+
+    def test_what_mypyc_refuses_is_said(self, made: Path, tmp_path: Path) -> None:
+        shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+        (tmp_path / "bridge/sample.py").write_text("def most() -> int:\n    return 'none'\n")
+        with pytest.raises(hatch_build.CompileError, match="Incompatible return value"):
+            hatch_build.compile_native(tmp_path)
