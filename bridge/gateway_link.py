@@ -82,6 +82,10 @@ class GatewayLink:
     def held_bytes(self) -> int:
         return self._engine.held_bytes
 
+    @property
+    def more(self) -> bool:
+        return self._engine.more
+
     def shed(self) -> Sequence[LinkUp | LinkDown]:
         return self._take(self._engine.shed(), 0.0)
 

@@ -88,7 +88,8 @@ def target(address: str | None, **fields: Any) -> Terminus:
 
 
 class Link:
-    """One link. The owner reads everything, writes only `context`; names with an underscore are the machine's.
+    """One link. The owner reads everything, writes only `context` and `messages_at_once`; names with an underscore are
+    the machine's.
 
     `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
     """
@@ -112,6 +113,7 @@ class Link:
         "draining",
         "is_sender",
         "max_message_size",
+        "messages_at_once",
         "name",
         "offered_capabilities",
         "properties",
@@ -146,6 +148,8 @@ class Link:
         """Detached or closed by either side: nothing can be done with it any more."""
         self.context: Any = None
         """Whatever the owner wants to find again."""
+        self.messages_at_once = 0
+        """Messages one `Transfers` of it may hold, set by the owner where each is work of its own; 0: no bound."""
         self._pn = pn
         self._address = 0
         self._session = session

@@ -43,9 +43,19 @@ class Connection(Protocol):
         are answered by a later commit. True when unsure."""
         ...
 
+    @property
+    def more(self) -> bool:
+        """`receive_data` has stopped before the end of what it was given: a call without bytes goes on. False once
+        nothing more can come of it."""
+        ...
+
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         """Take bytes of the peer; return the events they complete, in order (often empty). Without bytes: a turn, for
-        what came from elsewhere."""
+        what came from elsewhere, and for `more`.
+
+        One call does a few milliseconds of work at most, its events included, whatever the bytes say: what takes longer
+        is left, and `more` is true.
+        """
         ...
 
     def receive_eof(self, now: float) -> Sequence[Any]:

@@ -1,8 +1,9 @@
 """The asyncio shell around every sans-I/O connection: sockets in, sockets out, one timer.
 
 It knows the `Connection` contract and nothing of any protocol. One `data_received` is one `receive_data` and one call
-of the owner; whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy: nothing is moved
-for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`).
+of the owner, or as many of both as fit in `SLICE_S`: what is left then is taken in later turns of the loop, and the
+peer is not read until it is. Whatever was produced in a turn of the loop leaves in one `write`. Deadlines are lazy:
+nothing is moved for every byte, a look at the deadline finds where it is by then (`bridge.transport.deadlines`).
 
 What a machine or its owner raises ends that connection alone: it is logged once, the socket is dropped, and neither is
 called again but to be told that the connection is over. Nobody knows what the peer has been told, so nothing more is.
@@ -18,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
-from bridge.transport.slow_lane import SLICE_BYTES_FIRST, SLICE_S, slice_after, slow_lane_of
+from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
 from bridge.transport.turn import turn_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ at once, and the next read comes in the next turn."""
 
 OTHERS_FIRST = "others have their turn"
 
-TOO_MUCH_AT_ONCE = "what it sent is taken in slices"
+MORE_TO_TAKE = "what it sent is taken in slices"
 
 ANSWERS_UNREAD = "the peer does not read our answers"
 
@@ -85,8 +86,8 @@ class Driver(asyncio.Protocol):
 
     __slots__ = (
         "_deadlines", "_failed", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_meter",
-        "_owner", "_paused_for", "_slice_bytes", "_slot", "_taken", "_turn", "_unread_bytes_max", "_untaken",
-        "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "transport",
+        "_owner", "_paused_for", "_put_off", "_slot", "_turn", "_unread_bytes_max", "_write_bytes_max", "account",
+        "congested", "connection", "held_bytes", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -133,12 +134,8 @@ class Driver(asyncio.Protocol):
         self._slot: Slot | None = None
         """When `look` comes."""
         self._paused_for: tuple[str, ...] = ()
-        self._slice_bytes = SLICE_BYTES_FIRST
-        """As much is taken at once."""
-        self._untaken = b""
-        """What was read and waits for its turn; it goes with a connection that breaks."""
-        self._taken = 0
-        """Bytes of it that have had their turn."""
+        self._put_off = b""
+        """A read that waits for its turn; it goes with a connection that breaks."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -158,10 +155,18 @@ class Driver(asyncio.Protocol):
             self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) > self._slice_bytes or self._untaken:
-            self._put_off(data)
-        else:
+        if len(data) <= LARGE_BYTES and not self._put_off:
             self._take(data)
+            return
+        lane = slow_lane_of(self._loop)
+        if not lane.has_time or self._put_off:
+            self._put_off += data  # as a rule there was nothing: reading pauses
+            self._take_turns()
+            self.count()
+            return
+        begun = self._loop.time()
+        self._take(data)
+        lane.spend(self._loop.time() - begun)
 
     def _take(self, data: bytes) -> None:
         if self._failed:
@@ -169,46 +174,58 @@ class Driver(asyncio.Protocol):
         now = self._loop.time()
         try:
             self._dispatch(self.connection.receive_data(data, now))
+            if self.connection.more and self._take_more(now + SLICE_S):
+                self._take_turns()
         except Exception as error:
             self._fail(error)
             return
-        took_s = self._loop.time() - now
-        if took_s > SLICE_S or len(data) > self._slice_bytes // 2:
-            self._slice_bytes = slice_after(len(data), self._slice_bytes, took_s)
-        if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES or self._untaken:
+        if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
             self.count()
         if len(data) >= LARGE_READ_BYTES:
             self.write()
             self.pause_reading(OTHERS_FIRST)
             self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
-    def _put_off(self, data: bytes) -> None:
-        """It is more than a slice: it is taken in turns with others."""
-        if not self._untaken:
-            self.pause_reading(TOO_MUCH_AT_ONCE)
+    def _take_more(self, until: float) -> bool:
+        """Go on with what the machine has; True when there is more then."""
+        connection = self.connection
+        while connection.more:
+            now = self._loop.time()
+            if now > until:
+                return True
+            self._dispatch(connection.receive_data(b"", now))
+        return False
+
+    def _take_turns(self) -> None:
+        """There is more than a slice: it is taken in turns with others."""
+        if MORE_TO_TAKE not in self._paused_for and self.transport is not None:
+            self.pause_reading(MORE_TO_TAKE)
             slow_lane_of(self._loop).add(self)
-        self._untaken += data  # as a rule there was nothing: reading pauses
-        self.count()
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`."""
-        if not self._untaken:
-            return False  # the connection is gone, or closed to make room
-        start = self._taken
-        self._taken += self._slice_bytes
-        self._take(self._untaken[start : self._taken])
-        if self._taken < len(self._untaken) and not self._failed and self.transport is not None:
-            return True
-        self._untaken, self._taken = b"", 0
-        self.resume_reading(TOO_MUCH_AT_ONCE)
-        return False
+        if self.transport is None or self._failed:
+            return False
+        now = self._loop.time()
+        data, self._put_off = self._put_off, b""
+        try:
+            if data:
+                self._dispatch(self.connection.receive_data(data, now))
+            more = self._take_more(now + SLICE_S)
+        except Exception as error:
+            self._fail(error)
+            return False
+        self.count()
+        if not more:
+            self.resume_reading(MORE_TO_TAKE)
+        return more
 
     def eof_received(self) -> bool:
         return False  # close the transport: connection_lost tells the machine
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._leave_slot()
-        self._untaken = b""  # the slow lane may know of us for long
+        self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
         self.transport = None
         try:
@@ -290,7 +307,7 @@ class Driver(asyncio.Protocol):
         """Tell the meter what the connection holds now."""
         if self._meter is None:
             return
-        held = self.connection.held_bytes + len(self._untaken)
+        held = self.connection.held_bytes + len(self._put_off)
         if self.transport is not None:
             held += self.transport.get_write_buffer_size()
         if held <= UNCOUNTED_BYTES:
@@ -302,7 +319,7 @@ class Driver(asyncio.Protocol):
     def shed(self) -> None:
         """Close the connection as there is no room for what it holds. Who does not read is not told why."""
         self._run(self._shed)
-        self._untaken = b""
+        self._put_off = b""
         self.flush_soon()
         if self.transport is not None and self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
             self.abort()
@@ -346,6 +363,8 @@ class Driver(asyncio.Protocol):
 
     def _receive_nothing(self) -> None:
         self._dispatch(self.connection.receive_data(b"", self._loop.time()))
+        if self.connection.more:
+            self._take_turns()
 
     def _dispatch(self, events: Sequence[Any]) -> None:
         if events and self._owner is not None:
@@ -375,8 +394,10 @@ class Driver(asyncio.Protocol):
                 self.pause_reading(ANSWERS_UNREAD)
         if connection.closed:
             self._end(transport)
-        else:
-            self._arm()
+            return
+        if connection.more:
+            self._take_turns()  # of what waited for somebody's answer, as bytes behind a CONNECT do
+        self._arm()
 
     def _end(self, transport: asyncio.Transport) -> None:
         """Close in two steps. A socket closed with unread bytes resets the connection, and a reset overtakes what was

@@ -1,7 +1,9 @@
-"""Reads that take long, one slice a turn of the loop, whosever they are: so nobody waits for more than one of them.
+"""Connections that have more to take than a slice of time: one slice of them all a turn of the loop, in the order they
+came, so that nobody waits for more than that.
 
-What bytes cost to take differs by a thousand: 256 KiB of small messages take 12 ms, of links to attach half a second. A
-driver learns it from its own reads, and takes no more at once than a slice of time allows.
+What bytes cost to take differs by a thousand: 256 KiB of small messages take 12 ms, of filters to subscribe to some
+seconds. So it is time that is shared out, and a machine says when it has more
+(`bridge.transport.connection.Connection.more`).
 """
 
 from __future__ import annotations
@@ -11,21 +13,20 @@ from collections import deque
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-SLICE_S: Final = 0.015
-"""How long one connection may keep the loop: 256 KiB of small messages fit in."""
+SLICE_S: Final = 0.002
+"""How long one connection may keep the loop before others have their turn, and how long all those that wait for theirs:
+a turn without anything to do takes 0.05 ms, a usual round trip of a message with its commit 1 ms. The call that crosses
+it is completed."""
 
-SLICE_BYTES_MIN: Final = 512
-"""Smallest slice: what it brings to completion costs what it costs."""
+TURN_S: Final = 0.005
+"""How long the large reads of one turn may take, whosever they are; others wait in the lane."""
 
-SLICE_BYTES_FIRST: Final = 8 * 1024
-"""Of a connection nobody knows yet: CONNECT, or SASL and a few links."""
-
-SLICE_BYTES_MAX: Final = 1024 * 1024
-"""Larger than any read: taken as it comes."""
+LARGE_BYTES: Final = 2 * 1024
+"""A read of more is a large one: smaller ones are a few messages, and are taken as they come."""
 
 
 class Sliced(Protocol):
-    """A driver with bytes it has not taken."""
+    """A driver with more to take."""
 
     def take_slice(self) -> bool:
         """Take a slice; False when nothing is left. What fails ends the connection, and is not raised."""
@@ -35,34 +36,57 @@ class Sliced(Protocol):
 class SlowLane:
     """Drivers that have more to take than a slice, served in turns."""
 
-    __slots__ = ("_loop", "_waiting")
+    __slots__ = ("_loop", "_scheduled", "_spent_s", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Sliced] = deque()
+        self._scheduled = False
+        self._spent_s = 0.0
+        """On large reads of this turn."""
+
+    @property
+    def waiting(self) -> int:
+        """How many there are."""
+        return len(self._waiting)
+
+    @property
+    def has_time(self) -> bool:
+        """Another large read may be taken in this turn."""
+        return self._spent_s < TURN_S
+
+    def spend(self, took_s: float) -> None:
+        """A large read has been taken in this turn."""
+        if not self._spent_s:
+            self._loop.call_soon(self._next_turn)
+        self._spent_s += took_s
 
     def add(self, driver: Sliced) -> None:
         """It takes its next slice when those before it have taken theirs."""
         self._waiting.append(driver)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._next)
+        self._schedule()
+
+    def _next_turn(self) -> None:
+        self._spent_s = 0.0
 
     def _next(self) -> None:
-        """One slice, then everybody else has a turn."""
-        driver = self._waiting.popleft()
-        if self._waiting:
+        """A slice, of one or as many as fit in it; then everybody else has a turn."""
+        self._scheduled = False
+        until = self._loop.time() + SLICE_S
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            driver = waiting.popleft()
+            if driver.take_slice():
+                waiting.append(driver)
+            if self._loop.time() > until:
+                break
+        if waiting:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self._next)
-        if driver.take_slice():
-            self.add(driver)
-
-
-def slice_after(size: int, slice_bytes: int, took_s: float) -> int:
-    """How much to take at once, after `size` bytes took so long."""
-    if took_s > SLICE_S:
-        return max(int(min(size, slice_bytes) * SLICE_S / took_s), SLICE_BYTES_MIN)
-    if took_s < SLICE_S / 4 and 2 * size >= slice_bytes:
-        return min(2 * slice_bytes, SLICE_BYTES_MAX)
-    return slice_bytes
 
 
 _of_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, SlowLane] = WeakKeyDictionary()

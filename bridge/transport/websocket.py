@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from wsproto import ConnectionType, WSConnection, events
@@ -24,6 +25,9 @@ AMQP: Final = ("amqp",)
 
 SEND_BYTES_MAX: Final = 64 * 1024
 """Largest message we send: some libraries refuse a message of 1 MiB and above, and all hand over whole ones."""
+
+FRAMES_AT_ONCE: Final = 64
+"""Frames one call takes apart: 10 us each, and one may be of two bytes."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 * 1024
 """Request line and headers; cookies of a browser are a few KiB."""
@@ -69,6 +73,12 @@ class WebSocketConnection:
         self._handshake_bytes = 0
         self._message_bytes = 0
         """Of the message under way."""
+        self._frames_left = False
+        """More frames may have come than one call takes."""
+        self._unframed_bytes = 0
+        """Of them, about."""
+        self._close_code: int | None = None
+        """The WebSocket ends with it once the machine inside has taken what came before."""
 
     # --- Connection -------------------------------------------------------------------------------------------
 
@@ -82,7 +92,14 @@ class WebSocketConnection:
 
     @property
     def held_bytes(self) -> int:
-        return self.inner.held_bytes + (self._handshake_bytes if self._phase is Phase.HANDSHAKE else 0)
+        held = self.inner.held_bytes + self._unframed_bytes
+        return held + self._handshake_bytes if self._phase is Phase.HANDSHAKE else held
+
+    @property
+    def more(self) -> bool:
+        return self._phase is not Phase.CLOSED and (
+            self._frames_left or self._close_code is not None or self.inner.more
+        )
 
     def shed(self) -> Sequence[Any]:
         happened = self.inner.shed()
@@ -93,14 +110,18 @@ class WebSocketConnection:
     def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
         if self._phase is Phase.CLOSED:
             return ()
-        if not data and self._phase is Phase.OPEN:
-            return self.inner.receive_data(data, now)  # given a turn (`Driver.wake`)
+        if self._close_code is not None:
+            return self._end((), self._close_code, now)
+        if not data and self._phase is Phase.OPEN and (self.inner.more or not self._frames_left):
+            return self.inner.receive_data(data, now)  # of what it has, or a turn (`Driver.wake`)
         if self._phase is Phase.HANDSHAKE:
             self._handshake_bytes += len(data)
             if self._handshake_bytes > HANDSHAKE_BYTES_MAX:
                 return self._refuse(431, "the request is too large", now)
         try:
-            self._socket.receive_data(data)
+            if data:
+                self._unframed_bytes += len(data)
+                self._socket.receive_data(data)
             return self._take(now)
         except (RemoteProtocolError, UnicodeError) as error:  # the second: wsproto on host names and headers
             return self._refused(error, now)
@@ -135,11 +156,14 @@ class WebSocketConnection:
     # --- inside: frames ---------------------------------------------------------------------------------------
 
     def _take(self, now: float) -> Sequence[Any]:
-        """What a read brought: all its data goes to the machine inside at once."""
+        """What frames brought: all their data goes to the machine inside at once."""
         received: list[bytes] = []
         ping: bytes | None = None
         happened: list[Any] = []
-        for event in self._socket.events():
+        taken = 0
+        self._frames_left = False
+        for event in islice(self._socket.events(), FRAMES_AT_ONCE):
+            taken += 1
             if isinstance(event, events.BytesMessage):
                 self._message_bytes += len(event.data)
                 if self._message_bytes > self._message_bytes_max:
@@ -150,28 +174,31 @@ class WebSocketConnection:
                     self._message_bytes = 0
             elif isinstance(event, events.Ping):
                 ping = bytes(event.payload)  # only the last needs an answer (section 5.5.3)
-            elif isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
-                happened += self._end(received, CloseReason.UNSUPPORTED_DATA, now)
-                break
-            elif isinstance(event, events.CloseConnection):
-                happened += self._end(received, event.code, now)
+            elif (code := _close_code(event)) is not None:
+                happened += self._end(received, code, now)
                 break
             elif isinstance(event, events.Request):
                 happened += self._asked(event, now)
                 if self._phase is Phase.CLOSED:
                     break
-        if self._phase is Phase.OPEN:
+        self._frames_left = taken == FRAMES_AT_ONCE
+        if not self._frames_left:
+            self._unframed_bytes = 0
+        if self._phase is Phase.OPEN and self._close_code is None:
             if ping is not None:
                 self._send(events.Pong(ping))
             if received:
                 happened += self.inner.receive_data(b"".join(received), now)
         return happened
 
-    def _end(self, received: list[bytes], code: int, now: float) -> list[Any]:
+    def _end(self, received: Sequence[bytes], code: int, now: float) -> list[Any]:
         """Hand on what came before, answer with a close frame, and tell the machine inside that its peer is gone."""
         happened: list[Any] = []
-        if received:
+        if received or self.inner.more:
             happened += self.inner.receive_data(b"".join(received), now)
+        if self.inner.more:
+            self._close_code = code
+            return happened
         # a code that must not be in a frame (1005: there was none) is answered as a normal end (section 7.4.1)
         sendable = code if code in _SENDABLE or 3000 <= code < 5000 else CloseReason.NORMAL_CLOSURE
         self._close(sendable)
@@ -227,6 +254,13 @@ class WebSocketConnection:
         self._output.append(head.encode("ascii") + body)
         self._phase = Phase.CLOSED
         return self.inner.receive_eof(now)
+
+
+def _close_code(event: events.Event) -> int | None:
+    """With which the WebSocket ends, where the event is a reason to."""
+    if isinstance(event, events.TextMessage):  # [MQTT-6.0.0-1]
+        return CloseReason.UNSUPPORTED_DATA
+    return event.code if isinstance(event, events.CloseConnection) else None
 
 
 _PHRASES: Final = {

@@ -532,6 +532,9 @@ ADDRESS_BYTES_MAX: Final = KIB
 """UTF-8 bytes of an address messages are sent to, as MQTT topic name, AMQP address or in HTTP. A publisher may say it
 once for thousands of messages (a topic alias, a link), and it is written out with each that is delivered or landed."""
 
+ADDRESSED_AT_ONCE: Final = 32
+"""Messages of an anonymous relay taken at once: each may be for an address nobody has sent to before, 0.1 ms."""
+
 TRANSLATED_BYTES_A_TURN: Final = 4 * KIB
 """Bytes of AMQP messages that are decoded for one MQTT session in one turn of the loop, or one message: at worst each
 is a value, of a microsecond. The session goes on in the next turn."""

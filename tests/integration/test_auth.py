@@ -26,6 +26,7 @@ from proton.utils import BlockingConnection, LinkDetached, SendException, SyncRe
 from bridge.engine import Attached, Closed, Detached, Engine, Opened
 from bridge.sasl import SaslClient
 from edge.broker.mqtt import packets
+from tests.support.machines import take_all
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -327,7 +328,7 @@ class EngineClient:
             self.socket.sendall(self.engine.data_to_send())
             data = self.socket.recv(65_536)
             now = time.monotonic()
-            self.events += self.engine.receive_data(data, now) if data else self.engine.receive_eof(now)
+            self.events += take_all(self.engine, data, now) if data else self.engine.receive_eof(now)
             assert data or any(isinstance(event, kind) for event in self.events)
         return next(event for event in self.events if isinstance(event, kind))
 

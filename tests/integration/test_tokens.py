@@ -27,6 +27,7 @@ from tests.conformance.mqtt.runner import Client
 from tests.conformance.mqtt.socket_target import SocketLink
 from tests.integration.test_auth import apply
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer
+from tests.support.machines import take_all
 from tests.support.processes import Waypost, wait_until
 
 WAIT_S = 20.0
@@ -163,7 +164,7 @@ def opened(site: Site, token: str) -> tuple[list[Any], str | None]:
             if data:
                 connection.sendall(data)
             read = connection.recv(65_536)
-            found += engine.receive_data(read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
+            found += take_all(engine, read, time.monotonic()) if read else engine.receive_eof(time.monotonic())
     return found, sasl.failure
 
 

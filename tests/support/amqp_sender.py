@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from bridge.engine import Closed, Dispositions, Engine, Link, State
+from tests.support.machines import take_all
 
 WAIT_S = 120.0
 """For the peer's word on everything that was sent."""
@@ -54,7 +55,7 @@ class AmqpSender:
         except TimeoutError:
             received = None
         now = time.monotonic()
-        events = () if received is None else self.engine.receive_data(received, now)
+        events = () if received is None else take_all(self.engine, received, now)
         for event in events or (self.engine.receive_eof(now) if received == b"" else ()):
             if isinstance(event, Dispositions):
                 self.outcomes |= {tag: state for tag, state, _, _ in event.items}

@@ -12,7 +12,7 @@ from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
 from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message, section_at
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
-from edge.broker.limits import HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
+from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
 from edge.broker.message.translation import (
     EXPIRY_FIELD,
     GROUP_FIELD,
@@ -120,6 +120,8 @@ class IncomingLink(Origin):
         """The header section of the last messages: most often the next ones have the same."""
         self._held = False
         """No more credit for now: a subscriber of what comes in has to catch up."""
+        if address is None:
+            link.messages_at_once = ADDRESSED_AT_ONCE
 
     # --- from the session -------------------------------------------------------------------------------------
 

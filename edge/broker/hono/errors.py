@@ -18,6 +18,7 @@ STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.TOO_LARGE: 413,
     Refusal.REJECTED: 503,
     Refusal.NO_ANSWER: 503,
+    Refusal.FORMAT_INVALID: 400,
 }
 """What Hono says where the router refuses: it knows 503 for all that may work later."""
 

@@ -68,6 +68,8 @@ class Admission:
         """As of the last tick."""
         self._most_held = 0
         """Bytes held at most in any tick since the allocator was asked to give back what was held."""
+        self._left = False
+        """Connections have ended since the last tick."""
 
     # --- room for another connection --------------------------------------------------------------------------
 
@@ -129,6 +131,7 @@ class Admission:
         """It counts no more; what may be left of it is its socket."""
         account: Account | None = driver.account
         if account is not None:
+            self._left = True
             driver.account = None
             self._paused.discard(driver)
             account.hold(driver, 0)
@@ -144,7 +147,8 @@ class Admission:
         held = self.budget.gateway.bytes
         self._most_held = max(self._most_held, held)
         freed = self._most_held - held >= TRIM_GROWTH_BYTES or self.figures != self._told
-        if self.resident.look(self._loop.time(), freed=freed):
+        left, self._left = self._left, False
+        if self.resident.look(self._loop.time(), freed=freed, left=left):
             self._most_held = held
         if self.resident.exceeded:
             for driver in list(drivers()):

@@ -56,20 +56,25 @@ class Resident:
         self._trimmed_at = float("-inf")
         self._freed = False
         """Much has been given up since the allocator was asked last."""
+        self._left = False
+        """Peers have left since then, and what they had is not all counted."""
 
-    def look(self, now: float, *, freed: bool) -> bool:
-        """`freed`: much has been given up since the last look. True when the allocator has been asked to give it back.
+    def look(self, now: float, *, freed: bool, left: bool = False) -> bool:
+        """`freed`: much has been given up since the last look; `left`: peers have left. True when the allocator has
+        been asked to give it back.
 
         Takes some 10 us; up to 0.1 s when there is much to give back to the kernel, so that is asked for seldom, and
         less and less often while it is in vain.
         """
         self.bytes = self._read()
-        self._freed = self._freed or freed
-        if freed or self.bytes > self._after_trim + TRIM_GROWTH_BYTES:
+        grown = self.bytes > self._after_trim + TRIM_GROWTH_BYTES
+        self._left = self._left or left
+        self._freed = self._freed or freed or (self._left and grown)
+        if freed or grown:
             self._wait_s = TRIM_AGAIN_S_MIN
         trims = (self._freed or self.bytes > self._bytes_max // 2) and now - self._trimmed_at >= self._wait_s
         if trims:
-            self._freed = False
+            self._freed = self._left = False
             before, self._trimmed_at = self.bytes, now
             self._trim()
             self.bytes = self._after_trim = self._read()

@@ -36,7 +36,7 @@ from edge.broker.mqtt.connect import (
 )
 from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.inbound import Inbound
-from edge.broker.mqtt.limits import CHUNK_BYTES, CONNECT_BYTES_MAX, EARLY_BYTES_MAX, KEEP_ALIVE_GRACE
+from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, EVENTS_AT_ONCE, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
 from edge.broker.mqtt.outbound import Outbound
 from edge.broker.mqtt.phase import (
@@ -51,6 +51,7 @@ from edge.broker.mqtt.phase import (
     check_first_byte,
 )
 from edge.broker.mqtt.state import InFlight, SessionState
+from edge.broker.mqtt.unread import Unread
 
 _OPEN: Final = Phase.OPEN
 """Here, as an attribute of an enumeration takes four times as long, and the hot path asks for nothing else."""
@@ -63,9 +64,9 @@ class Connection:
 
     has_output = True
     __slots__ = (
-        "_chunk_bytes", "_chunks", "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue",
-        "_end_reason", "_inbound", "_keep_alive_s", "_need", "_now", "_out", "_outbound", "_phase", "_reported",
-        "_state", "limits", "version",
+        "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
+        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits", "more",
+        "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -82,8 +83,8 @@ class Connection:
         self._reported = False
         """`Disconnected` has been given."""
         self._out: list[bytes] = []
-        self._chunks: list[bytes] | None = None
-        self._chunk_bytes = self._need = self._connect_bytes = 0
+        self._unread = Unread()
+        self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
         self._state: SessionState  # this and the next from `accept` on
         self._outbound: Outbound
@@ -106,8 +107,8 @@ class Connection:
 
     @property
     def held_bytes(self) -> int:
-        """Packets not complete (or early), what CONNECT said, and what PUBLISH packets have us remember."""
-        held = self._chunk_bytes + self._connect_bytes + CHUNK_BYTES * len(self._chunks or ())
+        """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
+        held = self._unread.held_bytes + self._connect_bytes
         return held if self._inbound is None else held + self._inbound.held_bytes
 
     def shed(self) -> Sequence[Event]:
@@ -120,18 +121,13 @@ class Connection:
         if self._phase in ENDED:
             return ()
         self._now = now
-        if not self._chunks and self._phase is not _DECIDING:
+        unread = self._unread
+        if not unread.size and self._phase is not _DECIDING:
             return self._take(data)
-        if self._chunks is None:
-            self._chunks = [data]
-        else:
-            self._chunks.append(data)
-        self._chunk_bytes += len(data)
+        unread.add(data)
         if self._phase is _DECIDING:
             return self._held()
-        if self._chunk_bytes < self._need:
-            return ()  # a large packet: joined once, when it is whole
-        return self._take(self._joined())
+        return self._take(unread.take()) if unread.whole else ()
 
     def receive_eof(self, now: float) -> Sequence[Event]:
         """The socket is gone; idempotent."""
@@ -221,7 +217,7 @@ class Connection:
             return ()
         self._phase = after_step(self._phase, Step.CHALLENGE)
         self._append(self._dialogue.challenge(data), "AUTH")
-        return self._take(self._joined())
+        return self._take(self._unread.take())
 
     # --- calls of the session on an open connection -----------------------------------------------------------
 
@@ -332,19 +328,26 @@ class Connection:
         return found
 
     def _split(self, data: bytes, found: list[Any]) -> None:
-        pos, end = 0, len(data)
-        self._need = 0
-        while pos < end and self._phase in READING:
+        """Of what the next packets bring as much as `EVENTS_AT_ONCE`; of a packet in parts one part."""
+        unread = self._unread
+        if unread.parts:
+            self.more = unread.next_part(found, data)
+            return
+        pos, end, packet_bytes = 0, len(data), 0
+        self.more = False
+        for _ in range(EVENTS_AT_ONCE):
+            if pos == end or self._phase not in READING or unread.parts:
+                break
             if self._inbound is not None:
                 pos = self._inbound.read_known(data, pos, found)
-                if pos == end:
-                    break
+                if pos == end or len(found) >= EVENTS_AT_ONCE:
+                    continue
             header = self._fixed_header(data, pos)
             if header is None:
                 break
             body, stop = header
             if stop > end:
-                self._need = stop - pos
+                packet_bytes = stop - pos
                 break
             first = data[pos]
             if self._phase is Phase.CONNECTING:
@@ -359,13 +362,10 @@ class Connection:
             else:
                 self._handle(packets.decode(first, data[body:stop], self.version), found)
                 pos = stop
-        self._chunks = [data[pos:]] if pos < end else None
-        self._chunk_bytes = end - pos
-
-    def _joined(self) -> bytes:
-        data = b"".join(self._chunks or ())
-        self._chunks, self._chunk_bytes = None, 0
-        return data
+        else:
+            self.more = pos < end and self._phase in READING
+        self.more = self.more or bool(unread.parts)
+        unread.keep(data[pos:], packet_bytes)
 
     def _fixed_header(self, data: bytes, pos: int) -> tuple[int, int] | None:
         """Where variable header and packet end, once the remaining length is there."""
@@ -383,7 +383,7 @@ class Connection:
         return body, body + length
 
     def _held(self) -> Sequence[Event]:
-        if self._chunk_bytes <= EARLY_BYTES_MAX:
+        if self._unread.size <= EARLY_BYTES_MAX:
             return ()
         self._refuse(ReasonCode.QUOTA_EXCEEDED, f"more than {EARLY_BYTES_MAX} bytes before CONNACK")
         return self._last(publish_will=False)
@@ -408,7 +408,7 @@ class Connection:
         dropped = self._outbound.resume()
         if dropped:
             found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
-        found.extend(self._take(self._joined()))
+        found.extend(self._take(self._unread.take()))
         return found or self._last(publish_will=True)
 
     @property
@@ -460,7 +460,7 @@ class Connection:
             case packets.Unsubscribe():
                 for topic_filter in packet.filters:
                     check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
-                found.append(events.Unsubscribe(packet.packet_id, list(packet.filters)))
+                self._unread.take_parts(events.unsubscribe_parts(packet.packet_id, packet.filters), found)
             case packets.PingReq():
                 self._reply(packets.PingResp())
             case packets.Disconnect():
@@ -475,7 +475,7 @@ class Connection:
         for request in packet.requests:
             check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
         identifiers = packet.properties.subscription_identifier or (0,)
-        found.append(events.Subscribe(packet.packet_id, list(packet.requests), identifiers[0]))
+        self._unread.take_parts(events.subscribe_parts(packet.packet_id, packet.requests, identifiers[0]), found)
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
         expiry_s = expiry_of_disconnect(packet, self._connect)
@@ -524,7 +524,8 @@ class Connection:
 
     def _end(self, text: str, step: Step = Step.CLOSE) -> None:
         self._phase = after_step(self._phase, step)
-        self._end_reason, self._chunks, self._chunk_bytes = text, None, 0
+        self._end_reason, self.more = text, False
+        self._unread.drop()
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
 

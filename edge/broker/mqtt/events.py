@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 from bridge.hidden import hides
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Outcome
+from edge.broker.mqtt.limits import FILTERS_AT_ONCE
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):
@@ -135,18 +138,21 @@ class SubscriptionRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subscribe(msgspec.Struct, frozen=True, gc=False):
-    """The session answers with `Connection.subscribed(packet_id, codes)`."""
+    """`FILTERS_AT_ONCE` filters of a SUBSCRIBE, or what is left of it. After the last part the session answers with
+    `Connection.subscribed(packet_id, codes)`; nothing else comes between the parts."""
 
     packet_id: int
     requests: list[SubscriptionRequest]
     identifier: int = 0
+    last: bool = True
 
 
 class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
-    """The session answers with `Connection.unsubscribed(packet_id, codes)`."""
+    """The same of an UNSUBSCRIBE; answered with `Connection.unsubscribed(packet_id, codes)`."""
 
     packet_id: int
     filters: list[str]
+    last: bool = True
 
 
 class Disconnected(msgspec.Struct, frozen=True, gc=False):
@@ -175,3 +181,17 @@ Event = (
     | Disconnected
 )
 """Whatever the machine tells."""
+
+
+def subscribe_parts(packet_id: int, requests: Sequence[SubscriptionRequest], identifier: int) -> Iterator[Subscribe]:
+    """A SUBSCRIBE in parts."""
+    for start in range(0, len(requests), FILTERS_AT_ONCE):
+        stop = start + FILTERS_AT_ONCE
+        yield Subscribe(packet_id, list(requests[start:stop]), identifier, stop >= len(requests))
+
+
+def unsubscribe_parts(packet_id: int, filters: Sequence[str]) -> Iterator[Unsubscribe]:
+    """An UNSUBSCRIBE in parts."""
+    for start in range(0, len(filters), FILTERS_AT_ONCE):
+        stop = start + FILTERS_AT_ONCE
+        yield Unsubscribe(packet_id, list(filters[start:stop]), stop >= len(filters))

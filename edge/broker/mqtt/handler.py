@@ -69,8 +69,8 @@ class ConnectionHandler(Origin):
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
 
     __slots__ = (
-        "_admission", "_clock", "_connect", "_driver", "_gate", "_grant", "_interception", "_interceptor", "_left",
-        "_login", "_router", "_session", "_sessions", "connection", "name", "user",
+        "_admission", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts", "_interception", "_interceptor",
+        "_left", "_login", "_router", "_session", "_sessions", "connection", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +102,8 @@ class ConnectionHandler(Origin):
         self._interception = interception
         self._admission: Admission = UNCHANGED
         self._interceptor: Interceptor = PASS_THROUGH
+        self._in_parts: Subscribing | None = None
+        """SUBSCRIBE or UNSUBSCRIBE of which the last part has not come."""
 
     # --- driver's owner ---------------------------------------------------------------------------------------
 
@@ -419,16 +421,20 @@ class ConnectionHandler(Origin):
             self.connection.subscribed(event.packet_id, subscribing.codes, subscribing.text)
             self._deliver_retained(subscribing.wanting_retained)  # simple clients drop what comes before SUBACK
 
-        self._answer_when_saved(answer)
+        self._answer_when_saved(answer, last=event.last)
 
     def _unsubscribe(self, event: Unsubscribe) -> None:
         subscribing = self._subscribing()
         subscribing.unsubscribe(event)
-        self._answer_when_saved(partial(self.connection.unsubscribed, event.packet_id, subscribing.codes))
+        answer = partial(self.connection.unsubscribed, event.packet_id, subscribing.codes)
+        self._answer_when_saved(answer, last=event.last)
 
     def _subscribing(self) -> Subscribing:
-        version = self.connection.version
-        return Subscribing(self._attached, self._sessions, self._interceptor, self._grant, version)
+        """Of the packet that is taken in parts, or of a new one."""
+        if self._in_parts is None:
+            version = self.connection.version
+            self._in_parts = Subscribing(self._attached, self._sessions, self._interceptor, self._grant, version)
+        return self._in_parts
 
     def _deliver_retained(self, subscribers: Iterable[Subscriber]) -> None:
         session = self._attached
@@ -440,8 +446,13 @@ class ConnectionHandler(Origin):
             session.pump()
             self._interceptor.pump()
 
-    def _answer_when_saved(self, answer: Callable[[], None]) -> None:
-        """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say."""
+    def _answer_when_saved(self, answer: Callable[[], None], *, last: bool) -> None:
+        """SUBACK and UNSUBACK of a session that outlives its connection: a power cut must not undo what they say, nor
+        leave what a part of the packet has joined without the session it is of."""
+        if not last:
+            self._sessions.on_disk.save(self._attached)
+            return
+        self._in_parts = None
 
         def tell() -> None:
             answer()

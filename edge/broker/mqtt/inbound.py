@@ -23,6 +23,7 @@ from edge.broker.mqtt.acknowledgements import PUBACK, PUBCOMP, PUBREC, encode_ac
 from edge.broker.mqtt.connect import reason_string
 from edge.broker.mqtt.events import Connect, Published, Rejected, Released
 from edge.broker.mqtt.limits import (
+    EVENTS_AT_ONCE,
     HEAD_BYTES,
     HEAD_BYTES_MAX,
     HEADS_CACHED_MAX,
@@ -160,8 +161,8 @@ class Inbound:
     def read_known(self, data: bytes, pos: int, events: list[Any]) -> int:
         """Read the PUBLISH packets of QoS 0 and 1 at `pos` that are complete and bring nothing new.
 
-        Appends one `Published` for each run of packets that begin alike. Returns where the first packet starts that is
-        another one, is not complete, or is to be looked at by `publish`.
+        Appends one `Published` for each run of packets that begin alike, until there are `EVENTS_AT_ONCE`. Returns
+        where the first packet starts that is another one, is not complete, or is to be looked at by `publish`.
         """
         last, room, startswith = len(data), self._receive_maximum - self.outstanding, data.startswith
         length_max = min(self._length_max, KNOWN_LENGTH_MAX)
@@ -178,6 +179,8 @@ class Inbound:
                 break
             alike = first == run_first and length >= skip and startswith(prefix, body)
             if not alike or (block and not startswith(block, body + skip - len(block))):
+                if len(events) >= EVENTS_AT_ONCE:
+                    break
                 head = self._known_head(first, data, body, stop)
                 if head is None:
                     break

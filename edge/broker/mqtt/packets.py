@@ -7,6 +7,7 @@ property tests hold both to the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, Self
 
 import msgspec
@@ -19,6 +20,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.message.mqtt_wire import PacketType, Reader, encode_string, frame, reason_code
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handshake import Auth, ConnAck, Connect, Disconnect, WillMessage
+from edge.broker.mqtt.limits import FILTERS_MAX
 
 R = ReasonCode
 DUP = 0x08
@@ -195,7 +197,13 @@ class Subscribe(msgspec.Struct, frozen=True):
         requests: list[SubscriptionRequest] = []
         while reader.left:
             requests.append(_request(reader.string(), reader.integer(1), version))
+            _check_count(requests)
         return cls(packet_id, tuple(requests), properties)
+
+
+def _check_count(filters: Sequence[object]) -> None:
+    if len(filters) > FILTERS_MAX:
+        raise ProtocolError(f"more than {FILTERS_MAX} topic filters in one packet", ReasonCode.QUOTA_EXCEEDED)
 
 
 def _request(topic_filter: str, options: int, version: int) -> SubscriptionRequest:
@@ -283,6 +291,7 @@ class Unsubscribe(msgspec.Struct, frozen=True):
         filters: list[str] = []
         while reader.left:
             filters.append(reader.string())
+            _check_count(filters)
         return cls(packet_id, tuple(filters), properties)
 
 

@@ -16,6 +16,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery, SubscriptionRequest
 from edge.broker.mqtt.state import SessionState
 from tests.conformance.mqtt.authenticating import WORD
+from tests.support.machines import take_all
 
 
 def matches(topic_filter: str, topic: str) -> bool:
@@ -62,7 +63,7 @@ class LoopbackLink:
         return self.connection.closed and not self.connection._out
 
     def send(self, data: bytes) -> None:
-        self.handle(self.connection.receive_data(data, self.target.now))
+        self.handle(take_all(self.connection, data, self.target.now))
         if self.connection.closed:
             self.handle(self.connection.receive_eof(self.target.now))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -9,9 +10,11 @@ from bridge.amqp_values import Symbol, Uint
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.limits import FILTERS_MAX
 from tests.support.frames import (
     ATTACH,
     BEGIN,
+    DETACH,
     HEADER,
     OPEN,
     RECEIVER,
@@ -186,3 +189,41 @@ def in_half_a_frame(inner: Stream) -> Stream:
         yield whole
 
     return stream
+
+
+def many_filters(number: int) -> Iterator[bytes]:
+    """SUBSCRIBE and UNSUBSCRIBE with as many filters as a session may have, over and over."""
+    yield packets.Connect(f"filters-{number}", 5).encode(5)
+    filters = [f"filters/{number}/{i}" for i in range(FILTERS_MAX)]
+    wanted = packets.Subscribe(1, tuple(SubscriptionRequest(each, 1) for each in filters)).encode(5)
+    unwanted = packets.Unsubscribe(2, tuple(filters)).encode(5)
+    while True:
+        yield wanted
+        yield unwanted
+
+
+def new_addresses(number: int) -> Iterator[bytes]:
+    """Small messages, each to an address nobody has sent to before."""
+    yield packets.Connect(f"addresses-{number}", 4).encode(4)
+    for first in itertools.count(0, 1_000):
+        yield b"".join(packets.Publish(f"new/{number}/{i}", b"").encode(4) for i in range(first, first + 1_000))
+
+
+def pings(number: int) -> Iterator[bytes]:
+    """The smallest packet there is."""
+    yield packets.Connect(f"pings-{number}", 4).encode(4)
+    while True:
+        yield packets.PingReq().encode(4) * 32_768
+
+
+def attaches(number: int) -> Iterator[bytes]:
+    """Links that come and go, as many as there may be in one read."""
+    yield HEADER + frame(OPEN, f"attaches-{number}") + frame(BEGIN, None, Uint(0), WIDE, WIDE)
+    for round_ in itertools.count():
+        parts = []
+        for handle in range(200):
+            fields: list[Any] = [f"a{round_}-{handle}", Uint(handle), RECEIVER, None, None]
+            fields += [terminus(SOURCE, f"topic/{handle}"), terminus(TARGET, None), None, None, Uint(0)]
+            parts.append(frame(ATTACH, *fields))
+        parts += [frame(DETACH, Uint(handle), True) for handle in range(200)]
+        yield b"".join(parts)

@@ -51,7 +51,8 @@ SLOWER_MAX = 3
 """How many times its idle p99 the p99 of others may be during an attack."""
 FLOOR_S = 0.1
 """What no machine with two busy cores can tell from nothing: an attacker takes one of them. Attacks whose work comes in
-one piece (the end of a connection with 1 000 links, a large message to 400 at once) have more."""
+one piece (the end of a connection with 1 000 links, a read of attaches in Proton, a large message to 400 at once) have
+more."""
 GIVEN_BACK_S = 10.0
 GIVEN_BACK_MIB = 24
 """What an attack may leave: code it made us load, and pieces the allocator keeps."""
@@ -84,6 +85,10 @@ ATTACKS = (
     Attack("many links", attacks.many_links(50, 20), 12, "amqp", floor_s=0.5),
     Attack("links with large maps", attacks.fat_links(40), 10, "amqp"),
     Attack("half SASL frames", attacks.half_sasl, 500, "amqp"),
+    Attack("many filters at once", attacks.many_filters, 2),
+    Attack("new addresses", attacks.new_addresses, 2),
+    Attack("pings", attacks.pings, 2),
+    Attack("links that come and go", attacks.attaches, 2, "amqp", floor_s=0.5),
     Attack("deaf readers of a large message", attacks.never_reads(200_000), 400, receive_bytes=4_096, floor_s=0.5),
 )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bridge.engine import Attached, Closed, Engine, Event, Opened, State, Transfers
 from bridge.sasl import SaslServer
+from tests.support.machines import take_all
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
 
 
@@ -63,7 +64,7 @@ def feed(data: bytes, cuts: Sequence[int] = ()) -> list[Event]:
     tags = count()
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for start, stop in pairwise(edges):
-        fresh = server.receive_data(data[start:stop], NOW)
+        fresh = take_all(server, data[start:stop], NOW)
         for event in fresh:
             if isinstance(event, Opened):
                 server.open()

@@ -14,6 +14,7 @@ from bridge.engine import Condition, Event, State
 from bridge.engine.proton import SCRATCH_BYTES
 from tests.property.amqp.test_engine_bytes import CONVERSATION, EDGES, feed
 from tests.support.loops import FORMS, form, running
+from tests.support.machines import take_all
 from tests.unit.amqp.wire import NOW, Pipe
 
 SIZES = (0, 1, 95, 600, 70_000, SCRATCH_BYTES - 1, SCRATCH_BYTES, 4 * SCRATCH_BYTES + 1)
@@ -91,7 +92,7 @@ class Script:
             data = engine.data_to_send()
             self.said.append(data)
             for start in range(0, len(data), chunk):
-                self.said += map(plain, peer.receive_data(data[start : start + chunk], NOW))
+                self.said += map(plain, take_all(peer, data[start : start + chunk], NOW))
 
     def kept(self) -> list[Any]:
         """What the engines still know of deliveries, beside the addresses, and what they have to say."""

@@ -23,6 +23,7 @@ from bridge.message import AMQP, Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
 from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from tests.support.machines import take_all
 from tests.support.shell import Shell
 
 ADDRESSES = ["plant/1", "plant/2", "yard/ü", "old"]
@@ -184,7 +185,7 @@ class World:
             self.to_server += self.client.data_to_send()
             data, self.to_server = self.to_server[:limit], self.to_server[limit:]
             if data:
-                self.intake.handle(self.server.receive_data(data, self.now))
+                self.intake.handle(take_all(self.server, data, self.now))
             self.shell.turn()
             self._finish()
 
@@ -193,7 +194,7 @@ class World:
             self.to_client += self.server.data_to_send()
             data, self.to_client = self.to_client[:limit], self.to_client[limit:]
             if data:
-                self._told(self.client.receive_data(data, self.now))
+                self._told(take_all(self.client, data, self.now))
             self._finish()
 
     def cut(self) -> None:

@@ -20,6 +20,7 @@ from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import Delivery
 from edge.broker.mqtt.state import SessionState
+from tests.support.machines import take_all
 from tests.unit.mqtt.client import split
 
 
@@ -89,7 +90,7 @@ class Exchange(RuleBasedStateMachine):
     @rule(size=st.integers(1, 40))
     def server_reads(self, size: int) -> None:
         data, self.to_server = self.to_server[:size], self.to_server[size:]
-        self.take(self.connection.receive_data(data, 0.0))
+        self.take(take_all(self.connection, data, 0.0))
         assert not self.connection.closed
 
     @rule()

@@ -15,6 +15,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.state import SessionState
 from tests.property.mqtt.strategies import conversations
+from tests.support.machines import take_all
 from tests.unit.mqtt.cases import CASES
 
 
@@ -59,7 +60,7 @@ class Session:
         self._acknowledges = acknowledges
 
     def feed(self, data: bytes) -> None:
-        self.take(self.connection.receive_data(data, 0.0))
+        self.take(take_all(self.connection, data, 0.0))
         self.output += self.connection.data_to_send()
 
     def take(self, found: Any) -> None:

@@ -14,6 +14,7 @@ from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal
 from edge.broker.router.router import Router
+from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.unit.amqp.wire import NOW, of_kind
 
@@ -102,9 +103,9 @@ class Client:
             self.driver.turns.popleft()()
         up, down = self.engine.data_to_send(), self.server.data_to_send()
         if up:
-            self.session.handle(self.server.receive_data(up, NOW))
+            self.session.handle(take_all(self.server, up, NOW))
         if down:
-            self.events += self.engine.receive_data(down, NOW)
+            self.events += take_all(self.engine, down, NOW)
         return bool(up or down or turns)
 
     def cut(self) -> None:

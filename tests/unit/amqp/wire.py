@@ -6,6 +6,7 @@ from typing import Any
 
 from bridge.engine import Attached, Engine, Event, Link, Opened
 from bridge.sasl import SaslClient, SaslServer
+from tests.support.machines import take_all
 
 NOW = 100.0
 
@@ -49,9 +50,9 @@ class Pipe:
             if not up and not down:
                 return
             for i in range(0, len(up), chunk):
-                self.at_server += self.server.receive_data(up[i : i + chunk], now)
+                self.at_server += take_all(self.server, up[i : i + chunk], now)
             for i in range(0, len(down), chunk):
-                self.at_client += self.client.receive_data(down[i : i + chunk], now)
+                self.at_client += take_all(self.client, down[i : i + chunk], now)
         raise AssertionError("the two never come to rest")
 
     def forget(self) -> None:

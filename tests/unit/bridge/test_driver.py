@@ -20,6 +20,7 @@ class Chatty:
     """A connection that answers each byte with a hundred."""
 
     closed = False
+    more = False
     deadline = None
     held_bytes = 0
 

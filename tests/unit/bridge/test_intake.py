@@ -16,6 +16,7 @@ from bridge.limits import LEDGER_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from tests.support.frames import OPEN, frame
+from tests.support.machines import take_all
 from tests.support.shell import Shell
 
 
@@ -92,9 +93,9 @@ class Pair:
             if not up and not down:
                 return
             if up:
-                self.intake.handle(self.server.receive_data(up, 0.0))
+                self.intake.handle(take_all(self.server, up, 0.0))
             if down:
-                self.events += self.client.receive_data(down, 0.0)
+                self.events += take_all(self.client, down, 0.0)
 
     def attach(self, target: str | None, *, batching: bool = False) -> Link:
         link = self.client.attach_sender(target or "none", target, desired_capabilities=(CAPABILITY,) * batching)

@@ -50,6 +50,7 @@ class Echo:
     """A machine that gives back what it is given, and raises where it is told to."""
 
     closed = False
+    more = False
 
     def __init__(self) -> None:
         self.deadline: float | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edge.broker.limits import MIB, STRAINED_LOOK_S, Limits
+from edge.broker.limits import MIB, STRAINED_LOOK_S, TRIM_GROWTH_BYTES, Limits
 from edge.broker.listeners import admission as admission_module
 from edge.broker.listeners.admission import Admission, Counted
 from edge.broker.listeners.resident import Resident
@@ -236,6 +236,33 @@ def test_the_allocator_is_asked_seldom_while_it_has_nothing() -> None:
     resident.look(now + 1, freed=True)
     assert not resident.look(now + 1.5, freed=False), "not again that soon"
     assert resident.look(now + 6, freed=False), "and what was given up meanwhile is not forgotten"
+
+
+def test_what_peers_had_is_given_back_when_they_leave_by_themselves() -> None:
+    taken, asked = [40 * MIB], list[float]()
+    resident = Resident(256 * MIB, read=lambda: taken[0], trim=lambda: asked.append(taken[0]))
+    assert resident.look(0.0, freed=False, left=True)
+    taken[0] += TRIM_GROWTH_BYTES + MIB
+    assert not resident.look(10.0, freed=False), "those who have it may be there"
+    assert resident.look(11.0, freed=False, left=True)
+    assert not resident.look(20.0, freed=False, left=True), "it has not grown since"
+    taken[0] += TRIM_GROWTH_BYTES + MIB
+    assert resident.look(30.0, freed=False, left=True)
+    assert not resident.look(30.5, freed=False, left=True), "not again that soon"
+
+
+def test_connections_that_end_by_themselves_are_told_to_who_looks_at_memory() -> None:
+    def case(rig: Rig) -> None:
+        asked: list[int] = []
+        rig.admission.resident = Resident(MEMORY, read=lambda: 2 * TRIM_GROWTH_BYTES, trim=lambda: asked.append(1))
+        connection = rig.known("192.0.2.1", held=0)
+        rig.admission.tick(lambda: ())
+        assert not asked
+        rig.counted.ended(connection)  # type: ignore[arg-type]
+        rig.admission.tick(lambda: ())
+        assert asked
+
+    run(case)
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ class Echo:
     """A connection that gives back what it gets."""
 
     closed = False
+    more = False
     deadline = None
     held_bytes = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from wsproto import ConnectionType, WSConnection, events
 
-from bridge.transport.websocket import HANDSHAKE_BYTES_MAX, SEND_BYTES_MAX, WebSocketConnection
+from bridge.transport.websocket import FRAMES_AT_ONCE, HANDSHAKE_BYTES_MAX, SEND_BYTES_MAX, WebSocketConnection
 from edge.broker.listeners.frames import Frames
 from edge.broker.security.site import Site
 
@@ -43,7 +43,7 @@ class Echo:
     """Gives back what it gets; `quit` closes it; its events are what it received."""
 
     def __init__(self, deadline: float | None = 10.0) -> None:
-        self.closed = False
+        self.closed = self.more = False
         self.deadline = deadline
         self.held_bytes = 0
         self.ended = 0
@@ -261,6 +261,61 @@ class TestFrames:
         assert found.deadline == 7.0
         assert found.handle_timeout(7.0) == ["timeout"]
         assert not found.closed
+
+
+class Parts(Echo):
+    """Takes what it gets a byte a call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = b""
+
+    @property
+    def more(self) -> bool:
+        return bool(self.left) and not self.closed
+
+    @more.setter
+    def more(self, value: bool) -> None: ...
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Any]:
+        self.left += data
+        one, self.left = self.left[:1], self.left[1:]
+        return [one] if one else []
+
+
+def calls(found: WebSocketConnection, data: bytes) -> list[Sequence[Any]]:
+    """The events of each call that these bytes take."""
+    told = [found.receive_data(data, 1.0)]
+    while found.more:
+        told.append(found.receive_data(b"", 1.0))
+    return told
+
+
+def test_many_frames_are_taken_in_parts() -> None:
+    found = opened()
+    told = calls(found, frame(9, b"") * (5 * FRAMES_AT_ONCE) + frame(2, b"last"))
+    assert len(told) >= 5
+    assert told[-1] == [b"last"]
+    assert found.held_bytes == 0
+    assert found.data_to_send().endswith(frame(2, b"last", masked=False))
+
+
+@pytest.mark.parametrize("end", [frame(8, b"\x03\xe8"), frame(1, b"text")], ids=["close", "text"])
+def test_an_end_waits_for_what_came_before(end: bytes) -> None:
+    inner = Parts()
+    found = opened(inner)
+    told = calls(found, frame(2, b"abc") + frame(2, b"def") + end + frame(2, b"never"))
+    assert [event for each in told for event in each] == [b"a", b"b", b"c", b"d", b"e", b"f", "eof"]
+    assert found.closed
+    assert found.data_to_send()[0] == 0x88
+    assert inner.ended == 1
+
+
+def test_frames_behind_what_the_machine_inside_has_left() -> None:
+    found = opened(Parts())
+    first = frame(2, b"ab") * FRAMES_AT_ONCE
+    told = calls(found, first + frame(2, b"cd"))
+    assert b"".join(event for each in told for event in each) == b"ab" * FRAMES_AT_ONCE + b"cd"
 
 
 def test_a_turn_without_bytes_goes_to_the_machine_inside() -> None:

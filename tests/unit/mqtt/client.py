@@ -9,6 +9,7 @@ from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.mqtt import packets
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.state import SessionState
+from tests.support.machines import take_all
 
 VERSIONS = (3, 4, 5)
 
@@ -52,7 +53,7 @@ class Opened:
     def send(self, *what: packets.Packet | bytes) -> list[Any]:
         """Give the connection packets in one read; returns its events."""
         data = b"".join(each if isinstance(each, bytes) else each.encode(self.version) for each in what)
-        return list(self.connection.receive_data(data, self.now))
+        return take_all(self.connection, data, self.now)
 
     def sent(self) -> list[packets.Packet]:
         """What the connection has to send, as packets."""

@@ -25,6 +25,7 @@ from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, User, new_user
 from edge.broker.security.proof import Decided, Proven, Verdict
+from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.unit.mqtt.client import split
 
@@ -101,7 +102,7 @@ class Peer:
         self.send(packets.Connect(connect.pop("client_id", "c"), version, **connect))
 
     def send(self, packet: Any) -> None:
-        self.session.handle(self.connection.receive_data(packet.encode(self.version), 0.0))
+        self.session.handle(take_all(self.connection, packet.encode(self.version), 0.0))
 
     def sent(self) -> list[Any]:
         self.site.settle()

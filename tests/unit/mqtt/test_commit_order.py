@@ -23,6 +23,7 @@ from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.errors import StoreError
+from tests.support.machines import take_all
 from tests.support.memory_store import MemoryStore
 from tests.unit.mqtt.client import split
 
@@ -112,7 +113,7 @@ class Peer:
 
     def send(self, *what: p.Packet) -> None:
         data = b"".join(each.encode(self.version) for each in what)
-        self.handler.handle(self.connection.receive_data(data, 0.0))
+        self.handler.handle(take_all(self.connection, data, 0.0))
 
     def sent(self) -> list[Any]:
         return split(self.connection.data_to_send(), self.version)

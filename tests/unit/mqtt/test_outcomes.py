@@ -18,6 +18,7 @@ from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.session_registry import SessionRegistry
+from tests.support.machines import take_all
 from tests.unit.amqp import broker as amqp
 from tests.unit.amqp.wire import message
 from tests.unit.mqtt.client import split
@@ -61,7 +62,7 @@ class Peer:
 
     def send(self, *what: p.Packet) -> None:
         data = b"".join(each.encode(5) for each in what)
-        self.handler.handle(self.connection.receive_data(data, 0.0))
+        self.handler.handle(take_all(self.connection, data, 0.0))
         self.site.settle_down()
 
     def sent(self) -> list[Any]:

@@ -1,0 +1,138 @@
+"""One call of the engine does little, whatever a read holds; the rest comes with the calls that follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.engine import Attached, Closed, Detached, Engine, Event, Link, SessionEnded, Transfers
+from bridge.engine.collector import ENDPOINTS_AT_ONCE
+from bridge.engine.machine import EVENTS_AT_ONCE
+from tests.support.frames import frame
+from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
+
+COUNT = 50
+END = 0x17
+
+
+def calls(server: Engine, data: bytes) -> list[list[Event]]:
+    """The events of each call that these bytes take."""
+    found = [list(server.receive_data(data, NOW))]
+    while server.more:
+        found.append(list(server.receive_data(b"", NOW)))
+    return found
+
+
+def flat(found: list[list[Event]]) -> list[Event]:
+    return [event for each in found for event in each]
+
+
+def attached(pipe: Pipe, count: int) -> list[tuple[Link, Link]]:
+    """So many links from client to server, with credit: (the client's, the server's)."""
+    mine = [pipe.client.attach_sender(f"l{i}", f"a/{i}") for i in range(count)]
+    pipe.turn()
+    theirs = [event.link for event in of_kind(pipe.at_server, Attached)]
+    for link in theirs:
+        pipe.server.accept(link)
+        pipe.server.grant(link, 100)
+    pipe.turn()
+    pipe.forget()
+    return list(zip(mine, theirs, strict=True))
+
+
+def test_attaches_and_detaches() -> None:
+    pipe = Pipe()
+    links = [pipe.client.attach_sender(f"l{i}", "queue/a") for i in range(COUNT)]
+    found = calls(pipe.server, pipe.client.data_to_send())
+    assert max(map(len, found)) <= ENDPOINTS_AT_ONCE
+    assert [event.link.name for event in of_kind(flat(found), Attached)] == [f"l{i}" for i in range(COUNT)]
+    for event in of_kind(flat(found), Attached):
+        pipe.server.accept(event.link)
+    pipe.turn()
+    for link in links:
+        pipe.client.detach(link)
+    found = calls(pipe.server, pipe.client.data_to_send())
+    assert max(map(len, found)) <= ENDPOINTS_AT_ONCE
+    assert len(of_kind(flat(found), Detached)) == COUNT
+
+
+def test_messages_on_many_links_before_their_end() -> None:
+    pipe = Pipe()
+    for i, (mine, _) in enumerate(attached(pipe, COUNT)):
+        pipe.client.send(mine, 0, message(b"%d" % i), settled=True)
+    found = calls(pipe.server, pipe.client.data_to_send() + frame(END, None))
+    assert max(map(len, found)) <= EVENTS_AT_ONCE
+    kinds = [type(event) for event in flat(found)]
+    assert kinds == [Transfers] * COUNT + [Detached] * COUNT + [SessionEnded]
+
+
+def test_a_close_behind_much() -> None:
+    pipe = Pipe()
+    for mine, _ in attached(pipe, COUNT):
+        pipe.client.send(mine, 0, message(b"x"), settled=True)
+    pipe.client.close()
+    found = flat(calls(pipe.server, pipe.client.data_to_send()))
+    assert [type(event) for event in found] == [Transfers] * COUNT + [Closed]
+    pipe.turn()
+    assert pipe.server.closed
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_messages_that_are_work_each(settled: bool) -> None:
+    pipe = Pipe()
+    [(mine, theirs)] = attached(pipe, 1)
+    theirs.messages_at_once = 8
+    pipe.client.send_all(mine, 0, [message(b"%d" % i) for i in range(COUNT)], settled=settled)
+    found = of_kind(flat(calls(pipe.server, pipe.client.data_to_send())), Transfers)
+    assert [len(event.messages) for event in found] == [8] * (COUNT // 8) + [COUNT % 8]
+    assert [body for event in found for body in event.messages] == [message(b"%d" % i) for i in range(COUNT)]
+    deliveries = [number for event in found for number in event.deliveries]
+    assert deliveries == ([] if settled else list(range(COUNT)))
+    pipe.server.settle(theirs, deliveries)
+    pipe.turn()
+    assert not pipe.client.closed
+
+
+def test_what_comes_meanwhile_is_told_afterwards() -> None:
+    pipe = Pipe()
+    links = attached(pipe, COUNT)
+    for mine, _ in links:
+        pipe.client.send(mine, 0, message(b"first"), settled=True)
+    found = list(pipe.server.receive_data(pipe.client.data_to_send(), NOW))
+    assert pipe.server.more
+    held = pipe.server.held_bytes
+    for mine, _ in links:
+        pipe.client.send(mine, 1, message(b"second"), settled=True)
+    later = pipe.client.data_to_send()
+    found += pipe.server.receive_data(later, NOW)
+    assert pipe.server.held_bytes >= held + len(later) - 1
+    while pipe.server.more:
+        found += pipe.server.receive_data(b"", NOW)
+    bodies: dict[str, list[bytes]] = {}
+    for event in of_kind(found, Transfers):
+        bodies.setdefault(event.link.name, []).extend(event.messages)
+    assert bodies == {f"l{i}": [message(b"first"), message(b"second")] for i in range(COUNT)}
+
+
+@pytest.mark.parametrize("end", ["eof", "shed"])
+def test_an_end_tells_what_is_left_and_closed_once(end: str) -> None:
+    pipe = Pipe()
+    for mine, _ in attached(pipe, COUNT):
+        pipe.client.send(mine, 0, message(b"x"), settled=True)
+    found = list(pipe.server.receive_data(pipe.client.data_to_send(), NOW))
+    if end == "shed":
+        found += pipe.server.shed()
+        assert not pipe.server.more
+    found += pipe.server.receive_eof(NOW)
+    assert len(of_kind(found, Transfers)) == COUNT
+    assert [type(event) for event in found[COUNT:]] == [Closed]
+    assert not pipe.server.more
+    assert not list(pipe.server.receive_data(b"", NOW))
+
+
+def test_garbage_behind_much() -> None:
+    """It is met when what came before it has been told."""
+    pipe = Pipe()
+    for i in range(COUNT):
+        pipe.client.attach_sender(f"l{i}", "queue/a")
+    found = flat(calls(pipe.server, pipe.client.data_to_send() + b"no frame at all, surely"))
+    assert [type(event) for event in found] == [Attached] * COUNT + [Closed]

@@ -1,0 +1,13 @@
+"""What a device hears when its message is not taken (`edge.broker.hono.errors`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from edge.broker.hono.errors import refused
+from edge.broker.model.interfaces import Refusal
+
+
+@pytest.mark.parametrize("why", list(Refusal))
+def test_every_refusal_has_a_status(why: Refusal) -> None:
+    assert 400 <= refused(why).status < 600
