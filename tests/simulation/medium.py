@@ -192,7 +192,7 @@ class CardMedium(MemoryMedium):
             tables.cursors.add(state)
         tables.ledger.load(contents.entries, len(contents.entries))
         tables.counters.sequences.update(contents.sequences)
-        for log in tables.logs:
+        for log in tables.logs.in_use.values():
             if tables.cursors.lowest(log, log.next) > log.first:
                 tables.logs.to_reclaim[log.log] = None
 
@@ -203,8 +203,10 @@ class CardMedium(MemoryMedium):
             contents.epochs.append(self.epochs.current)
         contents.openings.append((uuid.uuid4().hex, dict(contents.ends)))
         self.openings = [name for name, _ in contents.openings]
-        self.opening_ends = [ends for _, ends in contents.openings]
         contents.name(self.epochs)
+
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
+        return (ends for _, ends in reversed(self._card.contents.openings))
 
     def ends_after(self, shared: str) -> Mapping[int, int]:
         after = self.openings.index(shared) + 1 if shared in self.openings else 0
@@ -257,7 +259,7 @@ class CardMedium(MemoryMedium):
 
 def open_store(card: Card, process: Process, post: Post) -> StoreEngine[CardMedium]:
     """Open what is on the card."""
-    limits = Limits(retry_delay_s=0.2)
+    limits = Limits(retry_delay_s=0.2, logs_in_use_max=1)
 
     def clock() -> float:
         return card.scheduler.now_s

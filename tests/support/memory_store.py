@@ -33,7 +33,6 @@ class MemoryMedium:
     def __init__(self, *, post: Post, ledger: OpenLedger, summary: Summary | None = None) -> None:
         self.epochs = Epochs(uuid.uuid4().hex)
         self.openings: Sequence[str] = ()
-        self.opening_ends: Sequence[Mapping[int, int] | None] = ()
         self.last_words = False
         self.failure: StoreError | None = None
         """While set, every commit fails with it: how tests see what a full medium does."""
@@ -98,6 +97,9 @@ class MemoryMedium:
         return 0
 
     # --- lineage: it has no older copies ----------------------------------------------------------------------
+
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
+        return iter(())
 
     def ends_after(self, shared: str) -> Mapping[int, int]:
         return {}

@@ -29,6 +29,7 @@ from edge.broker.limits import (
 )
 from edge.broker.model.clock import Clock, Steady
 from edge.broker.store.contract import Store
+from edge.broker.store.meter import Meter
 
 STEADY: Final = ("clock", "steady")
 """Kind and key of the small state that says since when the clock was not set."""
@@ -87,14 +88,14 @@ class Sweeper:
         clock.steady = self._remembered or clock.steady
         self._remember()  # in the first commit, whatever it is for: what it stores ages by this
         self._round: Iterator[Swept] = iter(())
-        self._short: set[int] = set()
+        self._short: set[Meter] = set()
         self._reading = False
         self._bytes_left = 0
         self._runs_left = 0
 
-    def first(self, logs: Iterable[int]) -> None:
-        """There is no room for what comes to these logs: what has expired in them goes first."""
-        self._short.update(logs)
+    def first(self, meter: Meter) -> None:
+        """There is no room for what comes to the logs of this meter: what has expired in them goes first."""
+        self._short.add(meter)
 
     def tick(self) -> None:
         """Every `limits.TICK_S`, while commits succeed."""
@@ -122,7 +123,8 @@ class Sweeper:
             return
         if self._short:
             short, self._short = self._short, set()
-            self._round = iter(sorted(self._subscriptions(), key=lambda one: one.log not in short))
+            meter_of = self._store.meter_of
+            self._round = iter(sorted(self._subscriptions(), key=lambda one: meter_of(one.log) not in short))
         began = False
         for _ in range(SWEEP_VISITS_MAX):
             subscription = next(self._round, None)

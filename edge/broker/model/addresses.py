@@ -57,6 +57,8 @@ class AddressTable:
         if not any(rule.pattern == default.pattern for rule in self.rules):
             self.rules.append(default)
         self._anywhere, self._by_first_level = _by_first_level(self.rules)
+        self.patterns = frozenset(rule.pattern for rule in self.rules)
+        """Of its rules."""
         self._cache: dict[str, AddressRule] = {}
 
     def rule(self, address: str) -> AddressRule:

@@ -8,7 +8,7 @@ packets; `edge.broker.mqtt.handler` answers them, for one connection at a time.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -279,9 +279,7 @@ class SessionRegistry:
                 self._sessions[client_id].state.restore_incoming(packet_ids)
         journals = list(self._on_disk.journals())
         if journals:
-            cursors: dict[str, list[CursorRecord]] = {}
-            for cursor in self._store.cursors():
-                cursors.setdefault(cursor.name, []).append(cursor)
+            cursors = {(cursor.name, cursor.log): cursor for cursor in self._store.cursors()}
             for client_id, value in journals:
                 session = self._sessions.get(client_id)
                 if session is not None:
@@ -446,19 +444,19 @@ def _durable_name(session: Session, share: str | None, pattern: str) -> str:
     return _group_name(share, pattern) if share is not None else f"mqtt/{session.client_id}/{pattern}"
 
 
-def _pending(session: Session, cursors: dict[str, list[CursorRecord]]) -> Callable[[int, int], bool]:
-    """Whether one of the client's subscriptions has not settled (log, position)."""
+def _pending(session: Session, cursors: Mapping[tuple[str, int], CursorRecord]) -> Callable[[int, int], bool]:
+    """Whether one of the client's subscriptions has not settled (log, position); `cursors` by name and log."""
     names = {QUEUE_CURSOR}  # a queue's log is its own
     for subscribed in session.subscribers:
         names.add(_durable_name(session, *_split_share(subscribed)))
-    records = [record for name in names for record in cursors.get(name, ())]
 
     def pending(log: int, position: int) -> bool:
+        found = (cursors.get((name, log)) for name in names)
         return any(
-            record.log == log
+            record is not None
             and position >= record.position
             and not any(first <= position <= last for first, last in record.acknowledged)
-            for record in records
+            for record in found
         )
 
     return pending

@@ -15,10 +15,9 @@ subtraction, and an account that nothing limits costs nothing.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from edge.broker.limits import (
@@ -29,6 +28,7 @@ from edge.broker.limits import (
 )
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, WhenFull
 from edge.broker.store.contract import Store
+from edge.broker.store.meter import Meter
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,13 @@ class Yield(NamedTuple):
 class Account:
     """What one address resource keeps; made by `Quotas.open`."""
 
-    __slots__ = ("_quotas", "limited", "logs", "policy", "refused", "room")
+    __slots__ = ("_quotas", "limited", "meter", "policy", "refused", "room")
 
     def __init__(self, quotas: Quotas, policy: AddressPolicy) -> None:
         self._quotas = quotas
         self.policy = policy
-        self.logs: dict[int, None] = {}
+        self.meter = Meter()
+        """Of all its logs: there may be very many."""
         self.limited = False
         """Whoever publishes asks `admits` only while this is true."""
         self.room = 0
@@ -117,14 +118,13 @@ class Quotas:
         self,
         store: Store,
         free_bytes: Callable[[], int | None] | None = None,
-        short: Callable[[Sequence[int]], None] = lambda _logs: None,
+        short: Callable[[Meter], None] = lambda _meter: None,
     ) -> None:
         """`free_bytes`: room left on the medium, None where it has no bound; the store's own when not given. `short`
-        hears which logs have no room for what comes."""
+        hears the meter of logs that have no room for what comes."""
         self._store = store
         self._free_bytes = free_bytes or store.free_bytes
         self._accounts: dict[str, Account] = {}
-        self._of_log: dict[int, Account] = {}
         self.space_bytes: int | None = None
         """What the whole space may keep; None: as much as the card holds."""
         self.floor_bytes = 0
@@ -151,30 +151,26 @@ class Quotas:
         if account is None:
             account = self._accounts[pattern] = Account(self, policy)
             self._limit(account)
-        before = self._of_log.get(log)
-        if before is not account:
-            if before is not None:
-                del before.logs[log]  # a queue that is another rule's now: its bytes count once
-            self._of_log[log] = account
-            account.logs[log] = None
+        if self._store.meter(log, account.meter):  # it was nobody's, or another rule's: its bytes count once
             account.room = 0
             self._hurry(log, policy)
         return account
 
     def forget(self, log: int) -> None:
         """The log is nobody's any more."""
-        account = self._of_log.pop(log, None)
-        if account is not None:
-            del account.logs[log]
+        if self._store.meter(log, None):
             self._store.delay(log, 0)
             self._store.keep_in_memory(log, keep=False)
 
     def configure(self, policies: Mapping[str, AddressPolicy]) -> None:
         """The promises of every rule that has some, by its pattern. What is reserved is set aside from now on."""
         for pattern, account in self._accounts.items():
-            account.policy = policies.get(pattern, AddressPolicy())
-            for log in account.logs:
-                self._hurry(log, account.policy)
+            before, account.policy = account.policy, policies.get(pattern, AddressPolicy())
+            if DurabilityMode.MEMORY in (before.durability.mode, account.policy.durability.mode) or (
+                before.durability != account.policy.durability
+            ):
+                for log in self._store.metered(account.meter):
+                    self._hurry(log, account.policy)
         for pattern, policy in policies.items():
             if policy.reserve_bytes and pattern not in self._accounts:
                 self._accounts[pattern] = Account(self, policy)
@@ -215,7 +211,7 @@ class Quotas:
     # --- for accounts -----------------------------------------------------------------------------------------
 
     def used(self, account: Account) -> int:
-        return sum(map(self._store.log_bytes, account.logs))
+        return self._store.metered_bytes(account.meter)
 
     def has_room(self, account: Account) -> bool:
         """One byte more would be admitted without the account giving way itself."""
@@ -229,7 +225,7 @@ class Quotas:
         own, shared = self._missing(account, size)
         beyond = self._beyond(account, size)
         if own > 0 or shared > 0:
-            self._short(list(account.logs))
+            self._short(account.meter)
             plan = self._plan(account, log, size, own, shared)
             if plan is None:
                 return False
@@ -277,7 +273,7 @@ class Quotas:
         plan: list[Yield] = []
         rest = shared - max(own, 0)
         for other in self._below(account) if rest > 0 else ():
-            for part in _parts(other, min(rest, other.spare), self._store.log_bytes):
+            for part in self._parts(other, min(rest, other.spare)):
                 plan.append(part)
                 rest -= part.bytes
             if rest <= 0:
@@ -297,7 +293,7 @@ class Quotas:
             return None
         there = self._store.log_bytes(log)
         if there < missing:
-            log = max(account.logs, key=self._store.log_bytes)
+            log = next(iter(self._store.largest(account.meter, 1)), log)
             there = self._store.log_bytes(log)
         if there < missing:
             return None
@@ -324,17 +320,16 @@ class Quotas:
         account.limited = self.closed or self.space_bytes is not None or account.policy.quota_bytes is not None
         return account.limited
 
-
-def _parts(account: Account, missing: int, log_bytes: Callable[[int], int]) -> Iterator[Yield]:
-    """The account's largest logs, as far as they are needed, and no more than it can spare."""
-    spare = account.spare
-    for log in heapq.nlargest(YIELDING_LOGS_MAX, account.logs, key=log_bytes) if missing > 0 else ():
-        there = min(log_bytes(log), spare)
-        size = min(there, missing + min(there // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX))
-        if size <= 0:
-            return
-        yield Yield(account, log, size, there)
-        spare -= there
-        missing -= size
-        if missing <= 0:
-            return
+    def _parts(self, account: Account, missing: int) -> Iterator[Yield]:
+        """The account's largest logs, as far as they are needed, and no more than it can spare."""
+        spare = account.spare
+        for log in self._store.largest(account.meter, YIELDING_LOGS_MAX) if missing > 0 else ():
+            there = min(self._store.log_bytes(log), spare)
+            size = min(there, missing + min(there // EVICT_AHEAD_SHARE, EVICT_AHEAD_BYTES_MAX))
+            if size <= 0:
+                return
+            yield Yield(account, log, size, there)
+            spare -= there
+            missing -= size
+            if missing <= 0:
+                return

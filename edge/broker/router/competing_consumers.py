@@ -142,7 +142,7 @@ class CompetingConsumers:
 
     def _former(self, pattern: str = "#") -> list[str]:
         rule = self._addresses.table.rule
-        return [each for each in self.queues if matches(pattern, each) and not rule(each).type.is_queue]
+        return [each for each in self.queues if not rule(each).type.is_queue and matches(pattern, each)]
 
     def _forget_anycast(self) -> None:
         """Forget the addresses nobody consumes from, and with them the routes that lead there."""

@@ -15,7 +15,7 @@ from edge.broker.model.interfaces import AddressError, Consumer, Refusal, Subscr
 from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
-from edge.broker.router.logs import Logs
+from edge.broker.router.logs import QUEUE_CURSOR, Logs
 from edge.broker.store.contract import Store
 
 logger = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class DurableSubscriptions:
         """Bring back what the store kept."""
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
         logs: dict[str, list[int]] = {}
-        for record in self._store.cursors():
+        for record in self._store.cursors(but=QUEUE_CURSOR):
             logs.setdefault(record.name, []).append(record.log)
         for _, value in self._store.items("subscription"):
             declaration = msgspec.msgpack.decode(value, type=Declaration)

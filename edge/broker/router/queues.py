@@ -213,7 +213,7 @@ class Queues(Mapping[str, LogSubscription]):
             self._names.made(NameKind.QUEUE, user, len(address))
 
     def _is_configured(self, address: str) -> bool:
-        return self._addresses.table.rule(address).pattern == address
+        return address in self._addresses.table.patterns
 
     def _forget_unused(self) -> None:
         for _ in range(QUEUES_LOOKED_AT_MAX):

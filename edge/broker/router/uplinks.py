@@ -136,7 +136,7 @@ class ConnectorUplink:
         """As `cloud.hub.documents.Lineage` reads it."""
         store, told = self._store, list[list[int] | None]()
         size = 0
-        for ends in reversed(store.opening_ends):
+        for ends in store.opening_ends():
             size += 0 if ends is None else len(ends)
             if told and size > LINEAGE_LOGS_MAX:
                 break

@@ -20,6 +20,7 @@ from edge.broker.store.medium import Medium, Post
 from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.records import Committed
 from edge.broker.store.removals import Removals
+from edge.broker.store.resting import Resting
 from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
 from edge.output.logs import said
@@ -39,6 +40,7 @@ class GroupCommits:
         spiller: Spiller,
         crash: CrashLosses,
         removals: Removals,
+        resting: Resting,
         reads: LogReads,
         post: Post,
         clock: Callable[[], float],
@@ -53,6 +55,7 @@ class GroupCommits:
         self._spiller = spiller
         self._crash = crash
         self._removals = removals
+        self._resting = resting
         self._reads = reads
         self._post = post
         self._clock = clock
@@ -75,6 +78,8 @@ class GroupCommits:
             return False
         now, waiting, group = self._clock(), self._waiting, self._gatherer.open
         self._reads.retry(now)
+        if self._logs.came:
+            self._resting.look()
         if not waiting:
             self._lazy_since_s = None
         elif self._lazy_since_s is None:
@@ -160,9 +165,7 @@ class GroupCommits:
     def _succeeded(self, group: Group, outcome: Outcome) -> None:
         self._medium.committed(group)
         for log, end in group.ends.items():
-            state = self._logs[log]
-            state.next = end
-            state.bytes += group.sizes[log]
+            self._logs.move(self._logs[log], end=end, size=group.sizes[log])
         for spill in group.spills:
             self._spiller.committed(spill)
         self._crash.committed(group)
@@ -171,6 +174,7 @@ class GroupCommits:
         self._ledger.committed(outcome.entries)
         self._cursors.committed(group)
         self._counters.committed(group, self._buffer.reservations)
+        self._logs.came += len(group.log_rows)  # which can rest from now on
         self._removals.committed(outcome)
 
     def _failed(self, group: Group) -> None:

@@ -25,6 +25,7 @@ from typing import Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.store.epochs import Epochs
+from edge.broker.store.meter import Meter
 from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
 from edge.broker.store.ticket import Ticket
 
@@ -109,8 +110,8 @@ class MessageLog(Protocol):
         """One cursor as remembered, with what is not committed yet. Raises KeyError when there is none."""
         ...
 
-    def cursors(self) -> Sequence[CursorRecord]:
-        """Every cursor, as of the last commit."""
+    def cursors(self, but: str = "") -> Sequence[CursorRecord]:
+        """Every cursor, as of the last commit, less those of one name."""
         ...
 
     def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
@@ -167,6 +168,28 @@ class Retention(Protocol):
 
     def log_bytes(self, log: int) -> int:
         """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
+        ...
+
+    def meter(self, log: int, meter: Meter | None) -> bool:
+        """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
+
+        Raises KeyError."""
+        ...
+
+    def meter_of(self, log: int) -> Meter | None:
+        """The meter of a log; None when it has none."""
+        ...
+
+    def metered_bytes(self, meter: Meter) -> int:
+        """`log_bytes` of every log that has the meter, added up; O(logs that messages are on their way to)."""
+        ...
+
+    def metered(self, meter: Meter) -> Iterator[int]:
+        """The logs that have the meter; O(logs)."""
+        ...
+
+    def largest(self, meter: Meter, count: int) -> Sequence[int]:
+        """Those of them that keep the most bytes as committed, the largest first; O(logs)."""
         ...
 
     def free_bytes(self) -> int | None:
@@ -229,10 +252,9 @@ class Lineage(Protocol):
         """Ids of the times the store was opened, as far as it remembers, the newest last."""
         ...
 
-    @property
-    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
-        """Of each of `openings`, the next position of each log at that moment, and `reached`; None when that cannot be
-        read."""
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
+        """Of each of `openings`, the newest first, the next position of each log at that moment, and `reached`; None
+        when that is damaged; fewer when they cannot be read. To be taken at once."""
         ...
 
     @property
@@ -307,7 +329,7 @@ class Store(MessageLog, SmallState, Retention, Lineage, Commits, Protocol):
         ...
 
     def totals(self) -> StoreTotals:
-        """What it holds in all: O(1), and so behind by some calls where there are very many logs."""
+        """What it holds in all; O(logs kept in memory)."""
         ...
 
     def close(self) -> None:

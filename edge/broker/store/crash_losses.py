@@ -70,7 +70,7 @@ class CrashLosses:
         self._filled[log] = max(written, state.first), end
         if state.buffer is not None:
             state.buffer.written = end
-        for cursor in list(state.cursors):
+        for cursor in state.cursor_numbers:
             self._cursors.acknowledge(cursor, base, end - 1)
 
     def _losses(

@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from bridge.message import Run, Stored
-from edge.broker.store.census import Census
 from edge.broker.store.commits import GroupCommits
 from edge.broker.store.crash_losses import CrashLosses
-from edge.broker.store.cursors import cursor_states
+from edge.broker.store.cursors import record_of
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import POSITION_MAX, TEXT_BYTES_MAX, Limits
 from edge.broker.store.log_reads import LogReads
-from edge.broker.store.logs import check_text
+from edge.broker.store.logs import LogRow, check_text, free_name
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.memory_buffer import MemoryBuffer
-from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
+from edge.broker.store.meter import Meter
+from edge.broker.store.records import CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
+from edge.broker.store.resting import Resting
 from edge.broker.store.spiller import Spiller
 from edge.broker.store.tables import Tables
 from edge.broker.store.ticket import Ticket
@@ -42,7 +43,6 @@ class StoreEngine(Generic[M]):
         self._counters, self._ledger = tables.counters, tables.ledger
         self._buffer = MemoryBuffer(limits, tables)
         self._buffered = self._buffer.logs
-        self._census = Census(self._logs, self._buffer)
         self._crash = CrashLosses(limits, tables, medium)
         self._reads = LogReads(limits, self._logs, medium, post=post, clock=clock)
         self._commits = GroupCommits(
@@ -52,6 +52,7 @@ class StoreEngine(Generic[M]):
             spiller=Spiller(limits, tables, self._buffer),
             crash=self._crash,
             removals=Removals(limits, self._logs, self._cursors),
+            resting=Resting(limits, self._logs, self._cursors),
             reads=self._reads,
             post=post,
             clock=clock,
@@ -85,17 +86,17 @@ class StoreEngine(Generic[M]):
         return True
 
     def backlog(self, cursor: int) -> int:
-        state = self._cursors[cursor]
-        return state.progress.backlog(state.log.next)
+        return self._cursors.backlog(cursor)
 
     def delay(self, log: int, delay_s: float) -> None:
         self._gatherer.delay(log, delay_s)
 
     def keep_in_memory(self, log: int, *, keep: bool) -> None:
-        state = self._logs[log]
-        if state.buffer is not None:  # its addresses may have moved: their numbers are free again
-            self._buffer.leave(state.buffer, returns=keep)
+        buffered = self._buffered.get(log)
+        if buffered is not None:  # its addresses may have moved: their numbers are free again
+            self._buffer.leave(buffered, returns=keep)
         elif keep:
+            state = self._logs[log]
             try:
                 written = self.medium.written_end(log, POSITION_MAX)
             except StoreError as error:
@@ -107,10 +108,12 @@ class StoreEngine(Generic[M]):
         self._crash.account()
 
     def bounds(self, log: int) -> tuple[int, int]:
-        state = self._logs[log]
-        return state.first, state.next
+        return self._logs.bounds(log)
 
     def open_cursor(self, name: str, log: int, position: int) -> int:
+        number = self._cursors.number(name, log)
+        if number is not None:
+            return number
         state = self._logs[log]
         if state.buffer is not None:
             position = max(position, self._buffer.kept_from(state))  # what went before was never written
@@ -119,8 +122,8 @@ class StoreEngine(Generic[M]):
     def cursor(self, cursor: int) -> CursorRecord:
         return self._cursors[cursor].record()
 
-    def cursors(self) -> Sequence[CursorRecord]:
-        return [state.record() for state in cursor_states(self.medium.cursors(), self._logs)]
+    def cursors(self, but: str = "") -> Sequence[CursorRecord]:
+        return [record_of(row, self._logs) for row in self.medium.cursors() if row.name != but]
 
     def drop_cursor(self, cursor: int) -> None:
         self._cursors.drop(cursor)
@@ -170,8 +173,27 @@ class StoreEngine(Generic[M]):
         self._gatherer.thin(log, size, at_most)
 
     def log_bytes(self, log: int) -> int:
-        state = self._logs[log]
-        return max(0, state.bytes + self._gatherer.bytes_of(log) + self._buffer.bytes_of(state))
+        size = self._logs.kept_bytes(log) + self._gatherer.bytes_of(log)
+        if log in self._buffered:
+            size += self._buffer.bytes_of(self._logs[log])
+        return max(0, size)
+
+    def meter(self, log: int, meter: Meter | None) -> bool:
+        return self._logs.set_meter(log, meter)
+
+    def meter_of(self, log: int) -> Meter | None:
+        return self._logs.meter_of(log)
+
+    def metered_bytes(self, meter: Meter) -> int:
+        changing = self._gatherer.changing | self._buffered.keys()
+        mine = (log for log in changing if self._logs.meter_of(log) is meter)
+        return meter.bytes + sum(self.log_bytes(log) - self._logs.kept_bytes(log) for log in mine)
+
+    def metered(self, meter: Meter) -> Iterator[int]:
+        return self._logs.metered(meter)
+
+    def largest(self, meter: Meter, count: int) -> Sequence[int]:
+        return self._logs.largest(meter, count)
 
     def free_bytes(self) -> int | None:
         return self.medium.free_bytes()
@@ -196,9 +218,8 @@ class StoreEngine(Generic[M]):
     def openings(self) -> Sequence[str]:
         return self.medium.openings
 
-    @property
-    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
-        return self.medium.opening_ends
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
+        return self.medium.opening_ends()
 
     def sequences(self) -> Iterator[tuple[str, int]]:
         return iter({**dict(self.medium.sequences()), **self._counters.sequences}.items())
@@ -209,7 +230,7 @@ class StoreEngine(Generic[M]):
 
     def fork(self, shared: str) -> None:
         ends = self.medium.ends_after(shared)
-        since = {state.log: ends.get(state.log, 0) for state in self._logs}
+        since = {log: ends.get(log, 0) for log in range(1, len(self._logs) + 1)}
         self._begin_epoch(since, "the hub knows of a later opening")
 
     def begin_epoch(self) -> None:
@@ -226,7 +247,7 @@ class StoreEngine(Generic[M]):
 
     def _appended_since(self, log: int, end: int) -> Iterator[tuple[str, int]]:
         yield from self.medium.appended_since(log, end)
-        buffer = self._logs[log].buffer
+        buffer = self._buffered.get(log)
         for buffered in buffer.runs if buffer is not None else ():
             if buffered.stored.position >= end:
                 yield buffered.stored.run.address, buffered.stored.sequence
@@ -263,24 +284,29 @@ class StoreEngine(Generic[M]):
     # --- the whole --------------------------------------------------------------------------------------------
 
     def info(self) -> StoreInfo:
-        logs = [
-            LogInfo(s.log, s.name, self._buffer.kept_from(s), s.next, s.bytes + self._buffer.bytes_of(s))
-            for s in self._logs
-            if not s.is_free
-        ]
-        cursors = [
-            CursorInfo(s.cursor, s.name, s.log.log, s.progress.position, s.progress.backlog(s.log.next))
-            for s in self._cursors
-        ]
+        logs = [self._log_info(row) for row in self._logs.rows() if row.name != free_name(row.log)]
+        cursors = list(self._cursors.infos())
         messages, size = sum(log.next - log.first for log in logs), sum(log.bytes for log in logs)
-        memory = sum(buffered.size for buffered in self._buffer.logs.values())
         files = self.medium.file_bytes()
-        return StoreInfo(self.epoch, messages, size, files, self.pending_bytes, memory, logs, cursors)
+        return StoreInfo(self.epoch, messages, size, files, self.pending_bytes, self._memory_bytes, logs, cursors)
+
+    def _log_info(self, row: LogRow) -> LogInfo:
+        if row.log not in self._buffered:
+            return LogInfo(*row)
+        state = self._logs[row.log]
+        first, size = self._buffer.kept_from(state), row.bytes + self._buffer.bytes_of(state)
+        return LogInfo(row.log, row.name, first, row.next, size)
+
+    @property
+    def _memory_bytes(self) -> int:
+        return sum(buffered.size for buffered in self._buffered.values())
 
     def totals(self) -> StoreTotals:
-        messages, size = self._census.take()
-        memory = sum(buffered.size for buffered in self._buffer.logs.values())
-        return StoreTotals(messages, size, self.medium.file_bytes(), memory)
+        messages = self._logs.messages
+        for state in map(self._logs.__getitem__, self._buffered):
+            messages -= self._buffer.kept_from(state) - state.first
+        memory = self._memory_bytes
+        return StoreTotals(messages, self._logs.bytes + memory, self.medium.file_bytes(), memory)
 
     def close(self) -> None:
         if self._closed:

@@ -112,6 +112,13 @@ class Gatherer:
             size += sealed.sizes.get(log, 0) - sealed.evicting.get(log, 0) - sealed.thinning.get(log, 0)
         return size
 
+    @property
+    def changing(self) -> set[int]:
+        """Logs that are about to keep more or less."""
+        open_, sealed = self.open, self.sealed
+        logs = open_.sizes.keys() | open_.evicting.keys() | open_.thinning.keys()
+        return logs if sealed is None else logs | sealed.sizes.keys() | sealed.evicting.keys() | sealed.thinning.keys()
+
     # --- sealing, and the end ---------------------------------------------------------------------------------
 
     def seal(self, now: float, *, last: bool) -> Group:

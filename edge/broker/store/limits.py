@@ -23,9 +23,6 @@ PAGE_BYTES_WAITING: Final = 1024
 TEXT_BYTES_MAX: Final = 0xFFFF
 """UTF-8 bytes of an address or a device name: both protocols' names fit (MQTT 5 section 1.5.4), and 16 bits hold it."""
 
-LOGS_ADDED_UP_MAX: Final = 1_000
-"""Logs looked at in one go for what all of them hold, 1 ms; with more a status page is some seconds behind."""
-
 VALUE_BYTES_MAX: Final = 512 * MIB
 """One value of small durable state: above any MQTT packet (256 MiB), below SQLite's billion bytes a row."""
 
@@ -134,6 +131,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     many the oldest go."""
     ledger_growing_max: int = 1_024
     """Ledger entries kept in memory because they may grow; others begin a new row."""
+    logs_in_use_max: int = 2_048
+    """Logs that are objects in memory, with their cursor about 500 bytes each. Of more than these, those nobody has
+    anything under way with are some numbers (`logs_at_rest`), and objects again for who asks, which takes 5 us."""
     addresses_cached_max: int = 65_536
     """Address counters kept in memory, about 150 bytes each; beyond it they are read again when needed."""
     addresses_characters_max: int = 8 * MIB

@@ -13,6 +13,7 @@ from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 from edge.broker.store.logs import LogState
+from edge.broker.store.logs_at_rest import RestingLog
 from edge.broker.store.queries import SideQueries
 from edge.broker.store.reader import SCAN
 from edge.broker.store.reservation import SPILLS, unpack_count
@@ -37,18 +38,22 @@ def load(tables: Tables, side: sqlite3.Connection, queries: SideQueries, limits:
     tables.ledger.load(queries.newest_ledger(limits.ledger_growing_max), queries.ledger_rows())
     logs, counters = tables.logs, tables.counters
     counters.spills = max((unpack_count(value) for _, value in queries.items(SPILLS)), default=0)
+    logs.expect(side.execute("SELECT count(*) FROM log").fetchone()[0])
     for number, name, first, end, size in side.execute("SELECT log, name, first, next, bytes FROM log"):
-        logs.add(LogState(number, name, first=first, next=end, bytes=size, counted=end))
+        logs.add_at_rest(number, name, RestingLog(first, end, size))
     for (number,) in side.execute(_UNCOUNTED).fetchall():
         _recount(tables, side, logs[number])
     for address, end in queries.sequences_of(counters.uncounted).items():  # reserved further by another log
         counters.uncounted[address] = max(counters.uncounted[address], end)
     counters.sequences.update(counters.uncounted)
     check_logs(side, logs, lambda names: {**queries.sequences_of(names), **counters.uncounted})
-    for cursor in cursor_states(queries.cursors(), logs):
-        check_cursor(cursor)
-        tables.cursors.add(cursor)
-    for state in logs:  # what a crash kept from being deleted
+    for row in queries.cursors():
+        if not tables.cursors.add_at_rest(row):
+            for cursor in cursor_states([row], logs):
+                check_cursor(cursor)
+                tables.cursors.add(cursor)
+    logs.to_reclaim.update(dict.fromkeys(logs.unwanted()))  # what a crash kept from being deleted
+    for state in logs.in_use.values():
         if tables.cursors.lowest(state, state.next) > state.first:
             logs.to_reclaim[state.log] = None
 
@@ -73,8 +78,7 @@ def _recount(tables: Tables, side: sqlite3.Connection, state: LogState) -> None:
         found = _heads(state.name, row)
         if row.key & POSITION_MAX != state.next:
             raise StoreDamaged(f"log {state.name!r}: positions from {state.next} on are missing: {ADVICE}")
-        state.next = (row.key & POSITION_MAX) + row.messages
-        state.bytes += row.body_bytes
+        tables.logs.move(state, end=(row.key & POSITION_MAX) + row.messages, size=row.body_bytes)
         counters.uncounted_logs.add(state.log)
         counters.uncounted_bytes += row.body_bytes
         for address, sequence, count in found:

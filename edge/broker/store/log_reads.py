@@ -53,7 +53,7 @@ class LogReads:
         elif runs is FAILED:
             self.failed.append((log, position, bytes_max, done))
             self._again_at_s = self._clock() + self._limits.retry_delay_s
-        elif not runs and self._logs[log].next > end:
+        elif not runs and self._logs.bounds(log)[1] > end:
             self.read(log, end, bytes_max, done)  # whoever gets nothing takes it that nothing is there *now*
         else:
             done(runs)

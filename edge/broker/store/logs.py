@@ -1,15 +1,19 @@
-"""The logs of a store, as it keeps them in memory."""
+"""The logs of a store, as it keeps them in memory: objects of those in use, numbers of the others."""
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from edge.broker.store.buffered_log import BufferedLog
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
+from edge.broker.store.log_names import LogNames
+from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
+from edge.broker.store.meter import Meter
 
 
 class LogRow(NamedTuple):
@@ -46,29 +50,19 @@ class LogState:
     """The lowest cursor's position; None when it has to be worked out again."""
     deleting_to: int = 0
     """Everything below may be gone once the running commit is done."""
-    cursors: dict[int, None] | tuple[int, ...] = ()
-    """Of most logs one: a tuple of it takes 48 bytes, a dict 184."""
+    cursors: dict[str, int] | tuple[int, ...] = ()
+    """Of most logs one: its number. Of a log with several, their numbers by name."""
+    slowest: list[int] | None = None
+    """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
     thinned_to: tuple[int, int] = (0, 0)
     """Pass and position at which thinning goes on; forgotten at the end, as finding it again is cheap."""
     buffer: BufferedLog | None = None
     """The end of it that is in memory only; None: every message goes by the medium."""
 
-    def add_cursor(self, cursor: int, position: int) -> None:
-        if isinstance(self.cursors, dict):
-            self.cursors[cursor] = None
-        elif not self.cursors:
-            self.cursors = (cursor,)
-        else:
-            self.cursors = {**dict.fromkeys(self.cursors), cursor: None}
-        self.lowest = None if self.lowest is None else min(self.lowest, position)
-
-    def remove_cursor(self, cursor: int, position: int) -> None:
-        if isinstance(self.cursors, dict):
-            self.cursors.pop(cursor, None)
-        elif cursor in self.cursors:
-            self.cursors = ()
-        if position == self.lowest:
-            self.lowest = None
+    @property
+    def cursor_numbers(self) -> list[int]:
+        """The cursors it has, the oldest first."""
+        return sorted(self.cursors.values() if isinstance(self.cursors, dict) else self.cursors)
 
     @property
     def is_free(self) -> bool:
@@ -81,46 +75,77 @@ class LogState:
         return self.next if self.buffer is None else self.buffer.written
 
 
+class _InUse(dict[int, LogState]):
+    """Asked for a log that is not here, it takes it out of those at rest."""
+
+    def __init__(self, wake: Callable[[int], LogState]) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def __missing__(self, log: int) -> LogState:
+        return self._wake(log)
+
+
 class LogTable:
-    """By number and by name."""
+    """By number and by name. Of a log *at rest* only numbers are kept; who asks for its state has it made anew, and
+    what was got so is to be used in the same turn only."""
 
     def __init__(self) -> None:
-        self._states: dict[int, LogState] = {}
-        self._numbers: dict[str, int] = {}
-        self._free: deque[LogState] = deque()
+        self._states = _InUse(self._wake)
+        self._rest = LogsAtRest()
+        self._names = LogNames()
+        self._free: deque[int] = deque()
+        self._meters: list[Meter | None] = []
         self.to_reclaim: dict[int, None] = {}
         """Logs that may hold what no cursor wants any more, in the order of their turns."""
+        self.messages = 0
+        """Positions that all of them keep."""
+        self.bytes = 0
+        """Bytes of bodies that all of them keep."""
+        self.came = 0
+        """Logs that came into use, or were counted, since somebody looked which of them may rest (`Resting`)."""
+        self.woken: Callable[[LogState, RestingLog], None] = lambda _state, _row: None
+        """Makes the cursor of a log that was at rest."""
 
     def __getitem__(self, log: int) -> LogState:
         return self._states[log]
 
     def __contains__(self, log: int) -> bool:
-        return log in self._states
+        return 0 < log <= len(self._names)
 
     def __len__(self) -> int:
         """They are numbered from 1 on."""
-        return len(self._states)
-
-    def __iter__(self) -> Iterator[LogState]:
-        return iter(self._states.values())
+        return len(self._names)
 
     def get(self, log: int) -> LogState | None:
-        return self._states.get(log)
+        return self._states[log] if log in self else None
 
     def number(self, name: str) -> int | None:
         """None when there is no such log."""
-        return self._numbers.get(name)
+        return self._names.number(name)
+
+    def name(self, log: int) -> str:
+        """Raises IndexError."""
+        return self._names[log]
+
+    def rows(self) -> Iterator[LogRow]:
+        """Every log, and none of them made an object for it."""
+        for log in range(1, len(self) + 1):
+            first, end = self.bounds(log)
+            yield LogRow(log, self._names[log], first, end, self.kept_bytes(log))
+
+    # --- made and given back ----------------------------------------------------------------------------------
 
     def make(self, name: str) -> LogState:
         """A log that has nothing. Raises StoreError when there are too many, or the name cannot be written."""
         check_text("log", name)
-        if self._free and self._free[0].first == self._free[0].next:
-            state = self._free.popleft()
-            del self._numbers[state.name]
-            state.name = name
-            self._numbers[name] = state.log
-            return state
-        number = len(self._states) + 1
+        if self._free:
+            first, end = self.bounds(self._free[0])
+            if first == end:
+                state = self[self._free.popleft()]
+                self._rename(state, name)
+                return state
+        number = len(self) + 1
         if number > LOGS_MAX:
             raise StoreError(f"the store has {LOGS_MAX} logs already: no room for {name!r}")
         state = LogState(number, name)
@@ -128,17 +153,129 @@ class LogTable:
         return state
 
     def add(self, state: LogState) -> None:
+        """As the medium has it."""
         self._states[state.log] = state
-        self._numbers[state.name] = state.log
-        if state.is_free:
-            self._free.append(state)
+        self.came += 1
+        self._enter(state.log, state.name, state.next - state.first, state.bytes)
+
+    def expect(self, logs: int) -> None:
+        """So many will be added."""
+        self._names.expect(logs)
+
+    def add_at_rest(self, log: int, name: str, row: RestingLog) -> None:
+        """As `add`; it has no cursor yet (`set_resting_cursor`)."""
+        self._rest.put(log, row)
+        self._enter(log, name, row.next - row.first, row.bytes)
+
+    def _enter(self, log: int, name: str, messages: int, size: int) -> None:
+        self._names.add(log, name)
+        self.messages += messages
+        self.bytes += size
+        if name == free_name(log):
+            self._free.append(log)
 
     def free(self, state: LogState) -> None:
         """Nobody needs it, or will use its number before `make` gives it away again."""
-        del self._numbers[state.name]
-        state.name = free_name(state.log)
+        self._rename(state, free_name(state.log))
         state.thinned_to = (0, 0)
-        self.add(state)
+        self._free.append(state.log)
+
+    def _rename(self, state: LogState, name: str) -> None:
+        self._names.remove(state.log)
+        self._names.add(state.log, name)
+        state.name = name
+
+    # --- what they hold ---------------------------------------------------------------------------------------
+
+    def bounds(self, log: int) -> tuple[int, int]:
+        """(first position kept, next position to be given). Raises KeyError."""
+        state = self._states.get(log)
+        return self._rest.bounds(log) if state is None else (state.first, state.next)
+
+    def kept_bytes(self, log: int) -> int:
+        """Bytes of bodies it keeps. Raises KeyError."""
+        state = self._states.get(log)
+        return self._rest.bytes(log) if state is None else state.bytes
+
+    def move(self, state: LogState, *, first: int | None = None, end: int | None = None, size: int = 0) -> None:
+        """It begins or ends elsewhere, and keeps `size` bytes more (less, when that is negative)."""
+        if first is not None and first > state.first:
+            self.messages -= first - state.first
+            state.first = first
+        if end is not None:
+            self.messages += end - state.next
+            state.next = end
+        if size:
+            state.bytes += size
+            self.bytes += size
+            meter = self.meter_of(state.log)
+            if meter is not None:
+                meter.bytes += size
+
+    def meter_of(self, log: int) -> Meter | None:
+        return self._meters[log] if log < len(self._meters) else None
+
+    def set_meter(self, log: int, meter: Meter | None) -> bool:
+        """What the log keeps counts in this meter, and in no other one; False when it did. Raises KeyError."""
+        before, size = self.meter_of(log), self.kept_bytes(log)
+        if before is meter:
+            return False
+        if before is not None:
+            before.bytes -= size
+        if meter is not None:
+            meter.bytes += size
+        missing = log + 1 - len(self._meters)
+        if missing > 0:
+            self._meters.extend([None] * missing)
+        self._meters[log] = meter
+        return True
+
+    def metered(self, meter: Meter) -> Iterator[int]:
+        """The logs that have this meter. Looks at every log."""
+        return (log for log, its in enumerate(self._meters) if its is meter)
+
+    def largest(self, meter: Meter, count: int) -> list[int]:
+        """Those of them that keep the most bytes. Looks at every log."""
+        return heapq.nlargest(count, self.metered(meter), key=self.kept_bytes)
+
+    # --- at rest ----------------------------------------------------------------------------------------------
+
+    def log_of(self, cursor: int) -> int | None:
+        """The log at rest that has this cursor."""
+        return self._rest.log_of(cursor)
+
+    def resting(self, log: int) -> RestingLog | None:
+        """What is kept of a log at rest; None: it is in use. Raises KeyError when there is no such log."""
+        return None if log in self._states else self._rest[log]
+
+    def set_resting_cursor(self, log: int, cursor: int, name: str, position: int) -> bool:
+        """The cursor of a log that was added at rest, and has none yet; False when it is no such log, or the cursor is
+        beyond its end."""
+        return self._rest.set_cursor(log, cursor, name, position)
+
+    def unwanted(self) -> Iterator[int]:
+        """Logs at rest that hold what no cursor wants."""
+        return self._rest.unwanted()
+
+    @property
+    def in_use(self) -> dict[int, LogState]:
+        """Those that are objects, in the order in which they came into use."""
+        return self._states
+
+    def lay_down(self, state: LogState, row: RestingLog) -> bool:
+        """Keep a row of numbers in place of a state; False when there is no room for it."""
+        done = self._rest.put(state.log, row)
+        if done:
+            del self._states[state.log]
+        return done
+
+    def _wake(self, log: int) -> LogState:
+        row = self._rest.take(log)
+        state = LogState(log, self._names[log], row.first, row.next, row.bytes, counted=row.next)
+        self._states[log] = state
+        self.came += 1
+        self.woken(state, row)
+        return state
 
 
 def check_text(what: str, text: str) -> None:

@@ -34,8 +34,7 @@ class Medium(Protocol):
         """Ids of the times the store was opened, the newest last."""
         ...
 
-    @property
-    def opening_ends(self) -> Sequence[Mapping[int, int] | None]:
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
         """See `contract.Lineage`."""
         ...
 

@@ -86,7 +86,7 @@ class MemoryBuffer:
         if end > buffered.positions.low or following > reservation.low:
             self.low.add(buffered.log)
         stored = Stored(position, sequence, run)
-        state.next = end
+        self._logs.move(state, end=end)
         self._counters.sequences[address] = following
         buffered.add(stored, size, now)
         self.cost += cost_of(size, count)

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +30,13 @@ def known(connection: sqlite3.Connection) -> list[str]:
     return [bytes(name or b"").decode("ascii", "replace") for (name,) in rows]
 
 
-def ends(connection: sqlite3.Connection) -> list[dict[int, int] | None]:
-    """Where each log ended at the openings of `known`; None for a rotten row. Raises sqlite3.Error."""
-    rows = connection.execute("SELECT CAST(ends AS BLOB) FROM opening ORDER BY number")
-    return [_ends(packed) for (packed,) in rows]
+def ends(connection: sqlite3.Connection) -> Iterator[dict[int, int] | None]:
+    """Where each log ended at the openings of `known`, the newest first; None for a rotten row. Read one by one, as
+    there may be very many logs. Raises sqlite3.Error."""
+    numbers = connection.execute("SELECT number FROM opening ORDER BY number DESC").fetchall()
+    for number in numbers:
+        ((packed,),) = connection.execute("SELECT CAST(ends AS BLOB) FROM opening WHERE number = ?", number).fetchall()
+        yield _ends(packed)
 
 
 def _ends(packed: bytes | None) -> dict[int, int] | None:

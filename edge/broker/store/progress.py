@@ -8,49 +8,81 @@ from itertools import pairwise
 from edge.broker.model.ranges import Ranges
 
 
-class Progress(Ranges):
-    """Acknowledged positions as ranges, the first of which reaches from before the log's start to `position`.
+class Progress:
+    """Acknowledged positions: all below `position`, and ranges above it, of which there are none nearly always.
 
-    In-order acknowledgements extend that first range: O(1), nothing to merge. Others cost O(log n) of the ranges open.
+    In-order acknowledgements move `position`: O(1), nothing to merge. Others cost O(log n) of the ranges open.
     """
 
-    __slots__ = ()
+    __slots__ = ("_above", "position")
 
     def __init__(self, position: int, above: bytes = b"") -> None:
         """`above` is what `pack` gave; raises ValueError when it is not."""
-        super().__init__()
-        self.add(-1, position - 1)
+        self.position = position
+        """The first position not acknowledged."""
+        self._above: Ranges | None = None
         for first, last in unpack(position, above):
             self.add(first, last)
 
     @property
-    def position(self) -> int:
-        """The first position not acknowledged."""
-        return self._lasts[0] + 1
-
-    @property
     def above(self) -> list[tuple[int, int]]:
         """Ranges (first, last) above `position`, ascending and disjoint."""
-        if len(self._firsts) == 1:
-            return []
-        return list(zip(self._firsts[1:], self._lasts[1:], strict=True))
+        return [] if self._above is None else list(self._above)
+
+    @property
+    def in_order(self) -> bool:
+        """There are no ranges above `position`."""
+        return self._above is None
+
+    def add(self, first: int, last: int) -> None:
+        """``first..last`` are acknowledged as well."""
+        above = self._above
+        if first > self.position:
+            if above is None:
+                above = self._above = Ranges()
+            above.add(first, last)
+        elif last >= self.position:
+            if above is None:
+                self.position = last + 1
+            else:
+                self._reach(above, last + 1)
+
+    def _reach(self, above: Ranges, position: int) -> None:
+        """Everything below is acknowledged: ranges that touch it are part of that."""
+        self.position = above.free_from(position)
+        above.remove(0, self.position)
+        if not above:
+            self._above = None
+
+    def within(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of ``first..last`` that are acknowledged, ascending."""
+        parts = [(first, min(last, self.position - 1))] if first < self.position and first <= last else []
+        return parts if self._above is None else parts + self._above.within(first, last)
+
+    def outside(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The parts of ``first..last`` that are not acknowledged, ascending."""
+        first = max(first, self.position)
+        if self._above is not None:
+            return self._above.outside(first, last)
+        return [(first, last)] if first <= last else []
 
     def copy(self) -> Progress:
         """The same, on its own from now on."""
-        twin = Progress(0)
-        twin._firsts, twin._lasts = self._firsts[:], self._lasts[:]
+        twin = Progress(self.position)
+        for first, last in self.above:
+            twin.add(first, last)
         return twin
 
     def backlog(self, end: int) -> int:
         """How many positions below `end` are not acknowledged."""
-        return max(0, end + 1 - self.count)  # position -1 anchors the first range
+        above = 0 if self._above is None else self._above.count
+        return max(0, end - self.position - above)
 
     def pack(self) -> bytes:
         """The ranges above, for `unpack`: offsets from `position`, 4 bytes each while they fit, else 8."""
-        if len(self) == 1:
+        if self._above is None:
             return b""
-        position = self.position
-        offsets = [value - position for pair in self.above for value in pair]
+        offsets = [value - self.position for pair in self._above for value in pair]
         code = "I" if offsets[-1] <= 0xFFFF_FFFF else "Q"
         return code.encode() + struct.pack(f"<{len(offsets)}{code}", *offsets)
 

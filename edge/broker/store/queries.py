@@ -32,8 +32,12 @@ class SideQueries:
         except sqlite3.Error as error:
             raise meaning(error, "reading the store") from error
 
-    def cursors(self) -> list[CursorRow]:
-        return [CursorRow._make(row) for row in self.rows(_CURSORS)]
+    def cursors(self) -> Iterator[CursorRow]:
+        """To be taken at once: a checkpoint cannot end before."""
+        try:
+            yield from map(CursorRow._make, self._connection.execute(_CURSORS))
+        except sqlite3.Error as error:
+            raise meaning(error, "reading the store") from error
 
     def items(self, kind: str) -> Iterator[tuple[str, bytes]]:
         after = None

@@ -8,7 +8,6 @@ from edge.broker.store.cursors import CursorTable
 from edge.broker.store.group import Group, Outcome
 from edge.broker.store.limits import Limits
 from edge.broker.store.logs import LogTable
-from edge.broker.store.progress import Progress
 from edge.broker.store.removal_jobs import Evicted, Eviction, Reclaim, Reclaimed, Thinned, Thinning
 
 
@@ -91,22 +90,20 @@ class Removals:
 
     def _evicted(self, evicted: Evicted) -> None:
         state = self._logs[evicted.log]
-        state.first = max(state.first, evicted.first)
-        state.bytes -= evicted.bytes
+        self._logs.move(state, first=evicted.first, size=-evicted.bytes)
         for cursor in self._cursors.of(state):
             cursor.progress.add(-1, state.first - 1)
         state.lowest = None
 
     def _thinned(self, thinned: Thinned) -> None:
         state = self._logs[thinned.log]
-        state.bytes -= thinned.freed
+        self._logs.move(state, size=-thinned.freed)
         state.thinned_to = (0, 0) if thinned.ended else (thinned.level, thinned.position)
 
     def _reclaimed(self, reclaimed: Reclaimed) -> None:
         log, first, size, finished = reclaimed
         state = self._logs[log]
-        state.first = max(state.first, first)
-        state.bytes -= size
+        self._logs.move(state, first=first, size=-size)
         if finished:
             self._unfinished.discard(log)
         else:
@@ -121,5 +118,4 @@ class Removals:
             self._logs.to_reclaim[reclaim.log] = None
             for cursor in self._cursors.of(state):
                 if cursor.progress.position > state.next:
-                    cursor.progress = Progress(state.next)
-                    state.lowest = None
+                    self._cursors.set_back(cursor, state.next)

@@ -17,7 +17,7 @@ from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import NEWEST_BYTES, NEWEST_SEGMENTS, NEWEST_SEGMENTS_MAX, POSITION_BITS, POSITION_MAX
-from edge.broker.store.logs import LogState
+from edge.broker.store.logs import LogTable
 from edge.broker.store.segment import Row, SegmentDamaged
 
 Counters = Callable[[Iterable[str]], Mapping[str, int]]
@@ -59,29 +59,30 @@ def check_tables(connection: sqlite3.Connection) -> None:
         raise StoreDamaged(f"a cursor is before the beginning: {ADVICE}")
 
 
-def check_logs(connection: sqlite3.Connection, logs: Iterable[LogState], counters: Counters) -> None:
+def check_logs(connection: sqlite3.Connection, logs: LogTable, counters: Counters) -> None:
     """Each log has segments from its first position to its end, and what is in the newest is counted.
 
     Raises StoreDamaged, sqlite3.Error.
     """
     left, segments = NEWEST_BYTES, NEWEST_SEGMENTS_MAX
-    ends = {number: rest for number, *rest in connection.execute(_ENDS)}
-    for log in logs:
-        lowest, newest, messages = ends[log.log]
+    for log, lowest, newest, messages in connection.execute(_ENDS):
+        first, end = logs.bounds(log)
         if lowest is None:
-            _check_gap(connection, log, log.first, log.next)
+            if first != end:
+                _check_gap(connection, logs, log, first, end)
             continue
-        _check_gap(connection, log, log.first, lowest & POSITION_MAX)
-        _check_end(connection, log, newest, messages)
+        if lowest & POSITION_MAX != first:
+            _check_gap(connection, logs, log, first, lowest & POSITION_MAX)
+        if (newest & POSITION_MAX) + messages != end:
+            _check_end(connection, logs, log, newest, (newest & POSITION_MAX) + messages)
         if left < 0 or segments <= 0:
             continue
-        base = log.log << POSITION_BITS
-        for key, size in connection.execute(_NEWEST, (base, newest, NEWEST_SEGMENTS)).fetchall():
+        for key, size in connection.execute(_NEWEST, (log << POSITION_BITS, newest, NEWEST_SEGMENTS)).fetchall():
             left -= size
             segments -= 1
             if left < 0:
                 break
-            _check_counted(log, _heads(connection, key)[1], counters)
+            _check_counted(logs.name(log), _heads(connection, key)[1], counters)
 
 
 def check_cursor(cursor: CursorState) -> None:
@@ -96,20 +97,20 @@ def _within(lowest: int | None, highest: int | None, logs: int) -> bool:
     return lowest is None or highest is None or (lowest >> POSITION_BITS > 0 and highest >> POSITION_BITS <= logs)
 
 
-def _check_gap(connection: sqlite3.Connection, log: LogState, expected: int, position: int) -> None:
+def _check_gap(connection: sqlite3.Connection, logs: LogTable, log: int, expected: int, position: int) -> None:
+    name = logs.name(log)
     if position < expected:
-        raise StoreDamaged(f"log {log.name!r}: position {position} is where {expected} should be: {ADVICE}")
-    if position > expected and not is_accounted_for(connection, log.log, expected, position - 1):
-        raise StoreDamaged(f"log {log.name!r}: positions {expected} to {position - 1} are missing: {ADVICE}")
+        raise StoreDamaged(f"log {name!r}: position {position} is where {expected} should be: {ADVICE}")
+    if position > expected and not is_accounted_for(connection, log, expected, position - 1):
+        raise StoreDamaged(f"log {name!r}: positions {expected} to {position - 1} are missing: {ADVICE}")
 
 
-def _check_end(connection: sqlite3.Connection, log: LogState, newest: int, messages: int) -> None:
-    end = (newest & POSITION_MAX) + messages
-    if end == log.next:
-        return
+def _check_end(connection: sqlite3.Connection, logs: LogTable, log: int, newest: int, end: int) -> None:
+    """The newest segment ends at `end`, which is not where the log does."""
+    following = logs.bounds(log)[1]
     sound, _ = _heads(connection, newest)
-    if sound or newest & POSITION_MAX >= log.next:  # who reads a damaged one enters what is lost, up to the log's end
-        _check_gap(connection, log, end, log.next)
+    if sound or newest & POSITION_MAX >= following:  # who reads a damaged one enters what is lost, up to the log's end
+        _check_gap(connection, logs, log, end, following)
 
 
 def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment.Head]]:
@@ -121,12 +122,12 @@ def _heads(connection: sqlite3.Connection, key: int) -> tuple[bool, list[segment
         return False, []
 
 
-def _check_counted(log: LogState, heads: Iterable[segment.Head], counters: Counters) -> None:
+def _check_counted(log: str, heads: Iterable[segment.Head], counters: Counters) -> None:
     ends = {head.address: head.sequence + head.messages for head in heads}
     counted = counters(ends)
     for address, end in ends.items():
         if counted.get(address, 0) < end:
             raise StoreDamaged(
-                f"log {log.name!r}: the counter of address {address!r} is at {counted.get(address, 0)}, and "
+                f"log {log!r}: the counter of address {address!r} is at {counted.get(address, 0)}, and "
                 f"{end - 1} was given: {ADVICE}"
             )

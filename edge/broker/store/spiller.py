@@ -171,9 +171,7 @@ class Spiller:
             return
         self._buffer.drop(buffered, spill.upto)
         buffered.first, buffered.look_at, buffered.uncertain = spill.upto, 0, False
-        state.bytes += spill.size
-        if spill.first is not None:
-            state.first = max(state.first, spill.first)
+        self._logs.move(state, first=spill.first, size=spill.size)
         if spill.writes:
             buffered.written = spill.upto
         self._gatherer.moved |= buffered.moved  # over what is on disk now

@@ -119,7 +119,6 @@ def _opened(
         lock=lock,
         epochs=lineage,
         openings=openings.known(side),
-        opening_ends=openings.ends(side),
         boot=boot,
         device=device,
         meter=meter,
@@ -139,13 +138,14 @@ def _enter_epochs(
     """Enter this opening. A medium that cannot take that now goes on without: it is known by the one before."""
     lineage = Epochs.load(side, current)
     known, beside = openings.known(side), openings.beside(directory)
-    starts = {**dict(queries.sequences()), **tables.counters.sequences}
-    if beside is not None and beside not in known and any(starts.values()):
+    unknown = beside is not None and beside not in known
+    starts = {**dict(queries.sequences()), **tables.counters.sequences} if unknown else {}
+    if any(starts.values()):
         name = epochs.begin(connection, starts, f"{openings.COMPANION} names an opening the store does not know")
         lineage.reload(side)
         logger.warning("an older copy of this store was put back; new messages are of epoch %s", name)
     try:
-        ends = {state.log: state.next for state in tables.logs}
+        ends = {log: tables.logs.bounds(log)[1] for log in range(1, len(tables.logs) + 1)}
         openings.enter(connection, {SPILLS_LOG: tables.counters.spills, **ends})
         openings.remember(directory, openings.known(side)[-1])
     except (sqlite3.Error, OSError) as error:

@@ -51,7 +51,6 @@ class SqliteMedium:
         lock: DirectoryLock,
         epochs: Epochs,
         openings: Sequence[str],
-        opening_ends: Sequence[Mapping[int, int] | None],
         boot: tuple[int, BootRow | None],
         device: wear.Device | None,
         meter: wear.Meter,
@@ -62,7 +61,6 @@ class SqliteMedium:
         self.limits = limits
         self.epochs = epochs
         self.openings = openings
-        self.opening_ends = opening_ends
         self.device = device
         """What the store is on."""
         self._files = files
@@ -161,6 +159,12 @@ class SqliteMedium:
         return total
 
     # --- lineage ----------------------------------------------------------------------------------------------
+
+    def opening_ends(self) -> Iterator[Mapping[int, int] | None]:
+        try:
+            yield from opening_tables.ends(self._side)
+        except sqlite3.Error as error:
+            logger.warning("earlier openings cannot be read (%s): the hub is told of the others", error)
 
     def ends_after(self, shared: str) -> Mapping[int, int]:
         try:

@@ -13,7 +13,7 @@ from edge.broker.store.limits import TEXT_BYTES_MAX, Limits
 from edge.broker.store.sqlite_medium import SqliteMedium
 from tests.contract.store.rig import Rig, fail_commits, flat, heal, memory_rig, run_of, sqlite_rig
 
-SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3)
+SMALL = Limits(segment_bytes_max=64, counted_commits_max=4, reclaim_rows_max=3, logs_in_use_max=0)
 
 
 @pytest.fixture(params=["sqlite", "memory", "sqlite-small", "memory-small"])

@@ -260,7 +260,7 @@ class TestCopies:
     @staticmethod
     def is_older(copy: Rig, reached: Mapping[int, int], log: int, end: int) -> bool:
         """As a hub decides that knows `reached` of the store, and that its log goes to `end`."""
-        ends = copy.store.opening_ends[-1]
+        ends = next(copy.store.opening_ends())
         assert ends is not None
         return any(number > ends.get(each, 0) for each, number in {**reached, log: end}.items())
 

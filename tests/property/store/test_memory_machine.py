@@ -22,6 +22,7 @@ from tests.contract.store.rig import Rig, flat, run_of, sqlite_rig
 from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
+    logs_in_use_max=0,
     segment_bytes_max=60,
     counted_commits_max=3,
     reclaim_rows_max=2,

@@ -17,6 +17,7 @@ from tests.contract.store.rig import Rig, run_of, sqlite_rig
 from tests.support.writer_thread import execute_on
 
 LIMITS = Limits(
+    logs_in_use_max=0,
     segment_bytes_max=40,
     counted_commits_max=3,
     reclaim_rows_max=2,

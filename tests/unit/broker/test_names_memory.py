@@ -1,0 +1,86 @@
+"""What a queue nobody uses takes in memory, by what Python allocates: it does not depend on the machine."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bridge.message import Run
+from edge.broker.limits import Limits
+from edge.broker.model import interfaces
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Refusal
+from edge.broker.router.router import Router
+from edge.broker.store.limits import Limits as StoreLimits
+from tests.contract.store.rig import Rig, sqlite_rig
+
+QUEUES = 4_000
+GROUP = 500
+SENT_TO_BYTES_MAX = 700
+"""A queue with what is remembered of its address while it is among those sent to last: route, rule and counter."""
+BYTES_MAX = 350
+"""A queue and its log."""
+
+
+class Device(interfaces.Origin):
+    name = "device"
+
+    def __init__(self) -> None:
+        self.accepts = 0
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.accepts += len(tokens)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        raise AssertionError(why)
+
+
+def router_on(rig: Rig) -> Router:
+    table = AddressTable([AddressRule("queue/#", AddressType.QUEUE)])
+    return Router(rig.store, table, clock_ns=lambda: int(rig.now * 1e9), limits=Limits(queues_max=10 * QUEUES))
+
+
+def make_queues(rig: Rig, router: Router, first: int, count: int) -> None:
+    device = Device()
+    for start in range(first, first + count, GROUP):
+        for i in range(start, start + GROUP):
+            router.publish(device, Run(f"queue/{i:08d}", "device", 1, b"", [b"x"]), [i])
+        router.flush()
+        while rig.store.committing:
+            rig.turn()
+    router.tick()
+    assert device.accepts == count
+    rig.commits.clear()
+
+
+def allocated(do: Callable[[], object]) -> int:
+    """Bytes that are left of what is allocated meanwhile."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = do()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        del kept
+
+
+def test_a_queue_nobody_uses(tmp_path: Path) -> None:
+    limits = StoreLimits(logs_in_use_max=100, counted_commits_max=1)
+    rig = sqlite_rig(tmp_path, limits)
+    router = router_on(rig)
+    make_queues(rig, router, 0, 2 * GROUP)  # and with them what does not depend on how many there are
+    assert allocated(lambda: make_queues(rig, router, 2 * GROUP, QUEUES)) < SENT_TO_BYTES_MAX * QUEUES
+    rig.store.close()
+
+    def start() -> tuple[Rig, Router]:
+        rig = sqlite_rig(tmp_path, limits)
+        return rig, router_on(rig)
+
+    started: list[tuple[Rig, Router]] = []
+    assert allocated(lambda: started.append(start())) < BYTES_MAX * (QUEUES + 2 * GROUP)
+    assert len(started[0][1].queues) == QUEUES + 2 * GROUP
+    started[0][0].store.close()

@@ -1,0 +1,181 @@
+"""Logs nobody uses are numbers in memory, and nobody can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edge.broker.store.limits import Limits
+from edge.broker.store.log_names import LogNames
+from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
+from edge.broker.store.meter import Meter
+from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
+
+LIMITS = Limits(logs_in_use_max=10, counted_commits_max=2)
+QUEUES = 200
+
+
+def made(rig: Rig, count: int = QUEUES, prefix: str = "queue") -> list[int]:
+    """Logs with a cursor and a message each, some of a commit."""
+    logs = []
+    for start in range(0, count, 20):
+        for i in range(start, start + 20):
+            log = rig.store.log(f"{prefix} {i}")
+            rig.store.open_cursor("queue", log, 0)
+            rig.store.append(log, run_of(b"%d" % i, address=str(i)))
+            logs.append(log)
+        rig.commit()
+    rig.settle()
+    rig.store.flush()
+    return logs
+
+
+def in_use(rig: Rig) -> int:
+    return len(rig.store._logs.in_use)
+
+
+def test_few_are_in_use(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path, LIMITS)
+    logs = made(rig)
+    assert in_use(rig) <= 2 * LIMITS.logs_in_use_max
+    assert rig.store.totals().messages == QUEUES
+    assert [rig.store.bounds(log) for log in logs] == [(0, 1)] * QUEUES
+    assert sum(rig.store.backlog(rig.store.open_cursor("queue", log, 0)) for log in logs) == QUEUES
+    assert in_use(rig) <= 2 * LIMITS.logs_in_use_max, "asked how much there is they stay at rest"
+    rig.reopen()
+    assert in_use(rig) == 0
+    assert [log.bytes for log in rig.store.info().logs] == [len(b"%d" % i) for i in range(QUEUES)]
+    assert [bodies for _, _, _, bodies in rig.read_all(logs[150])] == [b"150"]
+    rig.store.close()
+
+
+def test_one_at_rest_is_used_while_a_commit_is_under_way_and_fails() -> None:
+    rig = memory_rig(LIMITS)
+    logs = made(rig)
+    store = rig.store
+    log, other = logs[3], logs[4]
+    cursor = store.open_cursor("queue", log, 0)
+    assert {log, other}.isdisjoint(store._logs.in_use)
+    fail_commits(rig)
+    store.append(log, run_of(b"refused", address="3"))
+    store.acknowledge(cursor, 0, 0)
+    assert store.flush()
+    store.drop_cursor(store.open_cursor("queue", other, 0))
+    rig.turn()
+    assert rig.commits[-1].error is not None
+    heal(rig)
+    assert store.bounds(log) == (0, 1)
+    assert store.cursor(cursor).position == 1
+    store.append(log, run_of(b"kept", address="3"))
+    assert rig.commit().error is None
+    rig.settle()
+    made(rig, 40, "more")  # so that they are at rest again
+    assert store.bounds(log) == (1, 2)
+    assert store.bounds(other) == (1, 1), "nobody wanted it any more"
+    with pytest.raises(KeyError):
+        store.backlog(cursor + 1)
+    assert store.backlog(cursor) == 1
+    store.close()
+
+
+def test_a_freed_one_is_made_anew() -> None:
+    rig = memory_rig(LIMITS)
+    logs = made(rig)
+    store = rig.store
+    cursor = store.open_cursor("queue", logs[7], 0)
+    store.acknowledge(cursor, 0, 0)
+    rig.settle()
+    assert store.free_log(logs[7])
+    assert store.log("another") == logs[7]
+    assert store.log("queue 7") == QUEUES + 1
+    rig.settle()
+    with pytest.raises(KeyError):
+        store.cursor(cursor)
+    assert store.bounds(logs[7]) == (1, 1)
+    store.close()
+
+
+def test_what_an_account_keeps_is_added_up() -> None:
+    rig = memory_rig(LIMITS)
+    logs = made(rig)
+    store, mine, other = rig.store, Meter(), Meter()
+    assert all(store.meter(log, mine) for log in logs)
+    assert not store.meter(logs[0], mine)
+    assert store.metered_bytes(mine) == sum(map(store.log_bytes, logs)) > 0
+    store.append(logs[5], run_of(bytes(1000), address="5"))
+    assert store.metered_bytes(mine) == sum(map(store.log_bytes, logs)), "what is on its way counts"
+    rig.settle()
+    assert store.largest(mine, 1) == [logs[5]]
+    store.meter(logs[5], other)
+    assert (store.metered_bytes(other), store.metered_bytes(mine)) == (1001, sum(map(store.log_bytes, logs)) - 1001)
+    store.evict(logs[5], 1001)
+    rig.settle()
+    assert store.metered_bytes(other) == 0
+    store.meter(logs[5], None)
+    assert sorted(store.metered(mine)) == sorted(set(logs) - {logs[5]})
+    store.close()
+
+
+def test_the_slowest_of_many_cursors() -> None:
+    rig = memory_rig(LIMITS)
+    store = rig.store
+    log = store.log("topic")
+    cursors = [store.open_cursor(f"c{i}", log, 0) for i in range(50)]
+    for i in range(20):
+        store.append(log, run_of(b"%d" % i))
+        rig.commit()
+    for i, cursor in enumerate(cursors):
+        store.acknowledge(cursor, 0, i % 10 + 5)
+    rig.settle()
+    assert store.bounds(log)[0] == 6
+    for cursor in cursors[0::10]:
+        store.drop_cursor(cursor)
+    rig.settle()
+    assert store.bounds(log)[0] == 7
+    late = store.open_cursor("late", log, 0)
+    for cursor in cursors:
+        store.acknowledge(cursor, 0, 19)
+    rig.settle()
+    assert store.bounds(log)[0] == 7
+    store.drop_cursor(late)
+    rig.settle()
+    assert store.bounds(log) == (20, 20)
+    store.close()
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), max_size=300))
+@settings(deadline=None)
+def test_names_against_a_dict(renamed: list[tuple[int, int]]) -> None:
+    names, model = LogNames(), dict[int, str]()
+    for log, name in renamed:
+        if log in model:
+            names.remove(log)
+            del model[log]
+        if f"n{name}" not in model.values():
+            names.add(log, f"n{name}")
+            model[log] = f"n{name}"
+    assert {f"n{i}": names.number(f"n{i}") for i in range(61) if names.number(f"n{i}") is not None} == {
+        name: log for log, name in model.items()
+    }
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 1 << 40)), max_size=200))
+@settings(deadline=None)
+def test_rows_against_a_dict(moves: list[tuple[int, int]]) -> None:
+    rest, model, cursor = LogsAtRest(), dict[int, RestingLog](), 0
+    for log, position in moves:
+        if log in model:
+            assert rest.log_of(model[log].cursor) == log
+            assert rest.take(log) == model.pop(log)
+        else:
+            cursor += 700
+            model[log] = RestingLog(position // 2, position, 7, cursor, f"c{log % 3}", position // 3)
+            assert rest.put(log, model[log])
+        assert list(rest) == sorted(model)
+    assert all(rest[log] == row for log, row in model.items())
+    assert not any(
+        rest.log_of(700 * i) for i in range(1, 300) if not any(row.cursor == 700 * i for row in model.values())
+    )
