@@ -28,6 +28,8 @@ MAGICS: Final = (0x377F0682, 0x377F0683)
 PAGE_SIZES: Final = tuple(1 << bits for bits in range(9, 17))
 SUMMED_BYTES: Final = 8
 """Of a frame's head, which its checksum covers beside the page."""
+SECTOR_BYTES: Final = 512
+"""The least that a medium writes whole."""
 _FRAMES_IN_INDEX: Final = slice(16, 20)
 """As `wal_index` has it, of an index that is read once."""
 
@@ -107,15 +109,23 @@ class Log(NamedTuple):
     def synced_commits(self, accepted: int) -> Iterator[int]:
         """Where commits end that were durable once and are not among the first `accepted` frames: for each the number
         of the frame behind it. Raises OSError."""
+        first = max(accepted - 1, 0)  # what the first frame in question goes on from
         before: Frame | None = None
-        sums = self.sums
-        for number, frame in enumerate(self.frames(accepted), accepted):
-            if before is not None and before.ends_commit and frame.salts == self.salts:
-                follows = (before.sums, checksum_of(self.order, before, sums))
-                if any(checksum_of(self.order, frame, known) == frame.sums for known in follows):
+        sums = self.sums  # that `before` goes on from
+        for number, frame in enumerate(self.frames(first), first):
+            if number > accepted and before is not None and before.ends_commit and frame.salts == self.salts:
+                right = checksum_of(self.order, before, sums)
+                goes_on = any(checksum_of(self.order, frame, known) == frame.sums for known in (before.sums, right))
+                if goes_on and (before.sums == right or self._is_of_one_write(before, number - 1)):
                     yield number
             sums = before.sums if before is not None else sums
             before = frame
+
+    def _is_of_one_write(self, frame: Frame, number: int) -> bool:
+        """Its head is: one over the boundary of two sectors may have the end of an older commit in the first, which a
+        power cut left as it was, and its own checksum in the second."""
+        begin = HEADER.size + number * (FRAME.size + self.page_bytes)
+        return frame.salts == self.salts and begin % SECTOR_BYTES <= SECTOR_BYTES - FRAME.size
 
 
 def checksum(order: str, data: bytes | bytearray, sums: Sums) -> Sums:
