@@ -127,8 +127,10 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
     from edge.broker.security.credentials import CredentialsError
     from edge.broker.store.errors import StoreError
     from edge.broker.store.lock import is_held
+    from edge.broker.store.sqlite import check_directory
 
     try:
+        check_directory(options.data)
         for name in LISTENERS:
             endpoint = getattr(configuration, name)
             if endpoint is not None and not is_held(options.data):  # else the other gateway there is what is wrong

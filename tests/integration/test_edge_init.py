@@ -14,6 +14,7 @@ from pathlib import Path
 import paho.mqtt.client as paho
 import pytest
 
+from tests.support.medium import Medium
 from tests.support.processes import Waypost, free_port, wait_until
 
 WAIT_S = 60.0
@@ -139,3 +140,19 @@ def test_the_unit_is_one(tmp_path: Path, folder: str) -> None:
     )  # fmt: skip
     complaints = [line for line in checked.stderr.splitlines() if "waypost.service" in line]
     assert not complaints, checked.stderr
+
+
+@pytest.mark.parametrize("room", [0, 1_000, 4_000, 40_000])
+def test_a_full_disk_leaves_nothing_and_it_can_be_done_again(tmp_path: Path, room: int) -> None:
+    root = tmp_path / "medium"
+    root.mkdir()
+    told = ("--data", str(root / "site" / "gw"), "--name", "hall", "--http", "none", "--systemd")
+    with Medium(root, folder=tmp_path) as medium:
+        medium.limit(room)
+        line = [*PROGRAM, "edge", "init", *told]
+        done = subprocess.run(line, env=medium.environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert medium.count("failures") > 0
+    assert (done.returncode, "nothing was made" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(root.iterdir()) == []
+    assert command("edge", "init", *told).returncode == 0

@@ -206,6 +206,8 @@ class Repository:
             fresh.replace(self.path)
             self._sync_folder()
         except OSError as why:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
             raise self._failed("write", why) from why
 
     def _sync_folder(self) -> None:

@@ -80,9 +80,14 @@ def file_system(around: Surroundings) -> Iterator[Result]:
     place, name = _place(around), "file system"
     if place is None:
         return
-    mount = mount_of(place, around.text("proc", "self", "mountinfo") or "")
+    mountinfo = around.text("proc", "self", "mountinfo")
+    if mountinfo is None:
+        yield warn(name, f"{place}: what it is on is not known without /proc", "mount it: mount -t proc proc /proc")
+        return
+    mount = mount_of(place, mountinfo)
     if mount is None:
-        yield warn(name, f"{place}: the system does not say what it is on", "run on Linux, with /proc mounted")
+        seen = f"{place}: none of the mounts in /proc/self/mountinfo, as in a chroot whose root is no mount"
+        yield warn(name, seen, "run the doctor outside of the chroot, with --data where the directory is from there")
         return
     seen = f"{mount.kind} on {mount.source}, mounted at {mount.point}"
     local = "move the data directory to a local ext4 file system"

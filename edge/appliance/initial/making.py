@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
@@ -25,11 +27,12 @@ from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.program import as_called, launcher
 from edge.broker.store.errors import StoreError
-from edge.broker.store.sqlite import open_store
+from edge.broker.store.sqlite import make_directory, open_store
 from edge.output.terminal import say
 
 FILE_NAME: Final = "gateway.yaml"
 FILE_MODE: Final = 0o600
+NOTHING_MADE: Final = "nothing was made; do it again when that is mended"
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +54,7 @@ NOTHING: Final = Told(name=None, mqtt=None, amqp=None, http=None, hub=None, forw
 
 
 def make(data: Path, told: Told, *, systemd: bool) -> None:
-    """Make the gateway of `data`, and say what comes next. Raises CommandError."""
+    """Make the gateway of `data`, and say what comes next. Raises CommandError; then nothing was made."""
     repository = Repository(data)
     try:
         applied = repository.load().resources
@@ -62,18 +65,34 @@ def make(data: Path, told: Told, *, systemd: bool) -> None:
             wanted = _preset(told)
         elif sys.stdin.isatty() and not applied:
             wanted = _asked(_preset(told))
-        _make_all(data, wanted)
-        applied = repository.load().resources
-        if systemd:
-            _write_unit(data, applied)
+        file, unit = data / FILE_NAME, data.resolve() / units.UNIT_NAME
+        with contextlib.ExitStack() as undo:
+            undo.callback(_remove_empty, [folder for folder in (data, *data.parents) if not folder.exists()])
+            made = _resources_made(repository, file, wanted, undo) if wanted is not None else []
+            applied = repository.load().resources
+            if systemd:
+                _write_unit(data, unit, applied, undo)
+            epoch = _store_made(data)  # last: where it fails it removes what it made
+            undo.pop_all()
     except ConfigurationRejected as rejected:
         lines = "\n".join(str(error) for error in rejected.errors)
         raise CommandError(lines, hint="nothing was made; correct the options", code=Exit.USAGE) from None
     except (RepositoryError, StoreError) as error:
-        raise CommandError(str(error)) from None
+        raise CommandError(str(error), hint=NOTHING_MADE) from None
     except OSError as error:
-        raise CommandError(f"{error.filename or data}: {error.strerror or error}") from None
+        raise CommandError(f"{error.filename or data}: {error.strerror or error}", hint=NOTHING_MADE) from None
+    say(f"{data}: store ready, epoch {epoch}")
+    if made:
+        _say_applied(file, made)
+    if systemd:
+        _say_unit(unit)
     _say_next(data, applied, service=systemd)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    with contextlib.suppress(OSError):  # somebody else has put something there
+        for folder in folders:
+            folder.rmdir()
 
 
 def _preset(told: Told) -> FirstGateway:
@@ -136,54 +155,66 @@ def _asked(preset: FirstGateway) -> FirstGateway:
     return FirstGateway(name=name, mqtt=mqtt, amqp=amqp, http=http, hub=hub, forward=(forward,))
 
 
-def _make_all(data: Path, wanted: FirstGateway | None) -> None:
-    """Store, resources and their file; everything is checked before anything is made.
+def _resources_made(
+    repository: Repository, file: Path, wanted: FirstGateway, undo: contextlib.ExitStack
+) -> list[Resource]:
+    """Apply the resources of the gateway and write their file; all of it is checked before anything is made.
 
     Raises CommandError, ConfigurationRejected, RepositoryError, StoreError, OSError."""
-    if wanted is None:
-        say(_store_made(data))
-        return
     if bool(wanted.hub) != bool(wanted.forward):
         raise CommandError(
             "--hub and --forward go together",
             hint="for example --hub amqp://hub.example:5672 --forward 'plant/#'",
             code=Exit.USAGE,
         )
-    file, text = data / FILE_NAME, yaml_of(wanted)
+    text = yaml_of(wanted)
     resources = parse(text, FILE_NAME)
     errors = validate(resources)
     if errors:
         raise ConfigurationRejected(errors)
     if file.exists():
-        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {data} -f {file}")
-    say(_store_made(data))
-    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "w", encoding="utf-8") as out:
+        raise CommandError(f"{file} is there already", hint=f"apply it: waypost apply --data {file.parent} -f {file}")
+    make_directory(file.parent)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+    undo.callback(file.unlink, missing_ok=True)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as out:
         out.write(text)
-    Repository(data).apply(resources)
+    if not repository.folder.exists():
+        undo.callback(shutil.rmtree, repository.folder, ignore_errors=True)
+    repository.apply(resources)
+    return resources
+
+
+def _store_made(data: Path) -> str:
+    """Make the store, or open the one that is there; its epoch. Raises StoreError."""
+    store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
+    epoch = store.epoch
+    store.close()
+    return epoch
+
+
+def _write_unit(data: Path, file: Path, applied: Sequence[Resource], undo: contextlib.ExitStack) -> None:
+    """Raises StoreError, OSError."""
+    configuration = effective(applied)
+    listening = (getattr(configuration, listener) for listener in LISTENERS)
+    files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
+    ports = [endpoint.port for endpoint in listening if endpoint is not None]
+    name = configuration.gateway or data.name
+    make_directory(file.parent)
+    if not file.exists():
+        undo.callback(file.unlink, missing_ok=True)
+    file.write_text(units.unit(name, file.parent, files=files, ports=ports, launcher=launcher()))
+
+
+def _say_applied(file: Path, resources: Sequence[Resource]) -> None:
     say(f"{file}: {len(resources)} resources, written and applied")
     for note in (*notices(resources), *exposure(resources)):
         say(f"note: {note}", style="yellow", err=True)
 
 
-def _store_made(data: Path) -> str:
-    """Make the store, or open the one that is there. Raises StoreError."""
-    store = open_store(data, post=lambda _callback: None)  # no loop: `close` finishes what is under way
-    epoch = store.epoch
-    store.close()
-    return f"{data}: store ready, epoch {epoch}"
-
-
-def _write_unit(data: Path, applied: Sequence[Resource]) -> None:
-    configuration = effective(applied)
-    listening = (getattr(configuration, listener) for listener in LISTENERS)
-    absolute = data.resolve()
-    file = absolute / units.UNIT_NAME
-    files = configuration.limits.connections_max + FILES_BESIDE_CONNECTIONS
-    ports = [endpoint.port for endpoint in listening if endpoint is not None]
-    name = configuration.gateway or data.name
-    file.write_text(units.unit(name, absolute, files=files, ports=ports, launcher=launcher()))
+def _say_unit(file: Path) -> None:
     say(f"{file}: written; enable it:")
-    for step in units.steps(absolute, file):
+    for step in units.steps(file.parent, file):
         say(f"  {step}")
     closed = units.closed_folder()
     if closed is not None:

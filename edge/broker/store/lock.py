@@ -23,13 +23,24 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock. Raises StoreBusy naming the holder, or StoreInaccessible."""
-        path = directory / LOCK_NAME
+        self._path = directory / LOCK_NAME
+        self._open()
+        while not self._is_in_place():  # removed while we waited, by whoever made it for nothing
+            os.close(self._descriptor)
+            self._open()
+        # The lock is the kernel's; on a full medium the number is merely missing.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _open(self) -> None:
+        """Open the file, make it where there is none, and lock it. Raises StoreBusy or StoreInaccessible."""
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreInaccessible(
-                f"cannot open {path}: {error.strerror}; check owner and mode of the data directory, "
-                "and that its file system is mounted read-write"
+                f"cannot open {self._path}: {error.strerror}; check owner and mode of the data directory, "
+                "and that its file system is mounted read-write and not full"
             ) from error
         try:
             hold(self._descriptor)
@@ -37,15 +48,25 @@ class DirectoryLock:
             holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._descriptor)
             raise StoreBusy(
-                f"{directory} is in use by process {holder}; stop that gateway or give this one another data directory"
+                f"{self._path.parent} is in use by process {holder}; "
+                "stop that gateway or give this one another data directory"
             ) from error
-        # The lock is the kernel's; on a full medium the number is merely missing.
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that is locked is the one the next process finds."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
 
     def release(self) -> None:
-        """Give the lock back; the file stays, as removing it would race with the next holder."""
+        """Give the lock back; the file stays."""
+        os.close(self._descriptor)
+
+    def discard(self) -> None:
+        """Remove the file, then give the lock back; who waits for it makes another."""
+        with contextlib.suppress(OSError):
+            self._path.unlink()
         os.close(self._descriptor)
 
 

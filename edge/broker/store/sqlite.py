@@ -7,7 +7,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -23,7 +23,7 @@ from edge.broker.store.faults import ADVICE, meaning, meaning_of_system
 from edge.broker.store.files import StoreFiles
 from edge.broker.store.limits import Limits
 from edge.broker.store.loading import boot_of, load
-from edge.broker.store.lock import DirectoryLock
+from edge.broker.store.lock import LOCK_NAME, DirectoryLock
 from edge.broker.store.medium import Post
 from edge.broker.store.problems import Problems
 from edge.broker.store.queries import SideQueries
@@ -36,6 +36,8 @@ from edge.broker.store.writer import Writer
 
 logger = logging.getLogger(__name__)
 
+STEM: Final = "store"
+"""What the names of all files of a store begin with."""
 FILE_NAME: Final = "store.sqlite"
 REPAIRED_NAME: Final = "store.sqlite.repaired"
 """A repaired store on its way to its place; until it is there, nothing else must be opened."""
@@ -51,17 +53,22 @@ def open_store(
     limits: Limits | None = None,
     summary: Summary | None = None,
 ) -> SqliteStore:
-    """Open the store in `directory`, making both when they are new.
+    """Open the store in `directory`, making both when they are new; what was made is removed where that fails.
 
     `post` runs a callback on the loop's thread (``loop.call_soon_threadsafe``); `summary` says how messages are thinned
     (None: not at all). Raises StoreBusy, StoreTooNew, StoreDamaged, StoreInaccessible, or StoreFull when the file has
     to be made or migrated and cannot be written.
     """
-    _make_directory(directory)
-    lock = DirectoryLock(directory)
     path = directory / FILE_NAME
     with contextlib.ExitStack() as undo:
-        undo.callback(lock.release)
+        undo.callback(_remove_empty, _missing(directory))
+        make_directory(directory)
+        lock = DirectoryLock(directory)
+        if _store_files(directory):
+            undo.callback(lock.release)
+        else:
+            undo.callback(lock.discard)
+            undo.callback(_remove_store, directory)
         if (directory / REPAIRED_NAME).exists():
             raise StoreDamaged(f"{path}: a repair was interrupted: run `waypost store repair --yes` again")
         try:
@@ -76,6 +83,18 @@ def open_store(
             raise StoreDamaged(f"{path}: a table is damaged ({error}): {ADVICE}") from error
         undo.pop_all()
     return store
+
+
+def check_directory(directory: Path) -> None:
+    """Look, without changing anything, whether what is in `directory` keeps a store from being opened there.
+
+    Who is about to make things for that store asks first. Raises StoreDamaged.
+    """
+    path = directory / FILE_NAME
+    try:
+        schema.check_ours(path)
+    except StoreError as error:
+        raise type(error)(f"{path}: {error}") from error
 
 
 def _opened(
@@ -153,17 +172,40 @@ def _enter_epochs(
     return lineage
 
 
-def _make_directory(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Make `directory` durably, with the folders above that are missing. Raises StoreInaccessible."""
-    made = [folder for folder in (directory, *directory.parents) if not folder.exists()]
+    missing = _missing(directory)
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in made:
+        for folder in missing:
             _sync_directory(folder.parent)
     except OSError as error:
         raise StoreInaccessible(
             f"cannot make data directory {directory}: {error.strerror}; make it yourself, or give another one"
         ) from error
+
+
+def _missing(directory: Path) -> list[Path]:
+    """Of `directory` and the folders above it those that are not there, the deepest first."""
+    return [folder for folder in (directory, *directory.parents) if not folder.exists()]
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    with contextlib.suppress(OSError):  # somebody has put something there
+        for folder in folders:
+            folder.rmdir()
+
+
+def _store_files(directory: Path) -> list[Path]:
+    """The files of a store, or of what was one; without the lock's."""
+    return [path for path in directory.glob(f"{STEM}.*") if path.name != LOCK_NAME]
+
+
+def _remove_store(directory: Path) -> None:
+    """Remove a store nobody has used: its lock is held, and there was none when it was taken."""
+    for path in _store_files(directory):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -49,6 +49,21 @@ class TestFileSystem:
         assert result.level is Level.FAIL
         assert option in result.seen
 
+    @pytest.mark.parametrize(
+        ("files", "said", "step"),
+        [
+            ({}, "not known without /proc", "mount -t proc"),
+            (
+                {"proc/self/mountinfo": "36 22 0:5 / /proc rw - proc proc rw\n"},
+                "as in a chroot",
+                "outside of the chroot",
+            ),
+        ],
+    )
+    def test_what_it_is_on_is_not_said(self, tmp_path: Path, files: dict[str, str], said: str, step: str) -> None:
+        result = found(medium.file_system, machine(tmp_path / "root", files, data=tmp_path))["file system"]
+        assert (result.level, said in result.seen, step in result.next_step) == (Level.WARN, True, True)
+
     def test_the_longest_mount_counts_and_names_are_unescaped(self) -> None:
         info = mounts("1 0 1:1 / /data rw - ext4 /dev/a rw", r"2 0 1:1 / /data/my\040card rw - vfat /dev/b rw")
         text = info["proc/self/mountinfo"]

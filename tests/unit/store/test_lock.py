@@ -52,3 +52,12 @@ def test_a_gateway_starts_while_somebody_looks(tmp_path: Path) -> None:
         threading.Timer(2 * LOOK_S, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
         with held(tmp_path):
             assert is_held(tmp_path)
+
+
+def test_a_lock_removed_by_its_holder_is_not_what_the_next_one_holds(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path)
+    threading.Timer(2 * LOOK_S, first.discard).start()
+    with held(tmp_path):  # which has the file open that is removed meanwhile
+        assert (tmp_path / LOCK_NAME).exists()
+        with pytest.raises(StoreBusy):
+            DirectoryLock(tmp_path)
