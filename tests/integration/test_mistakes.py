@@ -2,6 +2,9 @@
 
 The table is the list. A row is a command line, its exit code (0 done, 1 failed, 2 wrong usage or configuration, 3
 unreachable peer, 4 data integrity) and what the answer has to say. After each the folders are as they were.
+
+Every line runs in a process of its own, most of them forked from one that has the program in memory; some are started
+as the launcher starts it, one of each kind.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import pytest
 from edge.broker.store.lock import LOCK_NAME
 from tests.conftest import ROOT
 from tests.spark import lakes
+from tests.support import forked
 from tests.support.processes import Waypost, edge, free_port, hub
 
 PROGRAM = "./waypost"
@@ -32,18 +36,26 @@ OF_SQLITE = ("-shm", "-wal")
 
 
 class Mistake(NamedTuple):
-    """`line`: what the person types, with names of the scene between braces; `says`: parts of the answer."""
+    """`line`: what the person types, with names of the scene between braces; `says`: parts of the answer; `started`:
+    as the launcher starts it."""
 
     what: str
     line: str
     code: int
     says: tuple[str, ...]
     stdin: str = ""
+    started: bool = False
 
 
 MISTAKES = (
     # --- which command, which option
-    Mistake("a command with a typo", "egde run", 2, ("No such command: egde", "did you mean `edge`?", "--help`")),
+    Mistake(
+        "a command with a typo",
+        "egde run",
+        2,
+        ("No such command: egde", "did you mean `edge`?", "--help`"),
+        started=True,
+    ),
     Mistake("a subcommand with a typo", "store verfy --data {gw}", 2, ("verfy", "Did you mean 'verify'?", "--help`")),
     Mistake("an option with a typo", "edge run --dat {gw}", 2, ("--dat", "--data", "see `./waypost edge run --help`")),
     Mistake("an option left out", "edge run", 2, ("--data", "see `./waypost edge run --help`")),
@@ -92,9 +104,22 @@ MISTAKES = (
         "edge run --dev --data {other}",
         1,
         ("{other}/store.sqlite", "not a store", "another data directory"),
+        started=True,
+    ),
+    Mistake(
+        "a text for a store, and a port in use",
+        "edge run --dev --data {text} --mqtt 127.0.0.1:{mqtt}",
+        1,
+        ("{text}/store.sqlite", "not a store"),
     ),
     Mistake("half a store", "edge run --dev --data {half}", 1, ("{half}/store.sqlite", "store repair")),
-    Mistake("half a store, verified", "store verify --data {half}", 4, ("{half}/store.sqlite", "store repair")),
+    Mistake(
+        "half a store, verified",
+        "store verify --data {half}",
+        4,
+        ("{half}/store.sqlite", "store repair"),
+        started=True,
+    ),
     Mistake("a store of a newer program", "edge run --dev --data {newer}", 1, ("newer",)),
     Mistake(
         "a store older than any that can be read",
@@ -178,6 +203,7 @@ MISTAKES = (
         "edge status --http 127.0.0.1:{closed}",
         3,
         ("no gateway answers at http://127.0.0.1:{closed}", "`ready` line"),
+        started=True,
     ),
     Mistake(
         "a hub for a gateway",
@@ -226,6 +252,7 @@ MISTAKES = (
         1,
         ("bad user name or password", "./waypost device add pump7"),
         "guessed\n",
+        started=True,
     ),
     Mistake(
         "a device added twice", "device add pump7 --data {gw}", 1, ("a user pump7 already", "credentials rotate pump7")
@@ -327,13 +354,15 @@ class Scene(NamedTuple):
         return found
 
 
-def typed(line: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def typed(line: str, stdin: str = "", *, started: bool = False) -> subprocess.CompletedProcess[str]:
     """What a person types after `./waypost`; `!NAME=VALUE` in front is put into the environment."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": PROGRAM, "COLUMNS": "200"}
     words = line.split()
     if words[0].startswith("!"):
         name, _, value = words.pop(0)[1:].partition("=")
         environment[name] = value
+    if not started:
+        return forked.waypost(*words, stdin=stdin, environment=environment)
     return subprocess.run(
         [sys.executable, "-P", "-m", "edge.appliance.main", *words],
         input=stdin, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
@@ -432,7 +461,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what.replace(" ", "-"))
 def test_it_is_answered(scene: Scene, mistake: Mistake) -> None:
     before = scene.state()
-    done = typed(mistake.line.format_map(scene.names), mistake.stdin)
+    done = typed(mistake.line.format_map(scene.names), mistake.stdin, started=mistake.started)
     answer = done.stderr + (done.stdout if mistake.code == 4 else "")
     assert done.returncode == mistake.code, answer
     assert "Traceback" not in answer
