@@ -31,6 +31,8 @@ from tests.support.processes import Waypost, edge, free_port, hub
 
 PROGRAM = "./waypost"
 SECONDS_MAX = 60.0
+PATIENCE_S = (1, 8, 40)
+"""What a device waits for an answer: longer where the gateway was too slow to give it, on a busy machine."""
 OF_SQLITE = ("-shm", "-wal")
 """Beside a database while it is read."""
 
@@ -248,7 +250,7 @@ MISTAKES = (
     ),
     Mistake(
         "a wrong password",
-        "{simulate} --drain 6 --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
+        "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
         1,
         ("bad user name or password", "./waypost device add pump7"),
         "guessed\n",
@@ -450,7 +452,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             "pid": str(running.pid),
             "guarded": str(with_accounts.port("mqtt")),
             "guardedamqp": str(with_accounts.port("amqp")),
-            "simulate": "device simulate --kind load --count 1 --drain 1",
+            "simulate": "device simulate --kind load --count 1 --drain {seconds}",
             "login": "--name pump7 --user pump7 --password-stdin",
             "closed": str(closed_port),
         }
@@ -461,7 +463,11 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.what.replace(" ", "-"))
 def test_it_is_answered(scene: Scene, mistake: Mistake) -> None:
     before = scene.state()
-    done = typed(mistake.line.format_map(scene.names), mistake.stdin, started=mistake.started)
+    line = mistake.line.format_map(scene.names)
+    for seconds in PATIENCE_S if "{seconds}" in line else (0,):
+        done = typed(line.replace("{seconds}", str(seconds)), mistake.stdin, started=mistake.started)
+        if "too slow" not in done.stderr:
+            break
     answer = done.stderr + (done.stdout if mistake.code == 4 else "")
     assert done.returncode == mistake.code, answer
     assert "Traceback" not in answer

@@ -32,6 +32,7 @@ from edge.appliance.configuration.resources import (
 from edge.appliance.configuration.restart import after_restart
 from edge.appliance.configuration.schema import suggestion
 from edge.appliance.errors import CommandError, Exit
+from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
 from edge.output.terminal import say, say_json
 
@@ -156,7 +157,7 @@ def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
         return
     say(parse.to_yaml(masked(resource.document)), nl=False)
     for note in notes:
-        say(f"# note: {note}")
+        say(as_called(f"# note: {note}"))
 
 
 @click.command()
@@ -265,7 +266,7 @@ def _print_changes(changes: Sequence[Change], version: int, as_json: bool, suffi
         say(f"{change.kind}/{change.name} {change.verb}{suffix}")
     say(f"configuration version {version}{suffix}")
     for note in notes:
-        say(f"note: {note}", style="yellow", err=True)
+        say(as_called(f"note: {note}"), style="yellow", err=True)
 
 
 def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:

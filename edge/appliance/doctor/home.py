@@ -14,7 +14,7 @@ from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.figures import figures_of
 from edge.appliance.store.recovery.verification import Depth, Report, verify
 from edge.appliance.store.room import Bounds, Room
-from edge.appliance.store.shared import size, span, store_path
+from edge.appliance.store.shared import counted, size, span, store_path
 from edge.appliance.wear import Outlook, advice, lasting_line, written_line
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME
@@ -131,7 +131,8 @@ def store(around: Surroundings) -> Iterator[Result]:
         yield fail("store", str(error), f"waypost store verify --data {around.data}")
         return
     waiting = sum(cursor.backlog_messages for cursor in figures.cursors)
-    backlog = f"{waiting:,} messages wait for {len(figures.cursors)} consumers, {size(figures.bytes)} kept"
+    consumers = counted(len(figures.cursors), "consumer")
+    backlog = f"{counted(waiting, 'message')} wait for {consumers}, {size(figures.bytes)} kept"
     full, lasting = figures.room.hours_to_full, figures.room.hours_of_autonomy
     seen = backlog if lasting is None else f"{backlog}; room for {span(lasting * 3600)} with the uplink away"
     step = f"see which consumers do not take their backlog (waypost store info --data {around.data}), or free space"
@@ -182,4 +183,5 @@ def _verified(report: Report, *, walked: bool) -> Iterator[Result]:
             yield fail("store", f"{finding.where}: {finding.what}", step)
     if not report.damaged:
         scope = "" if walked else "; too large to walk here: waypost store verify reads it all"
-        yield ok("store", f"sound as far as looked: {report.logs} logs, {report.cursors} cursors{scope}")
+        looked_at = f"{counted(report.logs, 'log')}, {counted(report.cursors, 'cursor')}"
+        yield ok("store", f"no damage found in {looked_at}{scope}")

@@ -72,7 +72,8 @@ def unit(gateway: str, data: Path, *, files: int, ports: Sequence[int], launcher
     """The unit of the gateway with this (absolute) data directory. `files`: how many it may have open; `ports`: what it
     listens on; `launcher`: what its hints tell people to call."""
     program = [sys.executable, "-P", "-m", "edge.appliance.main", "edge", "run", "--data", str(data)]
-    in_home = any(Path(path).is_relative_to(home) for path in (sys.executable, data) for home in _HOMES)
+    places = (Path(sys.executable), Path(sys.executable).resolve(), data)  # an environment's Python is a link
+    in_home = any(place.is_relative_to(home) for place in places for home in _HOMES)
     low = any(0 < port < PRIVILEGED_PORTS_END for port in ports)
     bind = "CAP_NET_BIND_SERVICE"
     return _UNIT.format(
@@ -98,8 +99,11 @@ def steps(data: Path, file: Path) -> Iterator[str]:
 
 def closed_folder(program: Path = Path(sys.executable)) -> Path | None:
     """The folder that keeps other users from the program; None: they can run it."""
-    folders = [folder for folder in reversed(program.absolute().parents) if not folder.stat().st_mode & 0o001]
-    return folders[0] if folders else None
+    for path in (program.absolute(), program.resolve()):
+        for folder in reversed(path.parents):
+            if not folder.stat().st_mode & 0o001:
+                return folder
+    return None
 
 
 def _quoted(word: str) -> str:

@@ -44,7 +44,12 @@ log = logging.getLogger(__name__)
 )
 @click.option("--user", metavar="NAME", help="User to log in as. Default: without credentials.")
 @click.option("--password-stdin", is_flag=True, help="Read the user's password from standard input, one line.")
-@click.option("--journal", "journal_path", type=click.Path(path_type=Path, dir_okay=False), help="JSON Lines of acks.")
+@click.option(
+    "--journal",
+    "journal_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write down here what was acknowledged, as JSON Lines.",
+)
 def simulate(
     *,
     protocol: str,

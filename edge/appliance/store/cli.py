@@ -16,6 +16,7 @@ from edge.appliance.program import as_called
 from edge.appliance.store.commands import COMMANDS
 from edge.appliance.store.shared import (
     console,
+    counted,
     data_option,
     explained,
     json_option,
@@ -104,7 +105,7 @@ def _print_info(figures: StoreFigures) -> None:
     if room.usable_bytes < room.free_bytes + room.reusable_bytes:
         lasting += f", {size(room.usable_bytes)} for messages"
     if hours is not None:
-        lasting += f": {span(hours * 3600)} if nothing left from now on"
+        lasting += f": {span(hours * 3600)} if nothing leaves from now on"
     if room.first_full is not None:
         lasting += f", then {room.first_full.address} is full ({room.first_full.when_full})"
     full = "the backlog does not grow" if room.hours_to_full is None else f"in {span(room.hours_to_full * 3600)}"
@@ -112,7 +113,7 @@ def _print_info(figures: StoreFigures) -> None:
         ("store", figures.path),
         ("epoch", f"{figures.epoch}, schema {figures.schema}"),
         ("gateway", "running" if figures.running else "stopped"),
-        ("messages", f"{figures.messages:,} in {len(figures.logs)} logs, {size(figures.bytes)} of bodies"),
+        ("messages", f"{figures.messages:,} in {counted(len(figures.logs), 'log')}, {size(figures.bytes)} of bodies"),
         ("on disk", f"{files}, pages of {figures.page_bytes:,}"),
         ("arriving", rate),
         ("room", lasting),
@@ -193,7 +194,8 @@ def verify(data: Path, as_json: bool, quick: bool) -> None:
 
 def _print_report(report: Report, seconds: float) -> None:
     read = f"{report.messages:,} messages in {report.segments:,} segments, {size(report.bytes)}"
-    scope = f"{report.logs} logs, {report.cursors} cursors, {report.addresses:,} addresses, in {seconds:.1f} s"
+    parts = (counted(report.logs, "log"), counted(report.cursors, "cursor"), counted(report.addresses, "address", "es"))
+    scope = f"{', '.join(parts)}, in {seconds:.1f} s"
     say(f"{report.path}: verified {read}")
     say(f"  {scope}")
     for finding in report.findings:

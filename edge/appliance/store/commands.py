@@ -212,7 +212,7 @@ def new_epoch(data: Path, yes: bool, as_json: bool) -> None:
         before = inspection.epochs(inspection.meta("epoch") or "").current
     if not as_json:
         say(f"epoch {before}: messages in the store keep it, new ones get another")
-        say("whoever reads them by (epoch, address, sequence) takes what comes next for new, rightly or not")
+        say("needed after an older copy was put back: else a hub drops new messages, as it has seen their numbers")
     if not yes:
         confirm("Begin a new epoch?")
     with explained(), offline(data) as opened:

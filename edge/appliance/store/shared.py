@@ -100,6 +100,11 @@ def console() -> Console:
     return made if made.is_terminal else Console(highlight=False, width=WIDTH)
 
 
+def counted(number: int, one: str, plural: str = "s") -> str:
+    """A number of things, in words for people."""
+    return f"{number:,} {one}{'' if number == 1 else plural}"
+
+
 def size(count: float | None) -> str:
     """Bytes for people."""
     if count is None:

@@ -1,0 +1,121 @@
+"""The README's blocks show what their commands print: each is run here, in the order of the README.
+
+Left out are commands that serve for ever (their `ready` line is compared), other people's programs, and Spark's, which
+the system test runs. Numbers, names made by chance and the room between words may differ.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.support import forked
+from tests.support.processes import Waypost
+
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+LEFT_OUT = ("demo", "test", "bench", "lock", "analytics run", "analytics report")
+SERVES = ("edge run", "hub run")
+NEEDS_A_GATEWAY = ("device simulate", "edge status --data ./data/hall")
+
+
+class Shown(NamedTuple):
+    """A command, and the lines the README says it prints."""
+
+    words: list[str]
+    lines: list[str]
+
+    def starts(self, *beginnings: str) -> bool:
+        return " ".join(self.words).startswith(beginnings)
+
+
+def shown() -> Iterator[Shown]:
+    for language, block in BLOCKS:
+        commands: list[Shown] = []
+        for line in block.splitlines() if language == "sh" else ():
+            if line.startswith("# ") and commands:
+                commands[-1].lines.append(line.removeprefix("# "))
+            elif line.startswith("#"):
+                continue
+            else:
+                commands.append(Shown(shlex.split(line, comments=True), []))
+        yield from (
+            command._replace(words=command.words[1:]) for command in commands if command.words[0] == "./waypost"
+        )
+
+
+COMMANDS = [command for command in shown() if not command.starts(*LEFT_OUT)]
+
+
+def masked(text: str) -> str:
+    text = re.sub(r"(?<=password: )\S+", "PASSWORD", text)
+    text = re.sub(r"\b[0-9a-f]{8}(?:[0-9a-f]{24})?\b", "EPOCH", text)
+    return " ".join(re.sub(r"\d[\d.,]*", "0", text).split())
+
+
+def holds(printed: str, lines: list[str]) -> None:
+    """Every line is printed, in this order; nothing is printed between two without a `…` there."""
+    left = [masked(line) for line in printed.splitlines() if line.strip()]
+    skipping = False
+    for line in lines:
+        if line == "…":
+            skipping = True
+            continue
+        wanted = masked(line)
+        while skipping and left and not left[0].startswith(wanted):
+            left.pop(0)
+        assert left, f"not printed: {line!r}"
+        assert left.pop(0).startswith(wanted), f"{line!r} in:\n{printed}"
+        skipping = False
+    assert skipping or not left, f"the README leaves out {left}"
+
+
+def free(words: list[str]) -> list[str]:
+    """The same command on ports that are free."""
+    return [re.sub(r"^(127\.0\.0\.1|0\.0\.0\.0):\d+$", r"\1:0", word) for word in words]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to type in."""
+    monkeypatch.chdir(tmp_path)
+    (block,) = (block for language, block in BLOCKS if language == "yaml")
+    (tmp_path / "gateway.yaml").write_text(block)
+    return tmp_path
+
+
+def test_every_command_shows_what_it_prints() -> None:
+    without = [" ".join(each.words) for each in COMMANDS if not each.lines and "--help" not in each.words]
+    assert not without
+
+
+def test_it_is_what_they_print(here: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WAYPOST_PROGRAM": "./waypost", "COLUMNS": "200"}
+    gateway: Waypost | None = None
+    try:
+        for command in COMMANDS:
+            if command.starts("edge run --dev --data ./data/gateway"):
+                gateway = Waypost(here / "gateway.log", *free(command.words)).start()
+                printed = " ".join(f"{name}={host}:{port}" for name, (host, port) in gateway.endpoints.items())
+                holds(f"ready {printed}", command.lines)
+                for _ in range(2):  # the README's mosquitto_pub and curl
+                    url = f"mqtt://127.0.0.1:{gateway.port('mqtt')}"
+                    line = f"simulate --protocol mqtt --kind load --name d --count 1 --url {url} --address queue/jobs"
+                    assert forked.waypost("device", *line.split(), environment=environment).returncode == 0
+                continue
+            if command.starts(*SERVES, *NEEDS_A_GATEWAY):
+                continue
+            if gateway is not None and command.starts("store repair"):
+                assert gateway.stop() == 0
+            done = forked.waypost(*command.words, environment=environment)
+            assert done.returncode == 0 or command.starts("store new-epoch"), done.stderr
+            holds(done.stdout, command.lines)
+    finally:
+        if gateway is not None:
+            gateway.__exit__()
