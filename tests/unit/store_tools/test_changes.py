@@ -302,7 +302,7 @@ class TestNewEpoch:
         before = made.path.read_bytes()
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         assert command("new-epoch", made.path.parent) != 0
-        assert "what comes next" in capsys.readouterr().out
+        assert "a hub drops new messages" in capsys.readouterr().out
         assert command("new-epoch", made.path.parent, "--json") == Exit.USAGE
         assert made.path.read_bytes() == before
 
