@@ -1,12 +1,27 @@
-"""What a derived table was made of: kept as `userMetadata` in its Delta commit, read by the report without a JVM."""
+"""What a derived table was made of: kept as `userMetadata` in its Delta commit, read by the report without a JVM.
+
+A commit of maintenance (compaction, vacuum) leaves the rows as they were, so it is made of what the commit before it
+was. Of any other commit that says nothing, nothing is known: it is of another program, of a Waypost before this, or
+one of several commits that belong together, of which the last one says it.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
+import deltalake
 import msgspec
 
 TELEMETRY = "telemetry"
+COMMITS_MAX = 100
+"""Commits of a table looked at to find what it was made of; each is one small file."""
+CHANGES_MAX = 1_000
+"""Commits looked at for changes between two versions."""
+_MAINTENANCE = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES"})
 
 
 class State(msgspec.Struct, frozen=True):
@@ -19,9 +34,13 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """The landed tables, at the versions that were read."""
+    """`sources`: the tables it was made of, at the versions that were read; landed ones, and derived ones between.
+
+    `beside`: other tables of the same job, at the versions that belong to it.
+    """
 
     sources: dict[str, State]
+    beside: dict[str, State] = {}
 
     @property
     def telemetry(self) -> State | None:
@@ -41,3 +60,74 @@ def parsed(text: object) -> Provenance | None:
         return msgspec.json.decode(text, type=Provenance)
     except msgspec.DecodeError:
         return None
+
+
+def folder(table: deltalake.DeltaTable) -> Path:
+    """Where a table is: lakes are local directories."""
+    return Path(unquote(urlsplit(table.table_uri).path))
+
+
+def state_of(table: deltalake.DeltaTable) -> State:
+    """A table as it was opened."""
+    ((_, committed_at),) = committed(table, 1) or ((0, None),)
+    return State(str(table.metadata().id), table.version(), committed_at)
+
+
+def committed(table: deltalake.DeltaTable, count: int = COMMITS_MAX) -> list[tuple[int, datetime | None]]:
+    """The newest versions of a table, the newest first, and when each was committed, where its log says so."""
+    return [(version, _time(commit.get("timestamp"))) for version, commit in _commits(table, count)]
+
+
+def versions(table: deltalake.DeltaTable) -> list[tuple[int, Provenance | None]]:
+    """The newest versions of a table, the newest first, and what each was made of."""
+    found: list[tuple[int, Provenance | None]] = []
+    made_of: Provenance | None = None
+    for version, commit in reversed(_commits(table, COMMITS_MAX)):
+        if commit.get("operation") not in _MAINTENANCE:
+            made_of = parsed(commit.get("userMetadata"))
+        found.append((version, made_of))
+    return found[::-1]
+
+
+def rows_changed(table: deltalake.DeltaTable, after: int, upto: int | None = None) -> bool:
+    """Whether commits after version `after`, up to `upto` or the one opened, changed rows.
+
+    True where there are too many to look at.
+    """
+    count = table.version() - after
+    if count > CHANGES_MAX:
+        return upto is None or upto > after
+    commits = _commits(table, count)
+    return any(_changes_rows(commit) for version, commit in commits if upto is None or version <= upto)
+
+
+def _changes_rows(commit: Mapping[str, Any]) -> bool:
+    if commit.get("operation") in _MAINTENANCE:
+        return False
+    appended = commit.get("operation") == "WRITE" and (commit.get("operationParameters") or {}).get("mode") == "Append"
+    written = (commit.get("operationMetrics") or {}).get("numOutputRows")
+    return not (appended and written is not None and int(written) == 0)
+
+
+def _time(stamp: object) -> datetime | None:
+    return datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
+
+
+def _commits(table: deltalake.DeltaTable, count: int) -> list[tuple[int, dict[str, Any]]]:
+    """At most `count` versions up to the one opened that are in the log, the newest first, and their `commitInfo`.
+
+    Read from the log: `DeltaTable.history` numbers the newest commits of the moment, not those of the version opened.
+    """
+    log, newest, found = folder(table) / "_delta_log", table.version(), []
+    for version in range(newest, max(-1, newest - count), -1):
+        try:
+            lines = (log / f"{version:020}.json").read_bytes().splitlines()
+        except FileNotFoundError:  # cleaned up: a checkpoint has what came of it
+            break
+        actions = (msgspec.json.decode(line, type=_Action) for line in lines)
+        found.append((version, next((action.commitInfo for action in actions if action.commitInfo), {})))
+    return found
+
+
+class _Action(msgspec.Struct):
+    commitInfo: dict[str, Any] = {}  # noqa: N815 - Delta's name for it

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -22,10 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark text
 from pyspark.sql.types import StructType
 
 from spark import schemas
-from spark.provenance import Provenance, State
+from spark.provenance import COMMITS_MAX, TELEMETRY, Provenance, State, committed, rows_changed, state_of, versions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 
 class SchemaMismatch(RuntimeError):
@@ -56,6 +56,21 @@ class Lake:
         """The same lake, in which the landed tables stay what they are now however much lands; streams go on."""
         return Lake(self.session, self.root, {name: self._latest(name) for name in schemas.LANDED})
 
+    def pin_as_of(self, telemetry: State) -> Lake:
+        """The same lake, in which `telemetry` stays what it was at that version, and the others at that moment.
+
+        Where only maintenance has followed that version it is taken as it is now: older files may be gone.
+        """
+        latest = self._open(TELEMETRY)
+        if latest is None or telemetry.id != str(latest.metadata().id) or not rows_changed(latest, telemetry.version):
+            return self.pin()
+        others = (name for name in schemas.LANDED if name != TELEMETRY)
+        return Lake(
+            self.session,
+            self.root,
+            {TELEMETRY: telemetry, **{name: self._at(name, telemetry.committed_at) for name in others}},
+        )
+
     def path(self, name: str) -> str:
         """Where table `name` is, there or not."""
         return str(self.root / name)
@@ -66,12 +81,33 @@ class Lake:
 
     def _latest(self, name: str) -> State | None:
         table = self._open(name)
-        if table is None:
+        return state_of(table) if table is not None else None
+
+    def _at(self, name: str, moment: datetime | None) -> State | None:
+        """A table's newest version that was committed by `moment`; the newest of all where that is not known."""
+        table, count = self._open(name), COMMITS_MAX
+        while table is not None:
+            commits = committed(table, count)
+            for version, committed_at in commits:
+                if moment is None or committed_at is None or committed_at <= moment:
+                    return State(str(table.metadata().id), version, committed_at)
+            if len(commits) < count:
+                return None
+            count *= 10
+        return None
+
+    def state_at(self, name: str, version: int) -> State:
+        """A table as it was at a version. Raises what delta-rs raises when the log does not have it any more."""
+        return state_of(deltalake.DeltaTable(self.path(name), version=version))
+
+    def provenance(self, name: str, version: int | None = None) -> Provenance | None:
+        """What a table was made of as it is, or was at `version`; None when that is not known."""
+        try:
+            table = deltalake.DeltaTable(self.path(name), version=version)
+        except TableNotFoundError:
             return None
-        (commit,) = table.history(1) or ({},)
-        stamp = commit.get("timestamp")
-        committed_at = datetime.fromtimestamp(stamp / 1e3, UTC) if isinstance(stamp, int) else None
-        return State(str(table.metadata().id), table.version(), committed_at)
+        ((_, made_of),) = versions(table)[:1] or ((0, None),)
+        return made_of
 
     def ensure(self, name: str) -> State:
         """Make derived table `name` if it is not there."""
@@ -101,18 +137,19 @@ class Lake:
         table = self._open(name)
         return table.transaction_version(application) if table is not None else None
 
-    def read(self, name: str) -> DataFrame:
+    def read(self, name: str, version: int | None = None) -> DataFrame:
         """The rows of a table, with exactly the columns of its schema; none when it is not there.
 
-        Raises `SchemaMismatch` when what is there does not fit the schema.
+        As it is, as it is pinned, or as it was at `version`. Raises `SchemaMismatch` when what is there does not fit
+        the schema.
         """
         columns = _schema(name).columns
-        state = self.state(name)
-        if state is None:
+        found = self.state(name)
+        if found is None:
             return self.session.createDataFrame([], columns)
         reader = self.session.read.format("delta")
-        if name in self._pinned:
-            reader = reader.option("versionAsOf", state.version)
+        if version is not None or name in self._pinned:
+            reader = reader.option("versionAsOf", version if version is not None else found.version)
         return conform(reader.load(self.path(name)), name)
 
     def stream(self, name: str, options: Mapping[str, str] | None = None) -> DataFrame:
@@ -120,19 +157,19 @@ class Lake:
         reader = self.session.readStream.format("delta").options(**(options or {}))
         return conform(reader.load(self.path(name)), name)
 
-    def append(self, name: str, rows: DataFrame, transaction: Transaction) -> None:
+    def append(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance | None = None) -> None:
         """Append `rows` unless `transaction` was applied already."""
-        writer = fitted(rows, name).write.format("delta").mode("append")
+        writer = _told(fitted(rows, name).write.format("delta").mode("append"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
 
-    def replace_where(self, name: str, rows: DataFrame, predicate: str) -> None:
+    def replace_where(self, name: str, rows: DataFrame, predicate: str, made_of: Provenance | None = None) -> None:
         """Put `rows` in place of those that match `predicate`, in one commit. Rows outside it are refused by Delta."""
-        writer = fitted(rows, name).write.format("delta").mode("overwrite")
+        writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
         writer.option("replaceWhere", predicate).save(self.path(name))
 
-    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, provenance: Provenance) -> None:
-        """Put `rows` in place of all rows, in one commit that tells of what, unless `transaction` was applied."""
-        writer = fitted(rows, name).write.format("delta").mode("overwrite").option("userMetadata", provenance.text())
+    def overwrite(self, name: str, rows: DataFrame, transaction: Transaction, made_of: Provenance) -> None:
+        """Put `rows` in place of all rows, in one commit, unless `transaction` was applied."""
+        writer = _told(fitted(rows, name).write.format("delta").mode("overwrite"), made_of)
         writer.options(**transaction.options()).save(self.path(name))
 
     def _open(self, name: str) -> deltalake.DeltaTable | None:
@@ -151,6 +188,11 @@ class Lake:
         if state is None:
             raise RuntimeError(f"table {name} vanished while it was made: {self.path(name)}")
         return state
+
+
+def _told(writer: DataFrameWriter, made_of: Provenance | None) -> DataFrameWriter:
+    """The commit says what the table is made of from it on; without it, that it is in between."""
+    return writer if made_of is None else writer.option("userMetadata", made_of.text())
 
 
 def _schema(name: str) -> schemas.Table:

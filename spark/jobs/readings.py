@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from spark.jobs.following import Following
+from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.tables import Lake, Transaction
+from spark.provenance import Provenance
+from spark.tables import Lake
 from spark.transforms import readings
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
-
-def _take(lake: Lake, telemetry: DataFrame, transaction: Callable[[str], Transaction]) -> None:
+def _take(lake: Lake, batch: Batch) -> None:
     # Bodies are decoded once for both outputs.
-    rows = readings.decoded(telemetry).persist()
+    rows = readings.decoded(batch.rows).persist()
     try:
-        lake.append("readings", readings.readings(rows), transaction("readings"))
+        # Readings are last: their commit says which version of the rejects belongs to them.
         rejects = readings.rejects(rows)
         if not rejects.isEmpty():
-            lake.append("reject", rejects, transaction("reject"))
+            lake.append("reject", rejects, batch.transaction("reject"))
+        beside = lake.state("reject")
+        made_of = batch.made_of
+        if made_of is not None and beside is not None:
+            made_of = Provenance(made_of.sources, {"reject": beside})
+        lake.append("readings", readings.readings(rows), batch.transaction("readings"), made_of)
     finally:
         rows.unpersist()
 

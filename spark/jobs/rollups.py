@@ -1,21 +1,21 @@
 """`rollups`: readings -> rollup_1m, rollup_1h.
 
 No watermark: a gateway that was offline for a week is right, not late. Each batch names the hours it touches, and just
-these hours are recomputed from all their readings and put in place of what was there. Late data so corrects history,
-and running a batch again changes nothing.
+these hours are recomputed from all their readings, as they are after the batch, and put in place of what was there.
+Late data so corrects history, and running a batch again changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812
 
-from spark.jobs.following import Following
+from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
-from spark.tables import Lake, Transaction
+from spark.tables import Lake
 from spark.transforms import rollups
 
 if TYPE_CHECKING:
@@ -46,20 +46,22 @@ def predicate(ranges: Iterable[tuple[datetime, datetime]], column: str) -> str:
     )
 
 
-def _touched(readings: DataFrame) -> Iterator[list[tuple[datetime, datetime]]]:
+def _touched(readings: DataFrame) -> list[list[tuple[datetime, datetime]]]:
     hours = readings.select(F.unix_seconds(F.date_trunc("hour", "event_time")).alias("hour")).distinct().collect()
     ranges = hour_ranges(datetime.fromtimestamp(row["hour"], UTC) for row in hours)
-    for start in range(0, len(ranges), _RANGES_PER_COMMIT):
-        yield ranges[start : start + _RANGES_PER_COMMIT]
+    return [ranges[start : start + _RANGES_PER_COMMIT] for start in range(0, len(ranges), _RANGES_PER_COMMIT)]
 
 
-def _take(lake: Lake, batch: DataFrame, transaction: Callable[[str], Transaction]) -> None:
-    for ranges in _touched(batch):
-        source = lake.read("readings").where(predicate(ranges, "event_time"))
+def _take(lake: Lake, batch: Batch) -> None:
+    version = batch.source.version if batch.source is not None else None
+    parts = _touched(batch.rows)
+    for number, ranges in enumerate(parts, start=1):
+        source = lake.read("readings", version).where(predicate(ranges, "event_time"))
         minutes = rollups.by_minute(source).persist()
+        made_of = batch.made_of if number == len(parts) else None
         try:
-            lake.replace_where("rollup_1m", minutes, predicate(ranges, "window_start"))
-            lake.replace_where("rollup_1h", rollups.by_hour(minutes), predicate(ranges, "window_start"))
+            lake.replace_where("rollup_1m", minutes, predicate(ranges, "window_start"), made_of)
+            lake.replace_where("rollup_1h", rollups.by_hour(minutes), predicate(ranges, "window_start"), made_of)
         finally:
             minutes.unpersist()
 

@@ -17,7 +17,7 @@ import deltalake
 import pyarrow as pa
 
 from spark import session
-from spark.jobs.catalog import CHAINS, JOBS
+from spark.jobs.catalog import DESCRIPTIONS, FIRST, JOBS, OF_READINGS
 from spark.jobs.outcome import Job
 from spark.tables import Lake, SchemaMismatch
 
@@ -70,23 +70,33 @@ def is_small(root: Path) -> bool:
 
 
 def one_pass(lake: Lake, jobs: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:
-    """Run `jobs`, chain beside chain: most of a small pass is one thread of the driver planning.
+    """Run `jobs`: readings, then chain beside chain, as most of a small pass is one thread of the driver planning.
 
-    Every job sees the landed tables as they are now. A job that fails ends its chain, as later ones read what it
-    writes. `report` is called from the chains' threads.
+    Where readings has come to is where the others see the landed tables; without it, as they are now. A job that fails
+    ends what reads its tables. `report` is called from other threads.
     """
-    lake = lake.pin()
-    chains = [[job for job in chain if job in jobs] for chain in CHAINS]
-    with ThreadPoolExecutor(len(chains), thread_name_prefix="chain") as pool:
-        running = [pool.submit(_run_chain, lake, chain, report) for chain in chains if chain]
+    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="chain") as pool:
         try:
-            return [step for future in running for step in future.result()]
+            first = pool.submit(_run_chain, lake, [job for job in jobs if job is FIRST], report).result()
+            failed = any(step.state == "failed" for step in first)
+            pinned = _pinned(lake, as_of_readings=bool(first) and not failed)
+            chains = (DESCRIPTIONS,) if failed else (OF_READINGS, DESCRIPTIONS)
+            chosen = ([job for job in chain if job in jobs] for chain in chains)
+            running = [pool.submit(_run_chain, pinned, chain, report) for chain in chosen]
+            return [*first, *(step for future in running for step in future.result())]
         except BaseException:
             # Interrupted: the threads end when Spark gives up what they wait for, which every job can stand.
             for query in lake.session.streams.active:
                 query.stop()
             lake.session.sparkContext.cancelAllJobs()
             raise
+
+
+def _pinned(lake: Lake, *, as_of_readings: bool) -> Lake:
+    made_of = lake.provenance("readings") if as_of_readings else None
+    if made_of is None or made_of.telemetry is None:
+        return lake.pin()
+    return lake.pin_as_of(made_of.telemetry)
 
 
 def _run_chain(lake: Lake, chain: Sequence[Job], report: Callable[[Step], None]) -> list[Step]:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spark.report import formatting
 from spark.report.queries import LakeFigures
+from spark.report.snapshot import Doubt, Standing
+
+_READINGS, _TRACKS = ("readings", "rejected values"), ("plots of devices",)
 
 
 def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR") -> list[str]:
@@ -27,4 +32,33 @@ def notices(known: LakeFigures, command: str = "waypost analytics run --lake DIR
     if known.landed_since:
         since = formatting.count(known.landed_since)
         found.append(f"{since} messages have landed since these tables were made. {run} takes them in.")
-    return found
+    if known.readings_at == known.tracks_at:
+        parts: list[tuple[tuple[str, ...], Standing | None]] = [((*_READINGS, *_TRACKS), known.readings_at)]
+    else:
+        parts = [(_READINGS, known.readings_at), (_TRACKS, known.tracks_at)]
+    return found + [_standing(names, at, run) for names, at in parts if at is not None]
+
+
+def as_of(standing: Standing | None) -> str | None:
+    """When what stands there landed: a clear moment, or else a version; None for what is of the page, or not known."""
+    if standing is None or standing.of is None:
+        return None
+    committed_at = standing.of.committed_at
+    return formatting.moment(committed_at) if committed_at is not None else f"telemetry version {standing.of.version}"
+
+
+def _standing(names: Sequence[str], at: Standing, run: str) -> str:
+    what = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    match at.doubt:
+        case Doubt.BEHIND:
+            return f"{_sentence(what)} are as of {as_of(at)}: later messages are not in them yet. {run} takes them in."
+        case Doubt.AHEAD:
+            text = f"{_sentence(what)} are as of {as_of(at)}, later than the rest of this page."
+            return f"{text} Run {run} without --job and draw the report again."
+        case Doubt.UNKNOWN:
+            text = f"Which messages are in the {what} is not known: an earlier version of Waypost made these tables."
+            return f"{text} They are drawn as they are now. Run {run} once more messages have landed."
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]

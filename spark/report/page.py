@@ -11,9 +11,10 @@ from spark.report import charts, formatting, queries, sections
 from spark.report.axis import time_axis
 from spark.report.facts import Fact, Facts
 from spark.report.html import Child, append, h, page
-from spark.report.notices import notices
+from spark.report.notices import as_of, notices
 from spark.report.plot import Band
 from spark.report.queries import LakeFigures
+from spark.report.snapshot import Standing
 from spark.report.table import table
 
 _HERE = Path(__file__).parent
@@ -131,8 +132,8 @@ def _tiles(known: LakeFigures) -> Element:
         ("messages landed", formatting.count(known.landed), ""),
         ("gateways", formatting.count(len(gateways)), ""),
         ("devices", formatting.count(len(devices)), ""),
-        ("readings", formatting.count(known.readings), ""),
-        ("rejected values", formatting.count(rejected), ""),
+        (_dated("readings", known.readings_at), formatting.count(known.readings), ""),
+        (_dated("rejected values", known.readings_at), formatting.count(rejected), ""),
         ("duplicates", formatting.count(duplicates), "bad" if duplicates else "good"),
         ("unexplained gaps", formatting.count(unexplained), "bad" if unexplained else "good"),
     ]
@@ -145,6 +146,11 @@ def _tiles(known: LakeFigures) -> Element:
         *(h("div", h("b", value), h("span", name), class_=f"tile {mark}".strip()) for name, value, mark in tiles),
         class_="tiles",
     )
+
+
+def _dated(name: str, standing: Standing | None) -> str:
+    at = as_of(standing)
+    return f"{name} as of {at}" if at is not None else name
 
 
 def _notice(text: str) -> Element:

@@ -78,6 +78,8 @@ class LakeFigures:
     `landed`        messages in the lake at the version of `telemetry` that the page is of.
     `landed_since`  messages that came after it.
     `telemetry`     that version; None before the first job, or when the tables are `mixed`.
+    `readings_at`   where readings and rejects stand when they are not of that version.
+    `tracks_at`     where the rollups stand that the tracks are drawn from.
     """
 
     landed: int
@@ -92,6 +94,8 @@ class LakeFigures:
     rejects: list[tuple[str, int]]
     tracks: list[Track]
     versions: dict[str, int]
+    readings_at: snapshot.Standing | None = None
+    tracks_at: snapshot.Standing | None = None
 
     @property
     def span(self) -> tuple[float, float] | None:
@@ -122,10 +126,14 @@ def read(root: Path) -> LakeFigures:
         rejects=_rejects(tables),
         tracks=[],
         versions={name: table.version() for name, table in taken.tables.items()},
+        readings_at=taken.apart.get("readings"),
     )
     if taken.telemetry is not None:
         figures.versions["telemetry"] = taken.telemetry.version
-    figures.tracks = _tracks(tables, figures.span)
+    if figures.span is not None:
+        name, width = _rollup(figures.span)
+        figures.tracks = _tracks(tables, figures.span, name, width)
+        figures.tracks_at = taken.apart.get(name)
     return figures
 
 
@@ -199,11 +207,12 @@ ENVELOPE = frozenset({"at", "boot", "seq", "sequence", "time", "timestamp", "ts"
 """Last names of metrics that say which reading it is and not what was measured: in the tables, and not worth a plot."""
 
 
-def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
-    if span is None:
-        return []
-    seconds = span[1] - span[0]
-    name, width = ("rollup_1m", 60.0) if seconds <= 24 * 3600 else ("rollup_1h", 3600.0)
+def _rollup(span: tuple[float, float]) -> tuple[str, float]:
+    """The table of rollups that suits a span, and the seconds of its windows."""
+    return ("rollup_1m", 60.0) if span[1] - span[0] <= 24 * 3600 else ("rollup_1h", 3600.0)
+
+
+def _tracks(tables: _Tables, span: tuple[float, float], name: str, width: float) -> list[Track]:
     columns = ("tenant", "gateway", "device", "address", "metric", "window_start", "min", "max", "mean", "last")
     tracks: dict[tuple[str, ...], Track] = {}
     rows = tables.rows(name, (*columns, "count", "suspect"))
@@ -219,7 +228,7 @@ def _tracks(tables: _Tables, span: tuple[float, float] | None) -> list[Track]:
         track = tracks[key]
         track.windows.append((row["window_start"].timestamp(), row["min"], row["max"], row["mean"]))
         track.last = row["last"]
-    if seconds <= RAW_SPAN_SECONDS_MAX and tables.count("readings") <= RAW_ROWS_MAX:
+    if span[1] - span[0] <= RAW_SPAN_SECONDS_MAX and tables.count("readings") <= RAW_ROWS_MAX:
         _add_readings(tables, tracks, span)
     return [tracks[key] for key in sorted(tracks)]
 

@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element
 from spark.report import charts, formatting
 from spark.report.axis import Axis
 from spark.report.html import append, h
+from spark.report.notices import as_of
 from spark.report.plot import Band, Plot, figure
 from spark.report.queries import LakeFigures
 from spark.report.table import table
@@ -200,7 +201,9 @@ def devices(main: Element, known: LakeFigures, x: Axis, bands: Sequence[Band]) -
         else "Each metric of each device: the mean of each hour"
     )
     text += ", the range it moved in" + (", and the readings themselves." if raw else ".")
-    append(main, h("h2", "Devices"), h("p", text + " The number is the last value.", class_="soft"))
+    at = as_of(known.tracks_at)
+    text += " The number is the last value" + (f", as of {at}." if at is not None else ".")
+    append(main, h("h2", "Devices"), h("p", text, class_="soft"))
     entries = [("reading", "thin", "mean and range of the window")]
     append(main, _legend(*entries))
     shown = known.tracks[: charts.TRACKS_MAX]

@@ -1,29 +1,53 @@
 """The lake as one page sees it: every table is opened once, at versions that belong together.
 
-The tables that describe the whole lake name in their commits what they were made of (`spark.provenance`). While a pass
-runs, or after a run of single jobs, the newest of them are of different versions of `telemetry`. So the page takes each
-at the newest version that all of them have a description of; older versions of a Delta table stay readable.
+Derived tables name in their commits what they were made of (`spark.provenance`). While a pass runs, or after a run of
+single jobs, the newest of them are of different versions of `telemetry`. So the page takes the tables that describe the
+whole lake at the newest version that all of them have a description of, and of each other table the newest version
+that holds nothing that landed later; older versions of a Delta table stay readable.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import deltalake
 
-from spark.provenance import TELEMETRY, Provenance, State, parsed
+from spark import provenance
+from spark.provenance import TELEMETRY, Provenance, State
 
 DESCRIPTIONS = ("gateway_freshness", "throughput", "gaps", "completeness")
 """Tables with totals of messages."""
 _PAIR = ("gaps", "completeness")
 """Made by one job of several landed tables: these two have to agree in all of them."""
-COMMITS_MAX = 20
-"""How far back in each table a common version of `telemetry` is looked for."""
+READINGS, REJECTS = "readings", "reject"
+_FOLLOWING = {READINGS: TELEMETRY, "rollup_1m": READINGS, "rollup_1h": READINGS}
+"""Tables that follow the messages, in order, and what each is made of."""
 
 _Made = list[tuple[int, Provenance]]
-"""Versions of a description, newest first, and what each was made of."""
+"""Versions of a table, newest first, and what each was made of."""
+
+
+class Doubt(enum.Enum):
+    """Why a table is not of the page's version."""
+
+    BEHIND = "behind"
+    """It lacks messages that the page counts."""
+    AHEAD = "ahead"
+    """It has messages that the page does not count, and no older version of it can be read."""
+    UNKNOWN = "unknown"
+    """Its commits do not say what it was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a table stands that is not of the page's version. `of`: the version it is of, unless `doubt` is UNKNOWN."""
+
+    doubt: Doubt
+    of: State | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +56,13 @@ class Snapshot:
 
     `telemetry`  the version of the messages that every description is of; None: there is none, or no common one.
     `mixed`      the descriptions have no version of `telemetry` in common: their totals may differ.
+    `apart`      the other derived tables that are not of that version, and where they stand.
     """
 
     tables: Mapping[str, deltalake.DeltaTable]
     telemetry: State | None
     mixed: bool
+    apart: Mapping[str, Standing] = field(default_factory=dict)
 
 
 def taken(root: Path) -> Snapshot:
@@ -51,22 +77,76 @@ def taken(root: Path) -> Snapshot:
         return Snapshot(tables, None, mixed=False)
     state, versions = _common({name: made[name] for name in filled})
     for name, version in versions.items():
-        if version != tables[name].version():
-            tables[name] = deltalake.DeltaTable(str(root / name), version=version)
-    return Snapshot(tables, state, mixed=state is None)
+        tables[name] = _at(tables[name], version)
+    if state is None:
+        return Snapshot(tables, None, mixed=True)
+    return Snapshot(tables, state, mixed=False, apart=_follow(tables, state))
+
+
+def _follow(tables: dict[str, deltalake.DeltaTable], page: State) -> dict[str, Standing]:
+    """Take the tables that follow the messages at versions for the page; returns those that are not of its version."""
+    apart: dict[str, Standing] = {}
+    for name, source in _FOLLOWING.items():
+        if name in tables:
+            tables[name], standing = _chosen(tables, name, source, page)
+            if standing is not None:
+                apart[name] = standing
+            elif source in apart and tables[name].count():
+                apart[name] = apart[source]
+    if REJECTS in tables and READINGS in tables:
+        tables[REJECTS] = _beside(tables[REJECTS], tables[READINGS])
+    return apart
+
+
+def _chosen(
+    tables: Mapping[str, deltalake.DeltaTable], name: str, source: str, page: State
+) -> tuple[deltalake.DeltaTable, Standing | None]:
+    """Table `name`, made of `source`, as the page draws it, and where it stands if it is not of the page's version."""
+    newest = tables[name]
+    of_page = [(version, basis) for version, basis in _made(newest) if basis.sources[TELEMETRY].id == page.id]
+    for version, basis in of_page:
+        of = basis.sources[TELEMETRY]
+        table = _readable(newest, version) if of.version <= page.version else None
+        if table is not None:
+            upto = page.version if source == TELEMETRY else None
+            lacks = of.version < page.version and (
+                source not in tables or provenance.rows_changed(tables[source], basis.sources[source].version, upto)
+            )
+            return table, Standing(Doubt.BEHIND, of) if lacks else None
+    if of_page:
+        return newest, Standing(Doubt.AHEAD, of_page[0][1].sources[TELEMETRY])
+    return newest, Standing(Doubt.UNKNOWN) if newest.count() else None
+
+
+def _beside(rejects: deltalake.DeltaTable, readings: deltalake.DeltaTable) -> deltalake.DeltaTable:
+    """The rejects that belong to `readings`, as its commit says; as they are where it does not."""
+    made_of = dict(provenance.versions(readings)).get(readings.version())
+    state = made_of.beside.get(REJECTS) if made_of is not None else None
+    if state is None or not provenance.rows_changed(rejects, state.version):
+        return rejects
+    return _readable(rejects, state.version) or rejects
+
+
+def _at(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable:
+    return table if version == table.version() else deltalake.DeltaTable(provenance.folder(table), version=version)
+
+
+def _readable(table: deltalake.DeltaTable, version: int) -> deltalake.DeltaTable | None:
+    """A table at a version; None where a vacuum has removed files of it."""
+    older = _at(table, version)
+    files = (Path(unquote(urlsplit(uri).path)) for uri in older.file_uris())
+    return older if older is table or all(file.exists() for file in files) else None
 
 
 def _made(table: deltalake.DeltaTable) -> _Made:
-    version = table.version()
-    commits = table.history(COMMITS_MAX)
-    read = ((version - back, parsed(commit.get("userMetadata"))) for back, commit in enumerate(commits))
-    return [(at, provenance) for at, provenance in read if provenance is not None and provenance.telemetry is not None]
+    found = provenance.versions(table)
+    return [(at, basis) for at, basis in found if basis is not None and basis.telemetry is not None]
 
 
 def _common(made: Mapping[str, _Made]) -> tuple[State | None, dict[str, int]]:
     """The newest state of `telemetry` that all were made of, and each one's version of it."""
-    for _, provenance in next(iter(made.values())):
-        state = provenance.sources[TELEMETRY]
+    for _, basis in next(iter(made.values())):
+        state = basis.sources[TELEMETRY]
         versions = _versions(made, state)
         if versions is not None:
             return state, versions

@@ -24,8 +24,18 @@ from tests.spark.lakes import START, message
 NOW = datetime(2026, 3, 15, tzinfo=UTC)
 
 
-def put(root: Path, name: str, *rows: dict[str, Any], made_of: int | None = None) -> None:
-    """Write a derived table without Spark, made of version `made_of` of telemetry."""
+def put(
+    root: Path,
+    name: str,
+    *rows: dict[str, Any],
+    made_of: int | None = None,
+    beside: str | None = None,
+    source: str | None = None,
+) -> None:
+    """Write a derived table without Spark, made of version `made_of` of telemetry.
+
+    `beside`, `source`: tables whose newest version it names as written with it, or as what it was made of.
+    """
     table = schemas.DERIVED[name]
     columns = pa.schema(deltalake.Schema.from_json(table.columns.json()).to_arrow())
     names = table.columns.names
@@ -33,7 +43,12 @@ def put(root: Path, name: str, *rows: dict[str, Any], made_of: int | None = None
     told: dict[str, str] = {}
     if made_of is not None:
         telemetry = provenance.State("t", made_of, START + timedelta(minutes=made_of))
-        told["userMetadata"] = provenance.Provenance({"telemetry": telemetry}).text()
+        sources, others = {"telemetry": telemetry}, {}
+        if source is not None:
+            sources[source] = provenance.state_of(deltalake.DeltaTable(root / source))
+        if beside is not None:
+            others[beside] = provenance.state_of(deltalake.DeltaTable(root / beside))
+        told["userMetadata"] = provenance.Provenance(sources, others).text()
     deltalake.write_deltalake(
         root / name,
         data,
@@ -81,6 +96,34 @@ def address(**override: Any) -> dict[str, Any]:
     return names | {"first_sequence": 0, "last_sequence": 3, "rows": 4, "distinct_sequences": 4} | row | override
 
 
+def values(count: int) -> list[dict[str, Any]]:
+    """Rows of `readings`."""
+    row: dict[str, Any] = {"tenant": "default", "gateway": "gw1", "epoch": "e1", "address": "load/cpu"}
+    row |= {"device": "dev1", "metric": "load", "clock_quality": "good", "suspect": False, "lane": "live", "value": 1.0}
+    row |= dict.fromkeys(("event_time", "received_at", "ingested_at"), START) | {"event_date": START.date()}
+    return [row | {"sequence": sequence} for sequence in range(count)]
+
+
+def following(root: Path, telemetry: int, readings: int, rejects: int) -> None:
+    """What the jobs `readings` and `rollups` leave of a version of telemetry."""
+    row = values(1)[0] | {"reason": "no values", "body": b"", "ingest_date": START.date()}
+    put(root, "reject", *[row] * rejects)
+    put(root, "readings", *values(readings), made_of=telemetry, beside="reject")
+    put(root, "rollup_1m", window(0, 0.0, float(telemetry)), made_of=telemetry, source="readings")
+
+
+def whole_pass(root: Path, telemetry: int, rows: int, *, following_too: bool = True) -> None:
+    """Messages land, and every job runs over the `rows` there are then."""
+    there = deltalake.DeltaTable(root / "telemetry").count()
+    lakes.write(root, "telemetry", [message(n) for n in range(there, rows)])
+    if following_too:
+        following(root, telemetry, readings=rows - 1, rejects=1)
+    put(root, "gateway_freshness", fresh(None, rows=rows), fresh("dev1", rows=rows), made_of=telemetry)
+    put(root, "gaps", made_of=telemetry)
+    put(root, "completeness", address(rows=rows, distinct_sequences=rows), made_of=telemetry)
+    put(root, "throughput", bucket(0, rows, rows), made_of=telemetry)
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     """A small lake as the jobs leave it, with an outage in it."""
@@ -99,7 +142,7 @@ def lake(tmp_path: Path) -> Path:
     put(root, "gateway_freshness", fresh(None), fresh("dev1"), made_of=0)
     put(root, "completeness", address(), made_of=0)
     put(root, "gaps", made_of=0)
-    put(root, "rollup_1m", window(0, 1.0, 3.0), window(1, 2.0, 2.0))
+    put(root, "rollup_1m", window(0, 1.0, 3.0), window(1, 2.0, 2.0), made_of=0)
     return root
 
 
@@ -244,6 +287,7 @@ class TestOneState:
         put(lake, "completeness", address(rows=7, distinct_sequences=7), made_of=1)
         assert self.totals(queries.read(lake)) == {4}
         put(lake, "throughput", bucket(0, 7, 7), made_of=1)
+        put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=1)
         known = queries.read(lake)
         assert self.totals(known) == {7}
         assert notices.notices(known) == []
@@ -255,6 +299,77 @@ class TestOneState:
         properties = deltalake.CommitProperties(custom_metadata={"userMetadata": told})
         deltalake.write_deltalake(lake / "completeness", rows, mode="overwrite", commit_properties=properties)
         assert queries.read(lake).versions["completeness"] == 0
+
+    @pytest.mark.parametrize("before", range(11))
+    def test_data_lands_and_jobs_run_between_the_reads(
+        self, lake: Path, monkeypatch: pytest.MonkeyPatch, before: int
+    ) -> None:
+        """A whole pass over new messages runs before each table is opened in turn, and after the last."""
+        following(lake, 0, readings=3, rejects=1)
+        opened, opening = 0, deltalake.DeltaTable
+
+        def opens(*arguments: Any, **options: Any) -> deltalake.DeltaTable:
+            nonlocal opened
+            opened += 1
+            if opened == before:
+                monkeypatch.setattr(deltalake, "DeltaTable", opening)
+                whole_pass(lake, 1, 7)
+            return opening(*arguments, **options)
+
+        opens.is_deltatable = opening.is_deltatable  # type: ignore[attr-defined]
+        monkeypatch.setattr(deltalake, "DeltaTable", opens)
+        known = queries.read(lake)
+        (total,) = self.totals(known)
+        assert known.readings + sum(count for _, count in known.rejects) == total
+        assert known.tracks[0].last == {4: 0.0, 7: 1.0}[total]
+        assert [text for text in notices.notices(known) if "have landed since" not in text] == []
+
+    def test_what_is_behind_says_as_of_when(self, lake: Path) -> None:
+        following(lake, 0, readings=3, rejects=1)
+        whole_pass(lake, 1, 7, following_too=False)
+        known = queries.read(lake)
+        assert (self.totals(known), known.readings) == ({7}, 3)
+        (notice,) = notices.notices(known, "RUN")
+        said = "Readings, rejected values and plots of devices are as of 2026-03-14 09:26:00: later messages are not"
+        assert said in notice
+        assert "`RUN` takes them in" in notice
+        _, text = read(page.render(known, facts.Facts(), NOW))
+        assert "readings as of 2026-03-14 09:26:00" in text
+        assert "The number is the last value, as of 2026-03-14 09:26:00." in text
+        put(lake, "readings", *values(6), made_of=1, beside="reject")
+        (notice,) = notices.notices(queries.read(lake))
+        assert notice.startswith("Plots of devices are as of 2026-03-14 09:26:00")
+
+    def test_what_is_only_ahead_says_so(self, lake: Path) -> None:
+        put(lake, "reject")
+        put(lake, "readings", *values(9), made_of=2, beside="reject")
+        put(lake, "rollup_1m", window(0, 1.0, 3.0), made_of=0)
+        (notice,) = notices.notices(queries.read(lake))
+        assert notice.startswith("Readings, rejected values and plots of devices are as of 2026-03-14 09:28:00, later")
+
+    def test_tables_of_a_waypost_before_this_are_drawn_and_said_to_be(self, lake: Path) -> None:
+        put(lake, "reject")
+        put(lake, "readings", *values(3))
+        known = queries.read(lake)
+        assert known.readings == 3
+        (notice,) = notices.notices(known)
+        assert "Which messages are in the readings, rejected values and plots of devices is not known" in notice
+
+    def test_compacted_and_vacuumed_tables_are_of_what_they_were(self, lake: Path) -> None:
+        following(lake, 0, readings=3, rejects=1)
+        for name in ("telemetry", "readings", "rollup_1m"):
+            kept = deltalake.DeltaTable(lake / name)
+            kept.optimize.compact()
+            kept.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        known = queries.read(lake)
+        assert notices.notices(known) == []
+        # Older versions are gone: nothing is left of them to draw.
+        whole_pass(lake, 1, 7)
+        put(lake, "completeness", address(), made_of=0)
+        for name in ("readings", "rollup_1m", "reject"):
+            deltalake.DeltaTable(lake / name).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+        known = queries.read(lake)
+        assert (known.readings, known.tracks[0].last) == (6, 1.0)
 
     @pytest.mark.parametrize("made_of", [1, None])
     def test_without_a_common_state_it_says_so(self, lake: Path, made_of: int | None) -> None:
@@ -348,8 +463,7 @@ class TestQueries:
     def test_a_window_only_a_wrong_clock_filled_is_not_drawn(self, lake: Path) -> None:
         put(lake, "rollup_1h")
         rows = [window(0, 1.0, 2.0, suspect=2, device="dev9"), window(0, 1.0, 2.0, suspect=1, device="dev8")]
-        table = pa.Table.from_pylist(rows, schema=deltalake.DeltaTable(lake / "rollup_1m").to_pyarrow_table().schema)
-        deltalake.write_deltalake(lake / "rollup_1m", table, mode="append")
+        put(lake, "rollup_1m", window(0, 1.0, 3.0), *rows, made_of=0)
         assert [track.device for track in queries.read(lake).tracks] == ["dev1", "dev8"]
 
     def test_a_synthetic_outage_is_seen(self, tmp_path: Path) -> None:
