@@ -91,8 +91,8 @@ class Lake:
             for version, committed_at in commits:
                 if moment is None or committed_at is None or committed_at <= moment:
                     return State(str(table.metadata().id), version, committed_at)
-            if len(commits) < count:
-                return None
+            if len(commits) < count:  # nothing was there yet; or what was is in a checkpoint alone
+                return None if commits and commits[-1][0] == 0 else state_of(table)
             count *= 10
         return None
 
