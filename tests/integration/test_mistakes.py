@@ -109,10 +109,10 @@ MISTAKES = (
         started=True,
     ),
     Mistake(
-        "a text for a store, and a port in use",
-        "edge run --dev --data {text} --mqtt 127.0.0.1:{mqtt}",
+        "another program's database, and a port in use",
+        "edge run --dev --data {other} --mqtt 127.0.0.1:{mqtt}",
         1,
-        ("{text}/store.sqlite", "not a store"),
+        ("{other}/store.sqlite", "not a store"),
     ),
     Mistake("half a store", "edge run --dev --data {half}", 1, ("{half}/store.sqlite", "store repair")),
     Mistake(

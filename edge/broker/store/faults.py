@@ -11,9 +11,6 @@ from edge.broker.store.errors import StoreBusy, StoreDamaged, StoreError, StoreF
 ADVICE: Final = "stop the gateway and run `waypost store repair`"
 """What helps when something is not as it was written."""
 
-NO_DATABASE: Final = "the file is not a store: move it away, or give another data directory"
-"""For a file that is no database at all."""
-
 _PRIMARY_CODE = 0xFF
 """SQLite's extended result codes keep the primary one in the low byte."""
 
@@ -22,7 +19,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_READONLY: (StoreFull, "the medium is read-only: check the card and the system log, then remount it"),
     sqlite3.SQLITE_IOERR: (StoreError, "the medium failed: check the card and the system log"),
     sqlite3.SQLITE_CORRUPT: (StoreDamaged, f"the store is damaged: {ADVICE}"),
-    sqlite3.SQLITE_NOTADB: (StoreDamaged, NO_DATABASE),
+    sqlite3.SQLITE_NOTADB: (StoreDamaged, "the file is not a store: move it away, or give another data directory"),
     sqlite3.SQLITE_CANTOPEN: (
         StoreInaccessible,
         "the file cannot be opened: check owner and mode of the data directory",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from edge.broker.store.errors import StoreDamaged, StoreTooNew
-from edge.broker.store.faults import NO_DATABASE
 from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, Limits
 
 NOT_A_STORE: Final = "the file is a database, but not a store: move it away, or give another data directory"
@@ -111,10 +110,8 @@ def check_ours(path: Path) -> None:
             header = file.read(_HEADER_BYTES)
     except OSError:
         return  # new, or SQLite says what is wrong
-    if len(header) < _HEADER_BYTES:
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         return  # empty, or SQLite says what it is
-    if not header.startswith(_MAGIC):
-        raise StoreDamaged(NO_DATABASE)
     if any(header[_SCHEMA_COOKIE]) and int.from_bytes(header[_APPLICATION_ID], "big") != APPLICATION_ID:
         raise StoreDamaged(NOT_A_STORE)
 
