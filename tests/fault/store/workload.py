@@ -264,7 +264,7 @@ class Workload:
             progress.add(low, high)
         there = [
             message for message in self.rig.read_all(cursor.log, max(first, cursor.position))
-            if message[0] < first + count and message[0] not in progress
+            if message[0] < first + count and not progress.within(message[0], message[0])
         ]  # fmt: skip
         for position, address, sequence, body in there:
             loss = Loss(cursor.name, address, sequence, sequence, 1, len(body), reason, 1)
