@@ -38,7 +38,6 @@ COMPILER_S = 60
 RECORD = Path("bridge", "_native.json")
 """See `bridge.native`, which reads it."""
 NATIVE_FLAGS = ("-O2", "-fPIC", "-w", "-DNDEBUG")
-"""-O3 compiles for half as long again, and runs no faster."""
 NATIVE_S = 1800
 """A Raspberry Pi takes some minutes for the modules."""
 LIMITS = "limits.py"
