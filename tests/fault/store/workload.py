@@ -249,6 +249,8 @@ class Workload:
 
     def purge(self) -> None:
         """All of one log, for everybody who waits for it."""
+        if not self.names:
+            return
         log = self.dice.choice([*self.names])
         for record in list(self.rig.store.info().cursors):
             if record.log == log and self.committed_cursor(record.name, self.names[log]):
