@@ -228,6 +228,7 @@ class Echo:
     deadline: float | None = None
     held_bytes = 0
     has_output = True
+    more = False
 
     def __init__(self) -> None:
         self.ended = 0
