@@ -84,6 +84,20 @@ class Crowd:
         """In the place of a socket that was cut off."""
         [self.sockets[number]] = Crowd(self._port, receive_bytes=self._receive_bytes).open(1).sockets
 
+    def wait_for(self, answer: bytes) -> None:
+        """Until each socket was sent this."""
+        deadline = time.monotonic() + WAIT_S
+        for number, each in enumerate(self.sockets):
+            seen = b""
+            while answer not in seen:
+                assert time.monotonic() < deadline, f"socket {number} has {seen!r}"
+                with contextlib.suppress(BlockingIOError):
+                    data = each.recv(1 << 16)
+                    assert data, f"socket {number} is closed after {seen!r}"
+                    seen += data
+                    continue
+                time.sleep(0.005)
+
     def drain(self) -> None:
         """Read what has come, so that nothing is in the way of what is to come."""
         for each in self.sockets:
