@@ -166,7 +166,7 @@ class Inbound:
         """
         last, room, startswith = len(data), self._receive_maximum - self.outstanding, data.startswith
         length_max = min(self._length_max, KNOWN_LENGTH_MAX)
-        run_first, prefix, block, skip = 0, b"", b"", 0
+        run_first, prefix, block, skip = -1, b"", b"", 0  # no first byte: 0 is one, of a packet that is none
         ids: list[int] = []
         bodies: list[bytes] = []
         while pos + PUBLISH_BYTES_MIN <= last:

@@ -174,6 +174,13 @@ def test_a_topic_that_is_known_excuses_nothing(version: int, payload: bytes, pac
     assert len(session.flat) == 4 + (packet_id == 2 and not payload)
 
 
+def test_a_packet_of_type_0_is_none_that_is_known() -> None:
+    stream = packets.Connect("c", 4).encode(4) + packets.Publish("a", b"x").encode(4) + b"\x00\x04\x00\x01ax"
+    ended = read_with_and_without(stream, [], Limits()).flat[-1]
+    assert isinstance(ended, events.Disconnected)
+    assert ended.reason == "packet type 0"
+
+
 def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Session:
     """Read a stream with `Inbound.read_known` and without: the same comes out."""
     with pytest.MonkeyPatch.context() as patch:
