@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 from collections.abc import Iterable
@@ -17,6 +16,7 @@ from edge.broker.store.sqlite import FILE_NAME
 from edge.broker.store.wal_frames import FRAME, HEADER, Log, lost_commits
 from tests.fault.store import flips
 from tests.fault.store.flips import LOGS
+from tests.support.seeds import chosen_seed
 
 LOG_NAME = f"{FILE_NAME}-wal"
 RENAMED = {f"{RECOVERED} {number}": name for number, name in enumerate(LOGS, 1)}
@@ -24,14 +24,6 @@ SEED = 1_746_504_113
 """Of the bits that every run of the tests flips; ``WAYPOST_SEED=random``, or a number, flips others."""
 SAMPLES = 400
 """Bits of a file that are flipped where not all of them are."""
-
-
-def chosen_seed() -> int:
-    """The seed of this run, printed."""
-    wanted = os.environ.get("WAYPOST_SEED", str(SEED))
-    seed = random.randrange(1 << 32) if wanted == "random" else int(wanted)
-    print(f"WAYPOST_SEED={seed}")
-    return seed
 
 
 def _counters(path: Path) -> list[tuple[object, ...]]:
@@ -113,7 +105,7 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
 
 
 def test_some_bits(walk: Walk) -> None:
-    seed = chosen_seed()
+    seed = chosen_seed(SEED)
     dice = random.Random(seed)
     outcomes = walk.run(dice.sample(range(flips.bits(walk.sound)), SAMPLES))
     print(outcomes)
@@ -122,7 +114,7 @@ def test_some_bits(walk: Walk) -> None:
 
 
 def test_a_repair_loses_no_more_than_the_ledger_says(walk: Walk) -> None:
-    seed = chosen_seed()
+    seed = chosen_seed(SEED)
     outcomes = walk.repair(random.Random(seed).sample(range(flips.bits(walk.sound)), SAMPLES // 2))
     assert outcomes.get("repaired", 0) > SAMPLES // 10, outcomes
     assert outcomes.get("believed", 0) < SAMPLES // 50
@@ -130,7 +122,7 @@ def test_a_repair_loses_no_more_than_the_ledger_says(walk: Walk) -> None:
 
 def test_a_repair_takes_every_durable_commit_of_a_damaged_log(tmp_path: Path) -> None:
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
-    seed = chosen_seed()
+    seed = chosen_seed(SEED)
     outcomes = walk.repair(random.Random(seed).sample(range(_durable_bits(walk)), SAMPLES // 10))
     assert outcomes.get("repaired", 0) > SAMPLES // 20, outcomes
 
@@ -145,7 +137,7 @@ def _durable_bits(walk: Walk) -> int:
 def test_some_bits_of_the_write_ahead_log(tmp_path: Path) -> None:
     """Of all commits but the last: a wrong bit there looks as a commit does that was cut off before it was durable."""
     walk = Walk(tmp_path, LOG_NAME, crashed=True)
-    seed = chosen_seed()
+    seed = chosen_seed(SEED)
     dice = random.Random(seed)
     outcomes = walk.run(dice.sample(range(_durable_bits(walk)), SAMPLES))
     assert outcomes.get("refused", 0) > SAMPLES * 0.98, outcomes

@@ -33,6 +33,7 @@ from tests.fault.kills.checker import (
 from tests.fault.kills.load import RESOURCES, Load
 from tests.fault.kills.nursery import Nursery
 from tests.support.processes import Waypost, free_port, wait_until
+from tests.support.seeds import chosen_seed
 
 
 def kill(gateway: Waypost, load: Load, data: Path, count: int, chance: random.Random) -> list[Kill]:
@@ -55,8 +56,7 @@ def kill(gateway: Waypost, load: Load, data: Path, count: int, chance: random.Ra
 
 
 def campaign(folder: Path, count: int) -> dict[str, Verdict]:
-    seed = int(os.environ.get("WAYPOST_SEED", random.randrange(1 << 32)))
-    print(f"WAYPOST_SEED={seed}")
+    seed = chosen_seed()
     mqtt, amqp, data = free_port(), free_port(), folder / "gw"
     (folder / "gateway.yaml").write_text(RESOURCES)
     listeners = (f"--mqtt=127.0.0.1:{mqtt}", f"--amqp=127.0.0.1:{amqp}")

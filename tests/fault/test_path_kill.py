@@ -6,7 +6,6 @@ The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of victims and m
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 from tests.support.publisher import Publisher
+from tests.support.seeds import chosen_seed
 
 KILLS = 20
 PUBLISHERS = 3
@@ -32,9 +32,7 @@ def backlog(gateway: Waypost) -> int:
 
 @pytest.mark.timeout(400)
 def test_acked_is_in_the_lake_once(tmp_path: Path) -> None:
-    seed = int(os.environ.get("WAYPOST_SEED", time.time_ns() % 1_000_000))
-    print(f"WAYPOST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(chosen_seed())
     mqtt, amqp = free_port(), free_port()
     the_hub = hub(tmp_path, f"--amqp=127.0.0.1:{amqp}")
     uplink = [f"--hub=amqp://127.0.0.1:{amqp}", "--gateway=gw1", "--forward=load/#"]

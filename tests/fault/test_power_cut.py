@@ -6,7 +6,6 @@ The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads and cuts. The
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -18,15 +17,13 @@ from tests.fault.store.history import Append, Given, Group, History, Line, Obser
 from tests.fault.store.in_memory import RESERVE_MAX, WINDOW_S
 from tests.fault.store.ledger import Lost
 from tests.support.medium import Event, Kind
+from tests.support.seeds import chosen_seed
 
 SEED = 20_261_122
 """Of the cuts that every run of the tests makes; ``WAYPOST_SEED=random``, or a number, makes others."""
 
 
-def cut(count: int, *, cuts_a_life: int, by_default: str) -> Findings:
-    wanted = os.environ.get("WAYPOST_SEED", by_default)
-    seed = random.randrange(1 << 32) if wanted == "random" else int(wanted)
-    print(f"WAYPOST_SEED={seed}")
+def cut(count: int, *, cuts_a_life: int, seed: int) -> Findings:
     with scratch() as folder:
         findings = Campaign(seed, cuts_a_life=cuts_a_life, folder=Path(folder)).run(count)
     print(findings)
@@ -42,13 +39,13 @@ def cut(count: int, *, cuts_a_life: int, by_default: str) -> Findings:
 
 
 def test_300_power_cuts() -> None:
-    cut(300, cuts_a_life=75, by_default=str(SEED))
+    cut(300, cuts_a_life=75, seed=chosen_seed(SEED))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_10_000_power_cuts() -> None:
-    findings = cut(10_000, cuts_a_life=100, by_default="random")
+    findings = cut(10_000, cuts_a_life=100, seed=chosen_seed())
     assert findings.refused > 10, "syncs failed, too"
     assert findings.reopened > 100
     assert findings.lost.keys() == {"evicted", "thinned", "rejected", "purged", "memory"}

@@ -7,7 +7,6 @@ The seed is printed; ``WAYPOST_SEED=n`` replays the same choice of rules and mom
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from deltalake import DeltaTable
 
 from tests.support.processes import Waypost, free_port, hub, wait_until
 from tests.support.publisher import Publisher
+from tests.support.seeds import chosen_seed
 
 CHANGES = 10
 TOPICS = ("plant/press/1", "plant/press/2", "plant/oven/1")
@@ -84,9 +84,7 @@ def backlog(gateway: Waypost) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("type_", ["topic", "queue"])
 def test_acked_is_delivered_while_rules_come_and_go(tmp_path: Path, type_: str) -> None:
-    seed = int(os.environ.get("WAYPOST_SEED", time.time_ns() % 1_000_000))
-    print(f"WAYPOST_SEED={seed}")
-    chance = random.Random(seed)
+    chance = random.Random(chosen_seed())
     ports = {"mqtt": free_port(), "http": free_port(), "hub": free_port()}
     data = tmp_path / "gw1"
     change(data, "apply", "-f", "-", text=BASE.format(**ports))

@@ -90,20 +90,19 @@ def test_unknown_words_are_wrong_usage(arguments: list[str], capsys: pytest.Capt
     assert "--help`" in err.splitlines()[-1]
 
 
-def test_an_engine_that_is_none_is_wrong_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("WAYPOST_ENGINE", "rust", "error: WAYPOST_ENGINE=rust is neither c nor python"),
+        ("WAYPOST_MODULES", "mypyc", "error: WAYPOST_MODULES=mypyc is neither native nor python"),
+    ],
+)
+def test_a_setting_that_is_none_is_wrong_usage(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str, said: str
 ) -> None:
-    monkeypatch.setenv("WAYPOST_ENGINE", "rust")
+    monkeypatch.setenv(name, value)
     assert run(["doctor"]) == Exit.USAGE
-    assert capsys.readouterr().err.startswith("error: WAYPOST_ENGINE=rust is neither c nor python")
-
-
-def test_modules_that_are_none_are_wrong_usage(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WAYPOST_MODULES", "mypyc")
-    assert run(["doctor"]) == Exit.USAGE
-    assert capsys.readouterr().err.startswith("error: WAYPOST_MODULES=mypyc is neither native nor python")
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:

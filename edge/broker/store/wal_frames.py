@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from bridge.hidden import hides
+from edge.broker.store.wal_index import FRAMES
 
 HEADER: Final = struct.Struct(">8I")
 """Magic, version, page size, checkpoint number, two salts, two checksums."""
@@ -30,8 +31,6 @@ SUMMED_BYTES: Final = 8
 """Of a frame's head, which its checksum covers beside the page."""
 SECTOR_BYTES: Final = 512
 """The least that a medium writes whole."""
-_FRAMES_IN_INDEX: Final = slice(16, 20)
-"""As `wal_index` has it, of an index that is read once."""
 
 Sums = tuple[int, int]
 
@@ -167,7 +166,7 @@ def _accepted(database: Path) -> int | None:
         index = os.open(f"{database}-shm", os.O_RDONLY | os.O_CLOEXEC)
         connection.close()  # before the descriptor: closing that takes the locks of the process on the file along
         stack.callback(os.close, index)
-        return int.from_bytes(os.pread(index, _FRAMES_IN_INDEX.stop, 0)[_FRAMES_IN_INDEX], sys.byteorder)
+        return int.from_bytes(os.pread(index, FRAMES.stop, 0)[FRAMES], sys.byteorder)
     return None
 
 

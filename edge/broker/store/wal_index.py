@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_FRAMES: Final = slice(16, 20)
+FRAMES: Final = slice(16, 20)
 """How many frames of the log SQLite accepts."""
 _MOVED: Final = slice(96, 100)
 """How many of them are in the file."""
@@ -29,7 +29,7 @@ class LogIndex:
     @property
     def frames(self) -> int:
         """Frames there are."""
-        return int.from_bytes(self._map[_FRAMES], sys.byteorder)
+        return int.from_bytes(self._map[FRAMES], sys.byteorder)
 
     def none_is_moved(self) -> None:
         """The next checkpoint moves every frame again."""

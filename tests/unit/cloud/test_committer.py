@@ -121,6 +121,13 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) 
     return asyncio.run(main())
 
 
+def another_hub_has_it(tmp_path: Path, gateway: tuple[str, str]) -> None:
+    """The gateway connects to another hub of the same registry."""
+    other = Registry(sqlite_url(str(tmp_path / "registry.db")))
+    other.presence({gateway: Presence("-", connected=True, at_us=1, connects=1)})
+    other.close()
+
+
 def test_a_batch_is_answered_once_it_is_in_the_lake(tmp_path: Path) -> None:
     async def scenario(bench: Bench) -> None:
         session = bench.session()
@@ -198,9 +205,7 @@ class TestConnections:
             session = bench.session()
             bench.send(session, "before")
             await bench.answered(1)
-            other = Registry(sqlite_url(str(tmp_path / "registry.db")))
-            other.presence({session.key: Presence("-", connected=True, at_us=1, connects=1)})
-            other.close()
+            another_hub_has_it(tmp_path, session.key)
             bench.send(session, "after", first=3)
             await bench.answered(2)
 
@@ -272,9 +277,7 @@ class TestShares:
             session = bench.session()
             bench.send(session, "before")
             await bench.answered(1)
-            other = Registry(sqlite_url(str(tmp_path / "registry.db")))
-            other.presence({session.key: Presence("-", connected=True, at_us=1, connects=1)})
-            other.close()
+            another_hub_has_it(tmp_path, session.key)
             bench.send(session, "large", first=3, count=9)
             await bench.answered(2)
 
