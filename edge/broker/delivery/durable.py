@@ -51,7 +51,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 class DurableSubscription:
     """The parts of one durable subscription, one a log, joined and left together."""
 
-    __slots__ = ("declaration", "made", "parts")
+    __slots__ = ("declaration", "exclusive", "made", "parts")
     attempts = 0
 
     def __init__(self, declaration: Declaration) -> None:
@@ -59,6 +59,19 @@ class DurableSubscription:
         self.made: Ticket | None = None
         """The commit it is written in; None: it was on disk at the start."""
         self.parts: list[LogSubscription] = []
+        self.exclusive = False
+        """One consumer has it, and never another: what that cannot take nobody will."""
+
+    def add(self, part: LogSubscription) -> None:
+        """It reaches another log."""
+        part.exclusive = self.exclusive
+        self.parts.append(part)
+
+    def serve(self, *, exclusive: bool) -> None:
+        """One consumer is to have it alone, or several are to compete for what is in it."""
+        self.exclusive = exclusive
+        for part in self.parts:
+            part.exclusive = exclusive
 
     @property
     def consumers(self) -> list[Consumer]:

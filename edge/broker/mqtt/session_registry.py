@@ -318,7 +318,7 @@ class SessionRegistry:
         options = msgspec.structs.replace(options, durable_name=name)
         subscriber.durable = self._router.subscribe(subscriber, pattern, options)
         if not is_topic:
-            older = self._router.join_remainder(subscriber, name)
+            older = self._router.join_remainder(subscriber, name, shared=share is not None)
             if older is not None:  # what it has comes first
                 subscriber.durable, subscriber.live = older, subscriber.durable
         else:

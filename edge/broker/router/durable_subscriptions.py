@@ -79,10 +79,17 @@ class DurableSubscriptions:
         subscription = self.declare(declaration)
         if not options.shared:
             _steal(subscription, consumer)
-        for part in subscription.parts:
-            part.exclusive = not options.shared
+        subscription.serve(exclusive=not options.shared)
         subscription.join(consumer)
         return subscription
+
+    def join_remainder(self, consumer: Consumer, name: str, *, shared: bool) -> DurableSubscription | None:
+        """As `Router.join_remainder`."""
+        found = self.by_name.get(name)
+        if found is not None:
+            found.serve(exclusive=not shared)
+            found.join(consumer)
+        return found
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter, or
@@ -108,6 +115,7 @@ class DurableSubscriptions:
         elif declaration.all_qos:
             self._note_bases(declaration.pattern)
         subscription = self._open(declaration, kept)
+        subscription.serve(exclusive=found is not None and found.exclusive)
         self._write(subscription)
         for consumer in consumers:
             subscription.join(consumer)
@@ -165,7 +173,7 @@ class DurableSubscriptions:
             part.expires = not declaration.name.startswith(FORWARDER_PREFIX)
             for consumer in consumers:
                 part.join(consumer)
-            subscription.parts.append(part)
+            subscription.add(part)
             if consumers:
                 part.pump()
 

@@ -280,13 +280,10 @@ class Router:
         """Delete a durable subscription with its backlog; nothing happens when there is none."""
         self.subscriptions.forget(name)
 
-    def join_remainder(self, consumer: Consumer, name: str) -> Joinable | None:
+    def join_remainder(self, consumer: Consumer, name: str, *, shared: bool = False) -> Joinable | None:
         """Let `consumer` receive what the durable subscription `name` kept while its address was a topic, which it may
-        not be any more; None when there is no such subscription."""
-        found = self.durable_subscriptions.get(name)
-        if found is not None:
-            found.join(consumer)
-        return found
+        not be any more; None when there is no such subscription. `shared`: others may join it too."""
+        return self.subscriptions.durable.join_remainder(consumer, name, shared=shared)
 
     def make_temporary_queue(self, address: str, user: str = "") -> None:
         """As `LiveSubscriptions.make_temporary_queue`."""

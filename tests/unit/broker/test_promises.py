@@ -259,6 +259,41 @@ class TestRedelivery:
         (lost,) = site.lost
         assert (lost.address, lost.subscription, lost.reason) == ("topic/a", "sub", "undeliverable")
 
+    def test_undeliverable_to_the_only_one_there_will_be_whatever_rule_the_message_came_under(self) -> None:
+        site = Site()
+        consumer = site.consumer("topic/#", options=SubscribeOptions(durable_name="sub"))
+        site.table = AddressTable(
+            [AddressRule("topic/#", AddressType.TOPIC), AddressRule("topic/a", AddressType.TOPIC)]
+        )
+        site.router.reconfigure(site.table, {})
+        site.send("topic/a", b"under a new rule")
+        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        site.send("topic/a", b"after a restart")
+        site.boot()
+        consumer = Consumer()
+        joined = site.router.join_remainder(consumer, "sub")
+        assert joined is not None
+        joined.pump()
+        site.settle_down()
+        consumer.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        (lost,) = site.lost
+        assert (lost.subscription, lost.reason, lost.messages) == ("sub", "undeliverable", 2)
+
+    def test_undeliverable_to_one_of_several_who_share(self) -> None:
+        site = Site()
+        shared = SubscribeOptions(durable_name="sub", shared=True)
+        first, second = site.consumer("topic/#", "1", options=shared), site.consumer("topic/#", "2", options=shared)
+        site.table = AddressTable(
+            [AddressRule("topic/#", AddressType.TOPIC), AddressRule("topic/a", AddressType.TOPIC)]
+        )
+        site.router.reconfigure(site.table, {})
+        site.send("topic/a", b"m")
+        got, other = (first, second) if first.got else (second, first)
+        got.answer(Outcome.MODIFIED_UNDELIVERABLE)
+        site.settle_down()
+        assert other.got == [("m", 1)]
+        assert not site.lost
+
     def test_counts_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("edge.broker.delivery.attempts.ATTEMPTS_TRACKED_MAX", 3)
         book = Attempts()
