@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from edge.appliance.program import program_name
 from tests.bench.cases import CASES
 from tests.bench.comparison import ROUNDS, Benchmark, Settings
 from tests.bench.load import LoadFailed, LoadGenerators
@@ -117,4 +118,4 @@ def show(results: list[Result]) -> None:
 
 
 if __name__ == "__main__":
-    bench(prog_name="waypost bench")
+    bench(prog_name=f"{program_name()} bench")

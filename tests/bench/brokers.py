@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from tests.bench.packages import program
+from tests.bench.packages import BrokerMissing, program
+from tests.support.certificates import Authority
 from tests.support.processes import Waypost, edge, free_port, resident_mib, wait_until
 
 
@@ -131,6 +132,30 @@ class WaypostInMemory(WaypostWaiting):
     durability = "memory"
 
 
+class WaypostEveryTransport(WaypostBroker):
+    """A gateway that listens over TLS and WebSocket too (`mqtts`, `amqps`, `mqtt-ws`)."""
+
+    _resources = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: bench}, spec: {listeners:
+  {mqtt: "127.0.0.1:0", mqtts: "127.0.0.1:0", mqttWs: "127.0.0.1:0", amqp: "127.0.0.1:0", amqps: "127.0.0.1:0",
+   http: "127.0.0.1:0", tls: {certificate: CERTIFICATE, key: KEY}}}}
+---
+{apiVersion: waypost/v1, kind: AddressSpace, metadata: {name: default}, spec: {authenticationService: {name: none}}}
+"""
+
+    def __init__(self) -> None:
+        self._configuration = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=Path.cwd() / "build")
+        folder = Path(self._configuration.name)
+        issued = Authority(folder / "authority").issue("localhost")
+        resources = self._resources.replace("CERTIFICATE", issued.certificate).replace("KEY", issued.key)
+        (folder / "gateway.yaml").write_text(resources)
+        super().__init__(folder, "--config", str(folder / "gateway.yaml"))
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self._configuration.cleanup()
+
+
 class Mosquitto:
     """Debian's Mosquitto, everything in memory, no bound on its queues."""
 
@@ -139,7 +164,7 @@ class Mosquitto:
 
     def __init__(self, parent: Path | None = None) -> None:
         """Its data is in a folder of its own in `parent`."""
-        self._program = program("mosquitto", "mosquitto")
+        self._program = self._find()
         self._port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="waypost-bench-", dir=parent or Path.cwd() / "build")
         self._configuration = Path(self._folder.name) / "mosquitto.conf"
@@ -149,6 +174,10 @@ class Mosquitto:
             f"persistence_location {self._folder.name}/\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
+
+    def _find(self) -> Path:
+        """Raises BrokerMissing."""
+        return program("mosquitto", "mosquitto")
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -202,3 +231,43 @@ class MosquittoEach(Mosquitto):
 
     name = "mosquitto-each"
     _settings = f"{Mosquitto._settings}persistence true\nautosave_on_changes true\nautosave_interval 1\n"
+
+
+class MosquittoEveryTransport(Mosquitto):
+    """The same, and it listens over TLS and WebSocket too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ports = {"mqtt": self._port, "mqtts": free_port(), "mqtt-ws": free_port()}
+        issued = Authority(Path(self._folder.name) / "authority").issue("localhost")
+        with self._configuration.open("a") as configuration:
+            configuration.write(
+                f"listener {self._ports['mqtts']} 127.0.0.1\ncertfile {issued.certificate}\nkeyfile {issued.key}\n"
+                f"listener {self._ports['mqtt-ws']} 127.0.0.1\nprotocol websockets\n"
+            )
+
+    def port(self, protocol: str) -> int:
+        return self._ports[protocol]
+
+
+class MosquittoSqlite(Mosquitto):
+    """Mosquitto 2.1 with its SQLite plugin as it comes: it commits every 5 s, unsynced, and answers before that."""
+
+    name = "mosquitto-sqlite"
+    _settings = f"{Mosquitto._settings}persistence true\nplugin PLUGIN\n"
+
+    def __init__(self) -> None:
+        super().__init__()
+        text = self._configuration.read_text().replace("PLUGIN", str(self._program.parent / self._plugin))
+        self._configuration.write_text(text)
+
+    _plugin = "mosquitto_persist_sqlite.so"
+
+    def _find(self) -> Path:
+        named = os.environ.get("MOSQUITTO_SQLITE", "")
+        if not named or not (Path(named).parent / self._plugin).exists():
+            raise BrokerMissing(
+                f"MOSQUITTO_SQLITE names no mosquitto 2.1 with {self._plugin} beside it. No Debian release has one: "
+                "build it from its source as tests/bench/README.md says (two minutes)"
+            )
+        return Path(named)

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Final
 
 from tests.bench import backlog, figures, latency, unlike, writes
-from tests.bench.brokers import Broker, Mosquitto
+from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib
 from tests.bench.load import LoadGenerators
@@ -72,14 +72,34 @@ def amqp_unlike(load: LoadGenerators, broker: Broker) -> float:
     return load.run("amqpload", broker.port("amqp"), *to)["accepted_per_s"]
 
 
+def _each(senders: int) -> int:
+    """Messages of a round: one waits for another with few senders."""
+    return 2_000 if senders == 1 else 20 * max(senders, 500)
+
+
 def amqp_each(load: LoadGenerators, broker: Broker, senders: int) -> float:
-    to = ("-a", broker.queue(next(_queues)), "-c", str(senders), "-n", str(20 * max(senders, 500)), "-s", "400")
+    to = ("-a", broker.queue(next(_queues)), "-c", str(senders), "-n", str(_each(senders)), "-s", "400")
     return load.run("amqpload", broker.port("amqp"), *to, "-d", "-V", "-x", "1")["accepted_per_s"]
 
 
 def anycast_each(load: LoadGenerators, broker: Broker, senders: int) -> float:
-    through = ("-a", "anycast/load", "-c", str(senders), "-n", str(20 * max(senders, 500)), "-s", "100", "-R", "4")
+    through = ("-a", "anycast/load", "-c", str(senders), "-n", str(_each(senders)), "-s", "100", "-R", "4")
     return load.run("amqpload", broker.port("amqp"), *through, "-x", "1")["recv_per_s"]
+
+
+def amqp_each_through(load: LoadGenerators, broker: Broker, senders: int) -> float:
+    through = ("-a", broker.queue(next(_queues)), "-c", str(senders), "-n", str(_each(senders)), "-s", "400")
+    return load.run("amqpload", broker.port("amqp"), *through, "-d", "-V", "-x", "1", "-R", "4")["recv_per_s"]
+
+
+def amqp_fanout(load: LoadGenerators, broker: Broker) -> float:
+    fanout = ("-a", "fan/out", "-c", "5", "-n", "4000", "-s", "400", "-V", "-R", "50", "-F")
+    return load.run("amqpload", broker.port("amqp"), *fanout)["recv_per_s"]
+
+
+def amqps_unlike(load: LoadGenerators, broker: Broker) -> float:
+    to = ("-a", broker.queue(next(_queues)), "-c", "5", "-n", "50000", "-s", "400", "-d", "-V", "-X")
+    return load.run("amqpload", broker.port("amqps"), *to)["accepted_per_s"]
 
 
 def idle(_load: LoadGenerators, broker: Broker) -> float:
@@ -117,7 +137,14 @@ CASES: Final[dict[str, Benchmark]] = {
         Comparison("amqp-in", "AMQP, 5 senders, 100 B, durable queue; on disk first", 15, amqp_in, None, 50_000),
         Comparison("amqp-through", "the same through to one receiver", 20, amqp_through, None, 30_000),
         Comparison("amqp-unlike", "AMQP, 5 senders, unlike messages, durable queue", 15, amqp_unlike, None, 50_000),
+        Comparison("amqp-fanout", "AMQP, 5 senders, unlike, a topic with 50 receivers", 20, amqp_fanout, None, 50_000),
+        Comparison(
+            "amqps-unlike", "AMQP over TLS, 5 senders, unlike messages, durable queue",
+            15, amqps_unlike, None, 40_000, ours=WaypostEveryTransport,
+        ),
         Spread("amqp-each", _EACH, 60, amqp_each, (50, 200, 1_000), 40_000),
+        Spread("amqp-connections", _EACH, 120, amqp_each, unlike.CURVE),
+        Spread("amqp-each-through", f"{_EACH}, to 4 receivers", 90, amqp_each_through, (50, 200, 1_000)),
         Spread("amqp-each-artemis", f"{_EACH}, both on disk", 180, amqp_each, (50, 200, 1_000), 2.0, peer=Artemis),
         Spread("amqp-each-rabbitmq", _EACH, 180, amqp_each, (50, 200, 1_000), _RABBIT, peer=RabbitMQ),
         Spread("anycast-each", _ANYCAST, 70, anycast_each, (10, 50, 200, 1_000), 40_000, 0.8),

@@ -54,6 +54,7 @@ class Comparison(NamedTuple):
     warm_rounds: int = 1
     memory_share: float | None = None
     """Most of the peer's resident memory that ours may be."""
+    ours: Callable[[], Broker] = WaypostBroker
 
     @property
     def benchmark(self) -> Benchmark:
@@ -62,7 +63,7 @@ class Comparison(NamedTuple):
     def run(self, load: LoadGenerators, settings: Settings) -> list[Result]:
         with ExitStack() as stack:
             theirs = stack.enter_context(self.peer()) if self.peer is not None else None  # first: it may be missing
-            ours: Broker = stack.enter_context(WaypostBroker())
+            ours = stack.enter_context(self.ours())
             brokers = [broker for broker in (ours, theirs) if broker is not None]
             for broker in brokers:
                 self.prepare(broker)

@@ -8,8 +8,11 @@ from pathlib import Path
 from tests.bench.packages import BrokerMissing, install, program
 
 TOOLS = Path(__file__).parent / "tools"
-LIBRARIES: dict[str, list[str]] = {"mqttload": [], "amqpload": ["-lqpid-proton", "-l:libqpid-proton-proactor.so.1"]}
-NEEDS = {"mqttload": ["gcc", "libc6-dev"], "amqpload": ["gcc", "libc6-dev", "libqpid-proton11-dev"]}
+LIBRARIES = {
+    "mqttload": ["-lssl", "-lcrypto"],
+    "amqpload": ["-lqpid-proton", "-l:libqpid-proton-proactor.so.1"],
+}
+NEEDS = {"mqttload": ["gcc", "libc6-dev", "libssl-dev"], "amqpload": ["gcc", "libc6-dev", "libqpid-proton11-dev"]}
 
 
 class LoadFailed(Exception):

@@ -28,8 +28,8 @@ class Spread(NamedTuple):
     measure: Callable[[LoadGenerators, Broker, int], float]
     counts: tuple[int, ...]
     """Senders, the fewest first."""
-    least: float
-    """Messages a second with any number, where there is no peer; else the ratio to it."""
+    least: float = 0.0
+    """Messages a second with any number, where there is no peer; else the ratio to it. 0: nothing is asked."""
     share: float = 0.0
     """Least part of the rate with the fewest that must be left with more."""
     peer: Callable[[], Broker] | None = None
@@ -72,7 +72,7 @@ class Spread(NamedTuple):
             details={"waypost_rounds": ours[count], "share_of_fewest": left},
         )  # fmt: skip
         if theirs is None:
-            return found._replace(goal=self._goal(at_least(self.least, value), left))
+            return found._replace(goal=self._goal(at_least(self.least, value), left)) if self.least else found
         ratio = statistics.median(a / b for a, b in zip(ours[count], theirs[count], strict=True))
         return found._replace(
             goal=self._goal(at_least(self.least, ratio, " x"), left),

@@ -12,7 +12,14 @@ from functools import partial
 from statistics import median
 from typing import Final
 
-from tests.bench.brokers import Broker, Mosquitto, WaypostBroker
+from tests.bench.brokers import (
+    Broker,
+    Mosquitto,
+    MosquittoEveryTransport,
+    MosquittoSqlite,
+    WaypostBroker,
+    WaypostEveryTransport,
+)
 from tests.bench.comparison import Benchmark, Comparison, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
@@ -31,12 +38,10 @@ _WINDOWS: Final = ("-c", "50", "-w", "20")
 _SUBSCRIBER: Final = ("-S", "1", "-f", "load/#")
 
 
-def _load(load: LoadGenerators, broker: Broker, *arguments: str, figure: str = "pub_per_s") -> float:
-    return load.run("mqttload", broker.port("mqtt"), *UNLIKE, *arguments)[figure]
-
-
-def _measure(*arguments: str, figure: str = "pub_per_s") -> Callable[[LoadGenerators, Broker], float]:
-    return lambda load, broker: _load(load, broker, *arguments, figure=figure)
+def _measure(
+    *arguments: str, figure: str = "pub_per_s", listener: str = "mqtt"
+) -> Callable[[LoadGenerators, Broker], float]:
+    return lambda load, broker: load.run("mqttload", broker.port(listener), *UNLIKE, *arguments)[figure]
 
 
 def _one_each(connections: int, messages: int, *more: str, figure: str = "pub_per_s") -> Callable[..., float]:
@@ -49,26 +54,30 @@ def stored(broker: Broker) -> None:
         absent_session(broker)
 
 
-def _curve(load: LoadGenerators, settings: Settings) -> list[Result]:
-    """Messages stored a second, by connections."""
+def _curve(load: LoadGenerators, settings: Settings, *, through: bool) -> list[Result]:
+    """Messages a second, by connections: stored, or received by a live subscriber."""
     allow_files(max(CURVE) + FILES_BESIDE)
+    name, about = ("mqtt-connections-through", _EACH_THROUGH) if through else ("mqtt-connections", _EACH_IN)
     with ExitStack() as stack:
         theirs, ours = stack.enter_context(Mosquitto()), stack.enter_context(WaypostBroker())
-        absent_session(ours)
+        if not through:
+            absent_session(ours)
         results = []
         for connections in CURVE:
             messages = 2_000 if connections == 1 else max(20_000, 4 * connections)
-            measure = _one_each(connections, messages)
+            more, figure = (_SUBSCRIBER, "recv_per_s") if through else ((), "pub_per_s")
+            measure = _one_each(connections, messages, *more, figure=figure)
             values: dict[str, list[float]] = {broker.name: [] for broker in (ours, theirs)}
             for _ in range(settings.rounds):
                 for broker in (ours, theirs):
                     values[broker.name].append(measure(load, broker))
             mine, others = values[ours.name], values[theirs.name]
             ratio = median(a / b for a, b in zip(mine, others, strict=True))
-            say(f"  mqtt-connections {connections}: {median(mine):,.0f} and {median(others):,.0f} msg/s")
-            about = f"MQTT QoS 1, {connections} connections with a message each, ours on disk first"
-            name = f"mqtt-connections-{connections}"
-            results.append(Result(name, about, "msg/s", median(mine), None, theirs.name, median(others), ratio))
+            say(f"  {name} {connections}: {median(mine):,.0f} and {median(others):,.0f} msg/s")
+            told = about.format(connections)
+            results.append(
+                Result(f"{name}-{connections}", told, "msg/s", median(mine), None, theirs.name, median(others), ratio)
+            )
         return results
 
 
@@ -104,15 +113,22 @@ LATENCY: Final = Benchmark(
 
 _WHAT: Final = "MQTT, 50 connections, 20 topics each, 16-400 B"
 _EACH: Final = "MQTT QoS 1, unlike, {} connections with a message each"
+_EACH_IN: Final = f"{_EACH}; ours on disk first, theirs stored nowhere"
+_EACH_THROUGH: Final = f"{_EACH}, through to one live subscriber"
+_IN: Final = (*_WINDOWS, "-n", "100000", "-q", "1")
+_THROUGH: Final = (*_IN, *_SUBSCRIBER)
+_PROPERTIES: Final = ("-5", "3")
 _compared = partial(Comparison, peer=Mosquitto)
+_over = partial(Comparison, peer=MosquittoEveryTransport, ours=WaypostEveryTransport)
+_beside_sqlite = partial(Comparison, peer=MosquittoSqlite, prepare=absent_session)
 CASES: Final = (
     _compared(
         "mqtt-unlike-in", f"{_WHAT}, QoS 1, window 20; ours on disk first, theirs stored nowhere", 30,
-        _measure(*_WINDOWS, "-n", "100000", "-q", "1"), goal=0.9, prepare=stored,
+        _measure(*_IN), goal=0.9, prepare=stored,
     ),
     _compared(
         "mqtt-unlike-through", f"{_WHAT}, QoS 1, through to one live subscriber", 40,
-        _measure(*_WINDOWS, "-n", "100000", "-q", "1", *_SUBSCRIBER, figure="recv_per_s"), goal=0.9,
+        _measure(*_THROUGH, figure="recv_per_s"), goal=0.9,
     ),
     _compared(
         "mqtt-unlike-qos0", f"{_WHAT}, QoS 0, through to one subscriber", 40,
@@ -127,6 +143,39 @@ CASES: Final = (
         _measure(*_WINDOWS, "-n", "40000", "-q", "1", "-R", "1"), goal=0.2,
     ),
     _compared(
+        "mqtt-unlike-fanout", "MQTT QoS 0, 10 connections, 20 topics each, to 100 subscribers of all", 60,
+        _measure("-c", "10", "-n", "10000", "-q", "0", "-Q", "0", "-S", "100", "-f", "load/#", figure="recv_per_s"),
+        goal=0.8,
+    ),
+    _compared(
+        "mqtt5-unlike-in", f"{_WHAT}, MQTT 5 QoS 1, 3 user properties of its own each; ours on disk first", 40,
+        _measure(*_IN, *_PROPERTIES), goal=0.25, prepare=stored,
+    ),
+    _compared(
+        "mqtt5-unlike-through", f"{_WHAT}, MQTT 5 QoS 1, 3 user properties of its own each, to one subscriber", 50,
+        _measure(*_THROUGH, *_PROPERTIES, figure="recv_per_s"), goal=0.5,
+    ),
+    _over(
+        "mqtts-unlike-in", f"{_WHAT}, QoS 1, window 20, over TLS; ours on disk first", 40,
+        _measure(*_IN, "-X", listener="mqtts"), goal=0.5, prepare=stored,
+    ),
+    _over(
+        "mqtts-unlike-through", f"{_WHAT}, QoS 1, window 20, over TLS, to one subscriber", 50,
+        _measure(*_THROUGH, "-X", listener="mqtts", figure="recv_per_s"), goal=0.5,
+    ),
+    _over(
+        "mqtt-ws-unlike-in", f"{_WHAT}, QoS 1, window 20, over WebSocket; ours on disk first", 40,
+        _measure(*_IN, "-W", listener="mqtt-ws"), goal=0.2, prepare=stored,
+    ),
+    _beside_sqlite(
+        "mqtt-unlike-in-sqlite", f"{_WHAT}, QoS 1, window 20, for an absent session; ours on disk first", 60,
+        _measure(*_IN), goal=1.5,
+    ),
+    _beside_sqlite(
+        "mqtt-fleet-in-sqlite", f"{_EACH.format(FLEET)}, for an absent session; ours on disk first", 60,
+        _one_each(FLEET, 50_000), goal=1.5,
+    ),
+    _compared(
         "mqtt-fleet-in", f"{_EACH.format(FLEET)}; ours on disk first, theirs stored nowhere", 40,
         _one_each(FLEET, 50_000), goal=0.7, prepare=stored,
     ),
@@ -138,9 +187,13 @@ CASES: Final = (
         "mqtt-fleet-through", f"{_EACH.format(FLEET)}, through to one live subscriber", 40,
         _one_each(FLEET, 50_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
     ),
-    LATENCY,
-    Benchmark(
-        "mqtt-connections", f"{_EACH.format('1 to 5 000')}; ours on disk first, theirs stored nowhere", 120, _curve
+    _compared(
+        "mqtt-fleet-2000-through", _EACH_THROUGH.format(2_000), 50,
+        _one_each(2_000, 50_000, *_SUBSCRIBER, figure="recv_per_s"), goal=0.7,
     ),
+    LATENCY,
+    Benchmark("mqtt-connections", _EACH_IN.format("1 to 5 000"), 120, partial(_curve, through=False)),
+    Benchmark("mqtt-connections-through", _EACH_THROUGH.format("1 to 5 000"), 150, partial(_curve, through=True)),
 )  # fmt: skip
-"""What is measured; the goals of QoS 2 and of retained messages are what no change may fall below."""
+"""What is measured. The goals of QoS 2, retained messages, MQTT 5, TLS and WebSocket are what no change may fall below.
+"""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 from xml.etree import ElementTree as ET
@@ -17,6 +20,7 @@ from tests.bench.latency import CommitTimes
 from tests.bench.load import LoadFailed, LoadGenerators
 from tests.bench.plot import SHOWN_MAX, svg
 from tests.bench.result import Result, at_least, at_most, figure
+from tests.conftest import ROOT
 
 RESULTS = [
     Result(
@@ -121,6 +125,14 @@ class TestCommand:
         assert told.exit_code == 2
         assert "no benchmark called mqtt-inn" in told.output
         assert "mqtt-through" in told.output
+
+    def test_help_says_how_it_was_called(self) -> None:
+        told = subprocess.run(
+            [sys.executable, "-P", "-m", "tests.bench", "--help"],
+            env={**os.environ, "WAYPOST_PROGRAM": "../checkout/waypost", "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
+        assert told.startswith("Usage: ../checkout/waypost bench [OPTIONS]")
 
     def test_no_rounds_are_wrong_usage(self) -> None:
         assert CliRunner().invoke(program.bench, ["--rounds", "0"]).exit_code == 2
