@@ -4,24 +4,11 @@
 `edge/broker/amqp` for what Proton's engine leaves out of the standard and how that is met.
 """
 
-from bridge.engine.events import (
-    Attached,
-    Closed,
-    Condition,
-    Detached,
-    Detail,
-    Dispositions,
-    Event,
-    Flow,
-    Link,
-    Opened,
-    SessionEnded,
-    State,
-    Terminus,
-    TerminusKind,
-    Transfers,
-)
+from bridge.engine.events import Attached, Closed, Detached, Dispositions, Event, Flow, Opened, SessionEnded, Transfers
+from bridge.engine.link import Link
 from bridge.engine.machine import Engine
+from bridge.engine.states import Condition, Detail, State
+from bridge.engine.terminus import Terminus, TerminusKind
 
 __all__ = [
     "Attached",

@@ -9,9 +9,11 @@ from typing import Any, Final
 
 from cproton import lib
 
-from bridge.engine.events import Closed, Condition, Detached, Dispositions, Event, Flow, Link, Transfers
+from bridge.engine.events import Closed, Detached, Dispositions, Event, Flow, Transfers
+from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS, Links
 from bridge.engine.loops import Batches, Groups, Loops
+from bridge.engine.states import Condition
 from bridge.engine.transport import Transport
 
 ENDPOINTS_AT_ONCE: Final = 8

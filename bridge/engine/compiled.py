@@ -14,9 +14,10 @@ from typing import Any, Final
 
 from cproton import ffi, lib
 
-from bridge.engine.events import Condition, Link, State
-from bridge.engine.loops import TOLD, Batches, Groups, Read, Taken, look_for_transfer
+from bridge.engine.link import Link
+from bridge.engine.loops import TOLD, Batches, Groups, Loops, Read, Taken, look_for_transfer
 from bridge.engine.proton import read_remote_state, write_local_state
+from bridge.engine.states import Condition, State
 from bridge.engine.transport import Transport
 
 SOURCE = Path(__file__).with_name("loops.c")
@@ -57,7 +58,7 @@ def library_path() -> Path:
     return SOURCE.with_name(f"_loops_{sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so")
 
 
-class CompiledLoops:
+class CompiledLoops(Loops):
     """`bridge.engine.loops.Loops` over a library made of `loops.c`. Raises OSError when it cannot be loaded."""
 
     def __init__(self, library: Path) -> None:

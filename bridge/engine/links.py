@@ -10,20 +10,8 @@ from typing import Any
 
 from cproton import lib
 
-from bridge.engine.events import (
-    CAPABILITIES_DESIRED,
-    CAPABILITIES_OFFERED,
-    Attached,
-    Condition,
-    Detached,
-    Event,
-    Link,
-    SessionEnded,
-    Terminus,
-    TerminusKind,
-    link_properties,
-    symbols,
-)
+from bridge.engine.events import Attached, Detached, Event, SessionEnded
+from bridge.engine.link import CAPABILITIES_DESIRED, CAPABILITIES_OFFERED, Link, link_properties, symbols
 from bridge.engine.proton import (
     address_of,
     data_bytes,
@@ -36,6 +24,8 @@ from bridge.engine.proton import (
     write_map,
     write_terminus,
 )
+from bridge.engine.states import Condition
+from bridge.engine.terminus import Terminus, TerminusKind
 
 LINK_BYTES = 6 * 1024
 """What a link costs: 3.5 KiB here and in Proton, the rest with its owner."""

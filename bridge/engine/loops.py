@@ -6,14 +6,16 @@ owner is `machine`'s business. `compiled` is the other form, `choice` says which
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cproton import ffi, lib
 
-from bridge.engine.events import Condition, Detail, Link, State
+from bridge.engine.link import Link
 from bridge.engine.links import HANDLERS
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
+from bridge.engine.states import Condition, Detail, State
 from bridge.engine.transport import Transport
 
 _DELIVERY = lib.PN_DELIVERY
@@ -49,44 +51,54 @@ Read = tuple[bool, Taken | None, Groups | None, Any]
 one link, which is all that came, or groups and what `Loops.collect` returned; or nothing."""
 
 
-class Loops(Protocol):
+class Loops(ABC):
     """What a form does. What it keeps in `_unsettled`, `_sent` and `_tags` of a link is its own."""
 
+    @abstractmethod
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """Give Proton bytes of the peer, then do as `collect`. `links` are by `address_of`."""
 
+    @abstractmethod
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Transport.pull`."""
 
+    @abstractmethod
     def has_output(self, transport: Transport) -> bool:
         """Proton wants to send something, or never will again."""
 
+    @abstractmethod
     def held_bytes(self, sessions: Iterable[int]) -> int:
         """Bytes of messages that are not complete, not taken or not sent, in the sessions at these addresses."""
 
+    @abstractmethod
     def collect(self, transport: Transport, links: Mapping[int, Link], groups: Groups) -> Any:
         """Take delivery and flow events off the collector, up to another one that is `TOLD`, which stays: returned.
 
         None when there is nothing more. Dispositions of ours that the peer settled are settled here too.
         """
 
+    @abstractmethod
     def receive(self, link: Link, batches: Batches) -> tuple[int, int]:
         """Take every complete message of an open link: (deliveries taken, bytes of the largest, whole or not)."""
 
+    @abstractmethod
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Engine.settle`; the link is open."""
 
+    @abstractmethod
     def credit(self, link: Link) -> tuple[int, bool]:
         """Messages that may be sent on an open link, and whether the peer drains it."""
 
+    @abstractmethod
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
         """See `Engine.send_all`; the link is open."""
 
+    @abstractmethod
     def settle_sent(self, link: Link, tag: int) -> None:
         """See `Engine.settle_sent`."""
 
 
-class InterpretedLoops:
+class InterpretedLoops(Loops):
     """Call by call from Python; runs wherever Proton does."""
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:

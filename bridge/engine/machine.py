@@ -13,9 +13,12 @@ from cproton import lib
 
 from bridge.engine import choice
 from bridge.engine.collector import Collector
-from bridge.engine.events import Closed, Condition, Event, Link, State, Terminus
+from bridge.engine.events import Closed, Event
+from bridge.engine.link import Link
 from bridge.engine.links import Links
 from bridge.engine.proton import answer_drain
+from bridge.engine.states import Condition, State
+from bridge.engine.terminus import Terminus
 from bridge.engine.transport import Transport, close_frame
 from bridge.sasl import ANONYMOUS, SaslClient, SaslServer
 

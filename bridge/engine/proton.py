@@ -13,7 +13,9 @@ from typing import Any
 from cproton import ffi, lib
 
 from bridge.amqp_values import DecodeError, Described, Symbol, Symbols, decode, encode
-from bridge.engine.events import Condition, Detail, State, Terminus, TerminusKind, symbols
+from bridge.engine.link import symbols
+from bridge.engine.states import Condition, Detail, State
+from bridge.engine.terminus import Terminus, TerminusKind
 
 log = logging.getLogger(__name__)
 

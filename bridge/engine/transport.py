@@ -12,7 +12,8 @@ from typing import Any
 from cproton import ffi, lib
 
 from bridge.amqp_values import Described, Symbol, Symbols, Ulong, encode
-from bridge.engine.events import Condition, Opened, symbols
+from bridge.engine.events import Opened
+from bridge.engine.link import symbols
 from bridge.engine.proton import (
     SCRATCH_BYTES,
     address_of,
@@ -26,6 +27,7 @@ from bridge.engine.proton import (
     write_data,
     write_map,
 )
+from bridge.engine.states import Condition
 
 _CLOSE, _ERROR = 0x18, 0x1D
 """Descriptors of the close performative and of an error (sections 2.7.9, 2.8.14)."""

@@ -6,7 +6,7 @@ import pytest
 
 from bridge.amqp_values import Described, Ulong, encode
 from bridge.engine import Detached
-from bridge.engine.events import target
+from bridge.engine.terminus import target
 from edge.broker.limits import ADDRESS_BYTES_MAX
 from tests.unit.amqp.broker import Site
 from tests.unit.amqp.test_session import payloads, send

@@ -20,8 +20,8 @@ from bridge.engine import (
     TerminusKind,
     Transfers,
 )
-from bridge.engine.events import source, target
 from bridge.engine.machine import CLOSE_WAIT_S
+from bridge.engine.terminus import source, target
 from bridge.sasl import SaslClient, SaslServer
 from tests.support.frames import ATTACH, BEGIN, FLOW, HEADER, OPEN, SOURCE, TARGET, frame, terminus
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind

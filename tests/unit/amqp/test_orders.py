@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.engine import Detached, Engine, Flow, Link, State
-from bridge.engine.events import source
+from bridge.engine.terminus import source
 from bridge.message import Run
 from bridge.sasl import SaslClient
 from edge.broker.message.translation import payload_of

@@ -12,7 +12,7 @@ import pytest
 from bridge import sections as s
 from bridge.amqp_values import Described, Symbol, Timestamp, Ubyte, Ulong, decode, encode
 from bridge.engine import Condition, Detached, Engine, Flow, Link, State, Transfers
-from bridge.engine.events import source, target
+from bridge.engine.terminus import source, target
 from bridge.message import RETAIN, Run
 from bridge.sasl import SaslClient
 from edge.broker.limits import MANAGEMENT_RESULTS_MAX, RETAINED_STEPS_MAX, WILL_BYTES_MAX

@@ -8,7 +8,7 @@ import pytest
 
 from bridge.amqp_values import Symbol, decode, encode
 from bridge.engine import Closed, Condition, Detached, Flow, Opened, State, Terminus, TerminusKind
-from bridge.engine.events import source, target
+from bridge.engine.terminus import source, target
 from bridge.message import DURABLE, Run
 from bridge.sections import bare_message
 from edge.broker.amqp.session import SOLE_CONNECTION

@@ -9,7 +9,7 @@ import pytest
 
 from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
 from bridge.engine import Detached, Link, State, Terminus
-from bridge.engine.events import source, target
+from bridge.engine.terminus import source, target
 from bridge.sections import bare_message
 from edge.broker.delivery import shared
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.engine import Detached, Link
-from bridge.engine.events import source
+from bridge.engine.terminus import source
 from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import temporary_address
 from edge.broker.delivery.durable import Declaration

@@ -1,0 +1,116 @@
+"""The link that the AMQP machine and its owner both hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bridge.amqp_values import Symbols
+from bridge.engine.terminus import Terminus
+
+
+class Link:
+    """One link. The owner reads everything, writes only `context` and `messages_at_once`; names with an underscore are
+    the machine's.
+
+    `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
+    """
+
+    __slots__ = (
+        "_address",
+        "_cost_bytes",
+        "_delivery_next",
+        "_message_bytes_max",
+        "_ours",
+        "_pn",
+        "_sent",
+        "_session",
+        "_tags",
+        "_unsettled",
+        "attached",
+        "closed",
+        "context",
+        "credit",
+        "desired_capabilities",
+        "draining",
+        "is_sender",
+        "max_message_size",
+        "messages_at_once",
+        "name",
+        "offered_capabilities",
+        "properties",
+        "rcv_settle_mode",
+        "snd_settle_mode",
+        "source",
+        "target",
+    )
+
+    def __init__(self, pn: Any, session: Any, name: str, *, is_sender: bool, ours: bool) -> None:
+        self.name = name
+        self.is_sender = is_sender
+        """We send on it."""
+        self.source = Terminus()
+        self.target = Terminus()
+        self.desired_capabilities: tuple[str, ...] = ()
+        self.offered_capabilities: tuple[str, ...] = ()
+        self.properties: Mapping[Any, Any] = {}
+        self.snd_settle_mode = 2
+        """0 unsettled, 1 settled, 2 mixed."""
+        self.rcv_settle_mode = 0
+        """0 first, 1 second."""
+        self.max_message_size = 0
+        """Bytes the peer takes in one message; 0: it did not say."""
+        self.credit = 0
+        """Messages we may send now, or that the peer may still send."""
+        self.draining = False
+        """The receiver asked to use up the credit or give it back (`Engine.drained`)."""
+        self.attached = False
+        """Both ends are attached."""
+        self.closed = False
+        """Detached or closed by either side: nothing can be done with it any more."""
+        self.context: Any = None
+        """Whatever the owner wants to find again."""
+        self.messages_at_once = 0
+        """Messages one `Transfers` of it may hold, set by the owner where each is work of its own; 0: no bound."""
+        self._pn = pn
+        self._address = 0
+        self._session = session
+        self._ours = ours
+        self._message_bytes_max = 0
+        self._cost_bytes = 0
+        self._delivery_next = 0
+        self._unsettled: dict[int, Any] = {}
+        self._sent: dict[int, Any] = {}
+        self._tags: dict[Any, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Link {self.name!r} {'to' if self.is_sender else 'from'} peer, credit {self.credit}>"
+
+
+def symbols(value: Any) -> tuple[str, ...]:
+    """A field of type symbol with ``multiple``, as decoded, in the one form used here."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    return tuple(str(item) for item in value) if isinstance(value, list | tuple) else ()
+
+
+CAPABILITIES_DESIRED = "waypost:desired-capabilities"
+CAPABILITIES_OFFERED = "waypost:offered-capabilities"
+
+
+def link_properties(
+    properties: Mapping[Any, Any] | None, desired: Sequence[str], offered: Sequence[str]
+) -> dict[Any, Any]:
+    """Link properties that carry the link's capabilities.
+
+    Proton's engine writes the fields desired- and offered-capabilities of attach as null and drops the peer's, so
+    they travel as link properties, which brokers do not echo (as many do a terminus' capabilities).
+    """
+    merged = dict(properties or {})
+    if desired:
+        merged[CAPABILITIES_DESIRED] = Symbols(desired)
+    if offered:
+        merged[CAPABILITIES_OFFERED] = Symbols(offered)
+    return merged
