@@ -16,9 +16,15 @@ ROOT = Path(__file__).parent.parent
 """The checkout."""
 
 # No deadline: wall time of one example says more about the neighbours of a shared machine than about the code.
-# A failing example prints the line that replays it.
+# A failing example prints the line that replays it. Every run makes the same examples, so that a run that fails says
+# something of what was changed; WAYPOST_SEED=random makes others.
 settings.register_profile(
-    "waypost", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=100
+    "waypost",
+    deadline=None,
+    derandomize=os.environ.get("WAYPOST_SEED") != "random",
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=100,
 )
 settings.load_profile("waypost")
 
