@@ -87,17 +87,22 @@ class Reservation:
     used_at_s: float = 0.0
     """The last time a spill found that some had been used."""
 
+    def cut(self, end: int) -> None:
+        """Numbers from `end` on are given out no more: a commit begins that reserves less, and if it fails it may be
+        found on the medium all the same."""
+        self.end, self.low = min(self.end, end), min(self.low, end)
+
     def extend(self, following: int, end: int, now: float) -> None:
         """Numbers below `end` are reserved on the medium, `following` was the next one at that time."""
         self.used_at_s = now
-        if end > self.end:
+        if end > self.end or following >= self.low:
             left = int((end - following) * MEMORY_RESERVE_LEFT)
             self.start, self.end, self.low, self.at_s = following, end, end - left, now
 
     def next_end(self, following: int, now: float, limits: Limits) -> int:
         """Where the reservation is to end from now on, `following` being the next number to be given out.
 
-        It lasts about `Limits.memory_reserve_s` at the rate seen since it was made.
+        It lasts about `Limits.memory_reserve_s` at the rate seen since it was made: after a burst it ends earlier.
         """
         if not self.end:
             return following + limits.memory_reserve_min

@@ -46,6 +46,11 @@ class Spiller:
 
     def _join(self, group: Group, buffered: BufferedLog, spill: Spill) -> None:
         group.spills.append(spill)
+        buffered.positions.cut(spill.end)
+        for address in spill.ends.keys() & buffered.addresses.keys():
+            buffered.addresses[address].cut(spill.ends[address])
+        for address in spill.returned:
+            buffered.addresses[address].cut(spill.counters[address])
         group.moved |= buffered.moved
         buffered.moved = set()
         group.state.update(((MEMORY, key), value) for key, value in spill.state())
@@ -110,9 +115,8 @@ class Spiller:
         for address in buffered.touched & buffered.addresses.keys():
             reservation = buffered.addresses[address]
             counters[address] = self._next_sequence(group, address)
-            end = reservation.next_end(counters[address], now, self._limits)
-            if end != reservation.end:
-                ends[address] = end
+            if counters[address] >= reservation.low:
+                ends[address] = reservation.next_end(counters[address], now, self._limits)
         bases = dict(counters)
         self._buffer.let_go(buffered)
         for stored, _, _ in reversed(buffered.runs):

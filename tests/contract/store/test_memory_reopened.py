@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from bridge.message import Stored
 from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.limits import Limits
@@ -144,6 +145,36 @@ class TestReopening:
         again.store.append(other, run_of(b"next", address=kept.address))
         flush(again)
         assert again.commits[-1].appended[-1][1].sequence >= 1041
+        again.store.close()
+
+    def test_no_name_comes_twice_after_a_burst_and_a_quiet_time(self, rig: Rig, tmp_path: Path) -> None:
+        kept = Kept(rig)
+
+        def take() -> Stored | None:
+            taken = rig.store.append(kept.log, run_of(b"x"))
+            if not isinstance(taken, Stored):
+                return None
+            rig.store.acknowledge(kept.cursor, taken.position, taken.position)
+            return taken
+
+        for _ in range(2000):
+            assert take()
+            rig.now += 0.001
+            flush(rig)
+        rig.now += 1000
+        rest(rig)
+        while not rig.store._buffer.low:
+            assert take()
+        flush(rig)  # more are reserved, at the rate of the quiet time
+        while (stored := take()) is not None:
+            taken = stored
+        again = crashed(rig, tmp_path / "again")
+        again.store.account_for_lost()
+        again.store.append(kept.log, run_of(b"next"))
+        flush(again)
+        ((_, following),) = again.commits[-1].appended
+        assert following.sequence > taken.sequence
+        assert following.position > taken.position
         again.store.close()
 
     @pytest.mark.parametrize("configured_first", [False, True])
