@@ -1,7 +1,7 @@
 """The power is cut at any moment: what was acknowledged is there or in the ledger, and no name is given twice.
 
-The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads and cuts. The 10 000 cuts of the promise:
-``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 9 minutes).
+The seed is printed; ``WAYPOST_SEED=n`` replays the same workloads, threads (`store/schedule.py`) and cuts. The 10 000
+cuts of the promise: ``./waypost test tests/fault/test_power_cut.py -m slow -s`` (about 9 minutes).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.store.cuts import Campaign, Findings, scratch
+from tests.fault.store.cuts import Campaign, Findings, scratch, work
 from tests.fault.store.disk import Disk
 from tests.fault.store.history import Append, Given, Group, History, Line, Observed
 from tests.fault.store.in_memory import RESERVE_MAX, WINDOW_S
 from tests.fault.store.ledger import Lost
-from tests.support.medium import Event, Kind
+from tests.support.medium import Event, Kind, Medium
 from tests.support.seeds import chosen_seed
 
 SEED = 20_261_122
@@ -49,6 +49,25 @@ def test_10_000_power_cuts() -> None:
     assert findings.refused > 10, "syncs failed, too"
     assert findings.reopened > 100
     assert findings.lost.keys() == {"evicted", "thinned", "rejected", "purged", "memory"}
+
+
+def test_a_seed_is_one_order_of_events() -> None:
+    """Of the threads of the store, too: what is found once is found again."""
+
+    def shape(folder: Path) -> list[tuple[Kind, int, int, int]]:
+        root = folder / "disk"
+        root.mkdir(parents=True)
+        with Medium(root, folder=folder, tracing=True) as medium:
+            assert work(medium, root, 7, 30).returncode == 0
+            return [(event.kind, event.file, event.offset, len(event.data)) for event in medium.events()]
+
+    with scratch() as fast:
+        first, second = (shape(Path(fast) / name) for name in "ab")
+    assert len(first) > 300
+    assert {Kind.WRITTEN, Kind.SYNCED, Kind.TRUNCATED} <= {kind for kind, *_ in first}
+    differing = [(i, one, other) for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other]
+    assert not differing, differing[:3]
+    assert len(first) == len(second)
 
 
 class TestDisk:

@@ -108,7 +108,6 @@ class Card:
         else:
             group.outcome = store.keep(group)
             self._record(store, group)
-        group.done.set()
 
     def power_cut(self) -> None:
         """What is under way happens, or does not."""
@@ -155,21 +154,6 @@ class Card:
             record("cursor", number, name, contents.logs[log], kept.position, above)
         for number in sorted(group.dropped):
             record("dropped", number)
-
-
-class Done:
-    """In place of a commit's `threading.Event`: who waits for it sees it happen."""
-
-    def __init__(self, card: Card) -> None:
-        self._card = card
-        self._is_set = False
-
-    def set(self) -> None:
-        self._is_set = True
-
-    def wait(self) -> None:
-        if not self._is_set:
-            self._card.apply()
 
 
 class CardMedium(MemoryMedium):
@@ -229,8 +213,10 @@ class CardMedium(MemoryMedium):
     # --- the medium -------------------------------------------------------------------------------------------
 
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
-        group.done = Done(self._card)  # type: ignore[assignment]
         self._card.submit(self, group, finished)
+
+    def wait(self) -> None:
+        self._card.apply()
 
     def keep(self, group: Group) -> Outcome:
         """Make a group durable."""

@@ -4,6 +4,8 @@
  * WAYPOST_MEDIUM_TRACE    file to record every change in (absent: record nothing)
  * WAYPOST_MEDIUM_CONTROL  file of struct control, mapped: what is to fail, changeable while the process runs
  *
+ * medium_before_change(f) has f called on the thread concerned before each call that changes a file, a sync among them.
+ *
  * The write-ahead log's index (-shm) is never durable and never recorded. See medium.py for the other side. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,6 +48,10 @@ static size_t root_length;
 static int trace = -1;
 static struct control none, *control = &none;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static void (*before_change)(void);
+
+void medium_before_change(void (*called)(void)) { before_change = called; }
+static void announce_change(void) { if (before_change != NULL) before_change(); }
 
 static int (*real_open)(const char *, int, ...);
 static int (*real_openat)(int, const char *, int, ...);
@@ -220,6 +226,7 @@ static ssize_t room(int descriptor, size_t length, off_t offset) {
 }
 
 static ssize_t put(int descriptor, const void *data, size_t length, off_t offset, int positioned) {
+    announce_change();
     pthread_mutex_lock(&mutex);
     ssize_t result = -1;
     if (!failing(descriptor, control->write_errno, &control->writes)) {
@@ -262,6 +269,7 @@ ssize_t read(int descriptor, void *data, size_t length) {
 
 int ftruncate(int descriptor, off_t length) {
     if (!known(descriptor)) return real_ftruncate(descriptor, length);
+    announce_change();
     pthread_mutex_lock(&mutex);
     int result = -1;
     if (!failing(descriptor, control->write_errno, &control->writes)) {
@@ -284,6 +292,7 @@ static void sleep_while_stalled(int descriptor) {
 
 static int sync_any(int descriptor, int (*real)(int)) {
     if (!known(descriptor)) return real(descriptor);
+    announce_change();
     sleep_while_stalled(descriptor);
     pthread_mutex_lock(&mutex);
     if (control->death > 0 && --control->death == 0) _exit(137);

@@ -114,8 +114,10 @@ class MemoryMedium:
 
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
         group.outcome = Outcome(self.failure) if self.failure is not None else self._keep(group)
-        group.done.set()
         self._post(finished)
+
+    def wait(self) -> None:
+        """It is over."""
 
     def committed(self, group: Group) -> None:
         pass

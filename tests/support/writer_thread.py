@@ -16,20 +16,15 @@ from edge.broker.store.writer import Job, Writer
 DEADLINE_S = 20.0
 
 
-class _Told(threading.Event):
-    """A commit's end that runs something first; the writer's thread sets it."""
-
-    def __init__(self, first: Callable[[], object]) -> None:
-        super().__init__()
-        self._first = first
-
-    def set(self) -> None:
-        self._first()
-        super().set()
-
-
 def execute_on(writer: Writer, text: str) -> None:
-    """Execute a statement behind an empty commit, and wait for it."""
-    group = Group(done=_Told(lambda: writer._connection.execute(text).fetchall()))
-    writer.submit(Job(group, (), None, None, None, partial(int)))
-    assert group.done.wait(DEADLINE_S), f"the writer's thread never came to {text}"
+    """Execute a statement when an empty commit is over, and wait for it."""
+    post, done = writer._post, threading.Event()
+
+    def instead(_: Callable[[], None]) -> None:
+        writer._post = post
+        writer._connection.execute(text).fetchall()
+        done.set()
+
+    writer._post = instead
+    writer.submit(Job(Group(), (), None, None, None, partial(int)))
+    assert done.wait(DEADLINE_S), f"the writer's thread never came to {text}"

@@ -126,7 +126,6 @@ class GroupCommits:
         except Exception as error:
             # Every commit ends, whatever is wrong with it: nobody would be answered by this one, or by any other.
             group.outcome = Outcome(_failure(error))
-            group.done.set()
             self._post(partial(self._finish, group))
 
     def _finish(self, group: Group) -> None:
@@ -201,7 +200,7 @@ class GroupCommits:
         """Block until the running commit is over, and finish it here."""
         group = self._gatherer.sealed
         if group is not None:
-            group.done.wait()
+            self._medium.wait()
             self._finish(group)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -51,7 +50,7 @@ class Outcome(NamedTuple):
 @hides("state")
 @dataclass(slots=True, eq=False)
 class Group:
-    """It gathers while it is open; sealing works out the rest; `outcome` is set by the committing thread before `done`.
+    """It gathers while it is open; sealing works out the rest; the committing thread sets `outcome`.
 
     It holds *new* values: the store's own change only when the commit has succeeded.
     """
@@ -113,7 +112,6 @@ class Group:
 
     # its end
     outcome: Outcome | None = None
-    done: threading.Event = field(default_factory=threading.Event)
 
     @property
     def payload_bytes(self) -> int:

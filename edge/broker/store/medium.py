@@ -39,10 +39,14 @@ class Medium(Protocol):
         ...
 
     def commit(self, group: Group, finished: Callable[[], None]) -> None:
-        """Start making a sealed group durable; sets `Group.outcome`, then `Group.done`, then posts `finished`.
+        """Start making a sealed group durable; sets `Group.outcome`, then posts `finished`.
 
         Raises StoreError when that cannot even begin.
         """
+        ...
+
+    def wait(self) -> None:
+        """Block until the commit that was begun last is over: its group has an outcome."""
         ...
 
     def committed(self, group: Group) -> None:

@@ -110,6 +110,9 @@ class SqliteMedium:
         segments = list(pack(group, self._boot, self.limits.segment_bytes_max))
         self.writer.submit(Job(group, segments, self._boot_row, self._wear, self._summary, finished))
 
+    def wait(self) -> None:
+        self.writer.wait()
+
     def committed(self, group: Group) -> None:
         self._boot_row = None
         self._meter.payload_bytes += group.payload_bytes

@@ -106,6 +106,8 @@ class Writer:
         self._post = post
         self._limits = limits
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._busy = threading.Lock()
+        """Held from when a job is submitted until its commit is over."""
         self._checkpointer = checkpointer
         self.durations = Durations()
         """Of every commit, failed ones too: from taking the job to the medium's answer."""
@@ -117,7 +119,13 @@ class Writer:
         if not self._thread.is_alive():
             raise StoreError("the thread that commits has ended; start the gateway again")
         _share_interpreter(job.group.size)
+        self._busy.acquire()
         self._jobs.put(job)
+
+    def wait(self) -> None:
+        """Block until the commit that was submitted last is over."""
+        with self._busy:
+            pass
 
     @property
     def alive(self) -> bool:
@@ -141,7 +149,7 @@ class Writer:
             else:
                 self._problems.report(COMMITS, str(outcome.error))
             self.durations.add(time.perf_counter() - began)
-            job.group.done.set()
+            self._busy.release()
             with contextlib.suppress(RuntimeError):  # the loop is closed: whoever closes the store takes the outcome
                 self._post(job.finished)
             self._look_after_log(job, outcome)

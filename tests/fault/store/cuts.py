@@ -119,10 +119,7 @@ class Campaign:
             medium.limit(dice.randrange(600_000), files=store, refusals=dice.randrange(1, 30))
         medium.die(syncs_before=dice.randrange(4, 2 * COMMITS))
         failures, refused = medium.count("failures"), _refused(root)
-        command = [sys.executable, "-m", "tests.fault.store.workload", str(root / "data"), str(root / "history")]
-        done = subprocess.run(
-            [*command, str(seed), str(COMMITS)], env=medium.environment, capture_output=True, text=True, check=False
-        )
+        done = work(medium, root, seed, COMMITS)
         troubled = medium.count("failures") > failures
         if done.returncode not in ({0, 137, REFUSED} if troubled else {0, 137}):
             self.findings.problems.append(f"seed {self.seed}, life {self.findings.lives}: {done.stderr}")
@@ -202,6 +199,15 @@ class Campaign:
             if log in observed.bounds and log not in ADDRESSES  # which may be reserved further
         )
         return observed
+
+
+def work(medium: Medium, root: Path, seed: int, commits: int) -> subprocess.CompletedProcess[str]:
+    """Run the workload below `root` until it ends, or dies as `medium` says."""
+    command = [sys.executable, "-m", "tests.fault.store.workload", str(root / "data"), str(root / "history")]
+    environment = {**medium.environment, "PYTHONHASHSEED": str(seed % (1 << 32))}
+    return subprocess.run(
+        [*command, str(seed), str(commits)], env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def _refused(root: Path) -> int:

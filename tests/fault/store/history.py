@@ -122,6 +122,19 @@ class Line(msgspec.Struct):
     observed: Observed | None = None
 
 
+class Birth(NamedTuple):
+    """Of a cursor: of what had come before it, only what somebody else waited for was there for certain. The rest may
+    have left the memory, and is not owed to it."""
+
+    end: int
+    """Of its log when it was made."""
+    there: frozenset[int]
+    """Positions below that were there."""
+
+    def owed(self, position: int) -> bool:
+        return position >= self.end or position in self.there
+
+
 class Model:
     """What is there after some groups were committed."""
 
@@ -135,8 +148,7 @@ class Model:
         self.ledger = Ledger.of(())
         self.named: set[in_memory.Name] = set()
         """What the ledger names as lost with the memory, for good."""
-        self.born: dict[Key, int] = {}
-        """Where its log ended when a cursor was made; what was gone by then it may wait for."""
+        self.born: dict[Key, Birth] = {}
         self.tails = Tails()
 
     def after(self, sealed: Sealed) -> Model:
@@ -144,7 +156,7 @@ class Model:
         group = sealed.group
         then = copy.copy(self)
         then.tails, then.born = self.tails.copy(), dict(self.born)
-        then.tails.commit(sealed, self.cursors.keys())
+        then.tails.commit(sealed, self.born)
         then.messages = {log: dict(messages) for log, messages in self.messages.items()}
         then.ends, then.sequences = dict(self.ends), dict(self.sequences)
         then.cursors, then.state = dict(self.cursors), {**self.state, **group.puts}
@@ -153,11 +165,14 @@ class Model:
             then.messages[log], then.ends[log] = {}, 0
         for name, log, position in group.opened:
             then.cursors[name, log] = position
-            then.born[name, log] = then.ends[log]
+            waiting = [sealed.asked[key] for key in self.cursors if key[1] == log and key not in group.dropped]
+            there = {p for p in then.messages[log] if p >= position and any(p not in cursor for cursor in waiting)}
+            then.born[name, log] = Birth(then.ends[log], frozenset(there))
         for append in group.appends:
             then._append(append)
         for cursor, log in group.dropped:
             then.cursors.pop((cursor, log), None)
+            then.born.pop((cursor, log), None)
         for key in group.deletes:
             then.state.pop(key, None)
         return then
@@ -292,7 +307,8 @@ class History:
             for first, last in above:
                 cursor.add(first, last)
             model.cursors[name, log] = position
-            model.born[name, log] = self.committed.born.get((name, log), model.ends[log])
+            there = frozenset(p for p in model.messages[log] if p >= position)
+            model.born[name, log] = Birth(model.ends[log], there)
             self.asked[name, log] = cursor
             self.kept[name, log] = copy.deepcopy(cursor)
         self.committed = model
@@ -366,7 +382,7 @@ class History:
             asked = candidate.before if evicted and position not in taken else candidate.asked
             owed = [key[0] for key in cursors if position not in asked[key]]
             if log in ADDRESSES:  # what was gone when a cursor was made is not owed to it
-                there = {key[0] for key in cursors if position >= model.born[key]}
+                there = {key[0] for key in cursors if model.born[key].owed(position)}
                 owed = [name for name in owed if name in there or told[name, address, sequence]]
             if owed and position in taken and all((name, address, sequence) in names for name in owed):
                 gone.append(position)
@@ -395,7 +411,8 @@ class History:
                 there = {message[0] for message in observed.messages[log]}
                 asked.above |= candidate.model.tails.taken[log].keys() - there
                 asked.add(model.ends[log], end - 1)
-                behind = [p for p in range(max(position, model.born[name, log]), end) if p not in shown]
+                born = model.born[name, log]
+                behind = [p for p in range(position, end) if p not in shown and born.owed(p)]
                 if not (observed.running or there.issuperset(behind)):
                     yield f"cursor {name} of {log} waits for {sorted(set(behind) - there)[:5]}, which are not there"
             if not shown.within(asked):

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from edge.broker.store.limits import MEMORY_LOOK_S
@@ -35,7 +35,7 @@ from tests.fault.store.ledger import Ledger, Row
 from tests.fault.store.limits import LIMITS
 
 if TYPE_CHECKING:
-    from tests.fault.store.history import Candidate, Cursor, Group, Key, Observed, Sealed
+    from tests.fault.store.history import Birth, Candidate, Group, Key, Observed, Sealed
 
 ADDRESSES: Final = {"queue memory": ("memory/0", "memory/1", "memory/2"), "topic ring/#": ("ring/0", "ring/1")}
 """Of each log in memory, those no other log has."""
@@ -72,17 +72,18 @@ class Tails:
         self.addresses.add(address)
         self.taken[log].update(dict.fromkeys(range(position, position + count), at_s))
 
-    def commit(self, sealed: Sealed, cursors: Collection[Key]) -> None:
-        """A group is going to be committed, and spills what is due; `cursors` are those there are."""
+    def commit(self, sealed: Sealed, born: Mapping[Key, Birth]) -> None:
+        """A group is going to be committed, and spills what is due; `born` are the cursors there are."""
         group, asked, ends = sealed
         self.reserving = True
         self.refuse(group)
         touched = {*group.evicted, *group.thinned, *(append.log for append in group.appends)}
         for log, taken in self.taken.items():
-            waiting = [asked[key] for key in cursors if key[1] == log and key not in group.dropped]
+            cursors = [key for key in born if key[1] == log and key not in group.dropped]
             end = ends.get(log, 0) if log in touched else 0
             for position, at_s in taken.items():
-                if position >= end and _due(position, group.at_s - at_s, waiting):
+                waits = any(born[key].owed(position) and position not in asked[key] for key in cursors)
+                if position >= end and _due(group.at_s - at_s, waits=waits):
                     end = position + 1
             self.taken[log] = {position: at_s for position, at_s in taken.items() if position >= end}
 
@@ -155,6 +156,6 @@ def _unexplained(candidate: Candidate, observed: Observed, names: Counter[Name])
                 yield f"{address}: {silent[:5]} were skipped, and nothing tells {name} so"
 
 
-def _due(position: int, age_s: float, waiting: Sequence[Cursor]) -> bool:
-    """A message taken so long before a group is on the medium with it, if somebody waits for it then."""
-    return age_s >= SPILL_S or (age_s >= WINDOW_S and any(position not in cursor for cursor in waiting))
+def _due(age_s: float, *, waits: bool) -> bool:
+    """A message taken so long before a group is on the medium with it, if somebody `waits` for it then."""
+    return age_s >= SPILL_S or (age_s >= WINDOW_S and waits)

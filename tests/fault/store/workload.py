@@ -27,6 +27,7 @@ from tests.fault.store.history import Append, Given, Group, Key, Line, shorten
 from tests.fault.store.in_memory import SHARED
 from tests.fault.store.ledger import Lost
 from tests.fault.store.observe import KIND, account, observe, open_store
+from tests.fault.store.schedule import Schedule
 
 LOGS = ("queue jobs", "topic plant/#", "topic other", "queue late")
 IN_MEMORY = tuple(in_memory.ADDRESSES)
@@ -336,7 +337,8 @@ class Workload:
 def main() -> None:
     directory, history, seed, commits = sys.argv[1:]
     try:
-        Workload(Path(directory), Path(history), int(seed)).run(int(commits))
+        with Schedule(int(seed)).on():
+            Workload(Path(directory), Path(history), int(seed)).run(int(commits))
     except StoreError as error:  # the medium failed when the store was opened: nothing is told to anybody
         print(error, file=sys.stderr)
         os._exit(REFUSED)
