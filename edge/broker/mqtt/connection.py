@@ -7,7 +7,7 @@ subscription, no message and no clock; what outlives it is in `SessionState`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
@@ -38,7 +38,7 @@ from edge.broker.mqtt.events import Event
 from edge.broker.mqtt.inbound import Inbound
 from edge.broker.mqtt.limits import CONNECT_BYTES_MAX, EARLY_BYTES_MAX, EVENTS_AT_ONCE, KEEP_ALIVE_GRACE
 from edge.broker.mqtt.names import check_subscription, check_topic_filter
-from edge.broker.mqtt.outbound import Outbound
+from edge.broker.mqtt.outbound import Outbound, first_window
 from edge.broker.mqtt.phase import (
     BEFORE_OPEN,
     ENDED,
@@ -86,10 +86,10 @@ class Connection:
         self._unread = Unread()
         self.more, self._connect_bytes = False, 0
         self._client_id, self._end_reason = "", "closed by the gateway"
-        self._state: SessionState  # this and the next from `accept` on
-        self._outbound: Outbound
+        self._state: SessionState  # from `accept` on
+        self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
-        """Made for the first PUBLISH: many clients never send one."""
+        """Each is made for its first message: many clients only listen, or only send."""
 
     # --- bridge.transport.connection.Connection ---------------------------------------------------------------
 
@@ -229,7 +229,10 @@ class Connection:
     @property
     def window(self) -> int:
         """QoS 1 and 2 messages that may be delivered now; 0 unless the connection is open."""
-        return self._outbound.window if self._phase is _OPEN else 0
+        if self._phase is not _OPEN:
+            return 0
+        outbound = self._outbound
+        return first_window(self._connect, self._state, self.limits) if outbound is None else outbound.window
 
     def deliver(self, delivery: events.Delivery) -> Sequence[int]:
         """Send one PUBLISH a message; returns the indexes of those above the client's Maximum Packet Size.
@@ -239,22 +242,22 @@ class Connection:
         """
         if self._phase is not _OPEN:
             self._must_have_opened()
-        return self._outbound.deliver(delivery, send=self._phase is _OPEN)
+        return (self._outbound or self._sender).deliver(delivery, send=self._phase is _OPEN)
 
     def send_committed(self, packet_ids: Sequence[int]) -> None:
         """What waited for the commit of these packet identifiers is on disk: send PUBLISH, or PUBREL."""
         if self._phase is _OPEN:
-            self._outbound.send_committed(packet_ids)
+            self._sender.send_committed(packet_ids)
 
     def fits(self, delivery: events.Delivery, index: int) -> bool:
         """The client takes a packet as large as this message, of QoS 1 or 2."""
         self._must_have_opened()
-        return self._outbound.fits(delivery, index)
+        return self._sender.fits(delivery, index)
 
     def send_again(self, packet_id: int) -> None:
         """Send a message of the session that a connection before this one sent already."""
         if self._phase is _OPEN:
-            self._outbound.send_again(packet_id)
+            self._sender.send_again(packet_id)
 
     def acknowledge(
         self, qos: int, packet_ids: Sequence[int], reason: ReasonCode = ReasonCode.SUCCESS, text: str = ""
@@ -400,16 +403,21 @@ class Connection:
 
     def _open(self, connect: events.Connect, client_id: str, state: SessionState) -> Sequence[Event]:
         self._state, self._client_id = state, client_id
-        self._connect = connect = connect.accepted()
-        self._connect_bytes = connect.kept_bytes
-        self._outbound = Outbound(connect, state, self._out, self.limits)
+        self._connect_bytes, self._connect_deadline = connect.kept_bytes, 0.0
+        self._connect = connect.accepted()
         state.connection = self
         found: list[Event] = []
-        dropped = self._outbound.resume()
+        dropped = self._sender.resume() if state.in_flight else []
         if dropped:
             found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
         found.extend(self._take(self._unread.take()))
         return found or self._last(publish_will=True)
+
+    @property
+    def _sender(self) -> Outbound:
+        if self._outbound is None:
+            self._outbound = Outbound(self._connect, self._state, self._out, self.limits)
+        return self._outbound
 
     @property
     def _receiver(self) -> Inbound:
@@ -426,13 +434,13 @@ class Connection:
             del packet_ids[packet_ids.index(0) :]
         try:
             if first == PUBACK:
-                self._outbound.puback(packet_ids, done)
+                self._sender.puback(packet_ids, done)
             elif first == PUBREC:
-                self._outbound.pubrec(packet_ids, received)
+                self._sender.pubrec(packet_ids, received)
             elif first == PUBREL:
                 self._receiver.pubrel(packet_ids, found)
             else:
-                self._outbound.pubcomp(packet_ids, done)
+                self._sender.pubcomp(packet_ids, done)
         finally:
             if done:
                 found.append(events.Acknowledged(done))
@@ -448,19 +456,17 @@ class Connection:
             case packets.PubAck(packet_id, reason) | packets.PubRec(packet_id, reason) if reason.failed:
                 done: list[InFlight] = []
                 if isinstance(packet, packets.PubAck):
-                    self._outbound.puback([packet_id], done)
+                    self._sender.puback([packet_id], done)
                 else:
-                    self._outbound.pubrec_refused(packet_id, done)
+                    self._sender.pubrec_refused(packet_id, done)
                 if done:
                     found.append(events.Acknowledged(done, Outcome.REJECTED))
             case packets.PubAck() | packets.PubRec() | packets.PubRel() | packets.PubComp():
                 self._acknowledged(packet.kind << 4 | packet.low_bits, [packet.packet_id], found)
             case packets.Subscribe():
-                self._subscribe(packet, found)
+                self._unread.take_parts(_subscribe_parts(packet), found)
             case packets.Unsubscribe():
-                for topic_filter in packet.filters:
-                    check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
-                self._unread.take_parts(events.unsubscribe_parts(packet.packet_id, packet.filters), found)
+                self._unread.take_parts(_unsubscribe_parts(packet), found)
             case packets.PingReq():
                 self._reply(packets.PingResp())
             case packets.Disconnect():
@@ -470,12 +476,6 @@ class Connection:
                 self._phase = phase
             case _:
                 raise TypeError(f"{packet.kind.name} has no handler")
-
-    def _subscribe(self, packet: packets.Subscribe, found: list[Any]) -> None:
-        for request in packet.requests:
-            check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
-        identifiers = packet.properties.subscription_identifier or (0,)
-        self._unread.take_parts(events.subscribe_parts(packet.packet_id, packet.requests, identifiers[0]), found)
 
     def _disconnected(self, packet: packets.Disconnect, found: list[Any]) -> None:
         expiry_s = expiry_of_disconnect(packet, self._connect)
@@ -535,3 +535,18 @@ class Connection:
         self._reported = True
         will = publish_will and self._phase is Phase.CLOSED and self._connect.will is not None
         return (events.Disconnected(will, self._end_reason, session_expiry_s),)
+
+
+def _subscribe_parts(packet: packets.Subscribe) -> Iterator[events.Subscribe]:
+    """Raises RemoteError where one of its filters is none."""
+    for request in packet.requests:
+        check_subscription(request.filter, TOPIC_LEVELS_MAX, no_local=request.no_local)
+    identifiers = packet.properties.subscription_identifier or (0,)
+    return events.subscribe_parts(packet.packet_id, packet.requests, identifiers[0])
+
+
+def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.Unsubscribe]:
+    """Raises RemoteError where one of its filters is none."""
+    for topic_filter in packet.filters:
+        check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
+    return events.unsubscribe_parts(packet.packet_id, packet.filters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -10,7 +11,7 @@ from bridge.hidden import hides
 from bridge.message import Run
 from edge.broker.message.mqtt_reason_codes import ReasonCode
 from edge.broker.model.interfaces import Outcome
-from edge.broker.mqtt.limits import FILTERS_AT_ONCE
+from edge.broker.mqtt.limits import FILTERS_AT_ONCE, TERMS_SHARED_MAX
 
 
 class Will(msgspec.Struct, frozen=True, gc=False):
@@ -44,15 +45,20 @@ class Connect(msgspec.Struct, frozen=True, gc=False):
 
     def accepted(self) -> Connect:
         """What of it counts from CONNACK on: who the client is has been proven, and is not kept for the life of a
-        connection."""
-        if self.username is None and self.password is None and not self.authentication_data:
-            return self
-        return msgspec.structs.replace(self, username=None, password=None, authentication_data=b"")
+        connection. What is left most clients of a fleet have said alike, and then it is one object."""
+        terms = msgspec.structs.replace(self, client_id="", username=None, password=None, authentication_data=b"")
+        return _shared(terms) if terms.will is None and terms.authentication_method is None else terms
 
     @property
     def kept_bytes(self) -> int:
         """Of an accepted one, about: the client identifier, and the payload of the Will Message."""
         return len(self.client_id) + (0 if self.will is None else sum(map(len, self.will.run.bodies)))
+
+
+@lru_cache(maxsize=TERMS_SHARED_MAX)
+def _shared(terms: Connect) -> Connect:
+    """The first that said the same."""
+    return terms
 
 
 @hides("data")

@@ -12,6 +12,10 @@ CONNECT_BYTES_MAX: Final = 128 * KIB
 EARLY_BYTES_MAX: Final = MIB
 """Bytes a client may send behind CONNECT before its CONNACK (section 3.1.4 allows it); four reads of the driver."""
 
+TERMS_SHARED_MAX: Final = 256
+"""Of what clients say in CONNECT beside who they are, different ones remembered for those who say the same: some 150
+bytes each, and numbers alone."""
+
 EVENTS_AT_ONCE: Final = 32
 """Events one call of the machine returns, or packets it takes apart: 0.3 ms of work as a rule, 3 ms where each is for
 an address nobody has sent to before. Then the driver looks whether the connection has had its time."""

@@ -48,6 +48,11 @@ def write_publishes(
         out += (head, middle, body)
 
 
+def first_window(connect: Connect, state: SessionState, limits: Limits) -> int:
+    """Messages of QoS 1 and 2 that may be sent over a connection before its first; `limits`: inflight_max."""
+    return max(0, min(connect.receive_maximum, limits.inflight_max, state.free_packet_ids) - state.in_flight)
+
+
 def _alias_property(alias: int) -> bytes:
     return b"\x23" + alias.to_bytes(2, "big")
 
@@ -83,7 +88,7 @@ class Outbound:
         state = self._state
         if self._largest and not state.outgoing:
             self._largest, self._inflight_max = 0, self._inflight_most
-        return max(0, min(self._inflight_max, state.free_packet_ids) - len(state.outgoing) - len(state.released))
+        return max(0, min(self._inflight_max, state.free_packet_ids) - state.in_flight)
 
     def _narrow(self, largest: int) -> None:
         """A message of this size is in flight: as many may be as take `INFLIGHT_BYTES_MAX` when all are as large."""
@@ -125,7 +130,7 @@ class Outbound:
         if delivery.kept:
             self._state.awaiting_commit.update(dict.fromkeys(ids))
             self._last_kept = ids[-1] if ids else self._last_kept
-        elif send and self._last_kept in self._state.awaiting_commit and self._last_kept in self._state.outgoing:
+        elif send and self._last_kept and self._waits(self._last_kept):
             if self._behind is None:
                 self._behind = deque()
             self._behind.append((self._last_kept, ids))
@@ -328,6 +333,10 @@ class Outbound:
             if limit - 1 - length_bytes <= length_max:
                 return limit - 1 - length_bytes - fixed
         return 268_435_455 - fixed
+
+    def _waits(self, packet_id: int) -> bool:
+        """Its PUBLISH waits for the disk."""
+        return packet_id in self._state.awaiting_commit and packet_id in self._state.outgoing
 
     def _send_again(self, unsent: list[int]) -> None:
         state = self._state

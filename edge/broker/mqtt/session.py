@@ -338,6 +338,8 @@ class Session:
         go to nobody else when it ends [MQTT-4.8.2-5]; the receiver may have delivered them already.
         """
         state = self.state
+        if not state.in_flight:
+            return
         for packet_id, (delivery, i) in [*state.outgoing.items(), *state.released.items()]:
             token = delivery.token
             if not isinstance(token, Token) or not token.subscriber.competes or token.position < 0:

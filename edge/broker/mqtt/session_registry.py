@@ -75,6 +75,7 @@ class SessionRegistry:
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
+        self._journal_changed = self._on_disk.journal_changed  # one object for all sessions
         self._restore_all()
         router.participate(self._on_disk)
         router.address_listeners.add(self._readdress)
@@ -265,7 +266,7 @@ class SessionRegistry:
 
     def _make(self, client_id: str, user: str) -> Session:
         self._names.made(NameKind.SESSION, user, len(client_id))
-        session = Session(client_id, self._translator, self.lifetime, self._on_disk.journal_changed)
+        session = Session(client_id, self._translator, self.lifetime, self._journal_changed)
         session.user = user
         self._sessions[client_id] = session
         return session

@@ -42,24 +42,36 @@ class SessionState:
     """
 
     __slots__ = (
-        "_incoming", "_next", "_pending", "_releasing", "_reserved", "_unstored", "awaiting_commit", "connection",
-        "outgoing", "released",
+        "_awaiting_commit", "_incoming", "_next", "_pending", "_released", "_releasing", "_reserved", "_unstored",
+        "connection", "outgoing",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.outgoing: dict[int, InFlight] = {}
         """PUBLISH sent, no PUBACK or PUBREC yet; in the order they were sent [MQTT-4.6.0-1]."""
-        self.released: dict[int, InFlight] = {}
-        """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
-        self.awaiting_commit: dict[int, None] = {}
-        """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
         self.connection: SessionConnection | None = None
         self._next = 1
+        self._released: dict[int, InFlight] | None = None
+        self._awaiting_commit: dict[int, None] | None = None
         self._incoming: set[int] | None = None
         self._pending: set[int] | None = None
         self._releasing: set[int] | None = None
         self._reserved: set[int] | None = None
         self._unstored: set[int] | None = None
+
+    @property
+    def released(self) -> dict[int, InFlight]:
+        """PUBREL sent, no PUBCOMP yet; in the order of the PUBRECs [MQTT-4.6.0-4]."""
+        if self._released is None:
+            self._released = {}
+        return self._released
+
+    @property
+    def awaiting_commit(self) -> dict[int, None]:
+        """Packet identifiers of `outgoing` and `released` whose PUBLISH, or PUBREL, waits for the disk."""
+        if self._awaiting_commit is None:
+            self._awaiting_commit = {}
+        return self._awaiting_commit
 
     @property
     def incoming(self) -> set[int]:
@@ -127,7 +139,7 @@ class SessionState:
     @property
     def in_flight(self) -> int:
         """Messages in flight to the client: packet identifiers in use by us."""
-        return len(self.outgoing) + len(self.released)
+        return len(self.outgoing) + (len(self._released) if self._released else 0)
 
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:
         """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""
@@ -142,8 +154,8 @@ class SessionState:
         stop = start + count
         if stop <= PACKET_ID_MAX:
             ids = range(start, stop)
-            outgoing, released = self.outgoing.keys(), self.released.keys()
-            if outgoing.isdisjoint(ids) and released.isdisjoint(ids) and not (self._reserved and self._taken(ids)):
+            free = self.outgoing.keys().isdisjoint(ids)
+            if (free and not (self._released or self._reserved)) or not self._taken(ids):
                 self._next = stop
                 return ids
         return self._reserve_one_by_one(count)
@@ -151,14 +163,14 @@ class SessionState:
     def reserve_one(self) -> int:
         """As `reserve` of one."""
         packet_id = self._next
-        taken = packet_id in self.outgoing or packet_id in self.released
+        taken = packet_id in self.outgoing or (self._released is not None and packet_id in self._released)
         if taken or packet_id == PACKET_ID_MAX or self._reserved:
             return self._reserve_one_by_one(1)[0]
         self._next = packet_id + 1
         return packet_id
 
     def _taken(self, ids: Sequence[int]) -> bool:
-        return not self.reserved.isdisjoint(ids)
+        return not all(known.isdisjoint(ids) for known in (self.outgoing.keys(), self.released.keys(), self.reserved))
 
     def _reserve_one_by_one(self, count: int) -> list[int]:
         free = PACKET_ID_MAX - self.in_flight - len(self.reserved)
