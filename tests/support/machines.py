@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge.transport.connection import Connection
 
 
-def take_all(connection: Connection, data: bytes, now: float) -> list[Any]:
-    """The events of these bytes, in as many calls as the machine takes for them."""
-    found = list(connection.receive_data(data, now))
+def calls(connection: Connection, data: bytes, now: float) -> Iterator[Sequence[Any]]:
+    """The events of each call that the machine takes for these bytes."""
+    yield connection.receive_data(data, now)
     while connection.more:
-        found += connection.receive_data(b"", now)
-    return found
+        yield connection.receive_data(b"", now)
+
+
+def take_all(connection: Connection, data: bytes, now: float) -> list[Any]:
+    """The events of these bytes."""
+    return [event for events in calls(connection, data, now) for event in events]

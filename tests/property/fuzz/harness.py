@@ -1,65 +1,126 @@
-"""The loop the atheris harnesses share; atheris is no dependency: `pip install atheris` where it is wanted."""
+"""One target under atheris, until so much CPU time is used or something is found.
+
+python -m tests.property.fuzz.harness TARGET [--seconds N] [--work FOLDER] [libFuzzer's arguments]
+
+FOLDER gets the corpus, what is found (`finding-…`) and what was used. A file among the arguments is replayed instead.
+Atheris is no dependency: `pip install atheris`.
+"""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
+import os
+import resource
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-RSS_MIB_MAX = 1_024
-"""libFuzzer ends the run above it: nothing a stream does may add up."""
-INPUT_BYTES_MAX = 8_192
-INPUT_S_MAX = 10
-
-
-def run(protocol: str, arguments: Sequence[str]) -> None:
-    """Fuzz until libFuzzer's own arguments say stop (``-max_total_time=600``). Exits 3 without atheris."""
-    atheris = _atheris()
-    with atheris.instrument_imports(include=["bridge", "edge.broker"]):
-        from tests.property.fuzz import corpus, parser, target  # noqa: PLC0415
-    seeds = corpus.mqtt_seeds() if protocol == "mqtt" else corpus.amqp_seeds()
-    broker = target.Target()
-
-    def one(data: bytes) -> None:
-        if data:  # the first byte says how the rest is cut into reads
-            broker.feed("mqtt" if protocol == "mqtt" else "amqp", parser.reads(data))
-
-    _fuzz(atheris, protocol, arguments, [b"\0" + seed for seed in seeds], one)
+RSS_MIB_MAX: Final = 1_024
+"""libFuzzer ends the run above it: nothing an input does may add up."""
+INPUT_BYTES_MAX: Final = 8_192
+INPUT_S_MAX: Final = 10
+NOTED_EVERY_S: Final = 5.0
+"""CPU seconds between two notes of what was used."""
+WARM: Final = 0.2
+"""Share of a run after which its memory is compared with its end: code and corpus are read by then."""
+NO_ATHERIS: Final = 3
+"""Exit code."""
+CORPUS: Final = "corpus"
+PROGRESS: Final = "progress.json"
+"""In the folder of a target."""
+INSTRUMENTED: Final = ("bridge", "edge", "cloud", "h11", "wsproto", "yaml")
 
 
-def run_parser(name: str, arguments: Sequence[str]) -> None:
-    """The same for one of `parsers.PARSERS`."""
-    atheris = _atheris()
-    with atheris.instrument_imports(include=["bridge", "edge", "cloud", "h11", "wsproto"]):
-        from tests.property.fuzz import parsers  # noqa: PLC0415
-    parser = parsers.PARSERS[name]
-
-    def one(data: bytes) -> None:
-        with contextlib.suppress(*parser.raises):
-            parser.take(data)
-
-    _fuzz(atheris, name, arguments, parser.seeds, one)
+def work_folder() -> Path:
+    """Where the folders of targets are unless it is said: outside the repository."""
+    return Path(tempfile.gettempdir()) / "waypost-fuzz"
 
 
-def _atheris() -> Any:
+class Meter:
+    """Counts inputs, and notes what they took as it goes: a run may end at any of them."""
+
+    def __init__(self, seconds: float, progress: Path) -> None:
+        """`seconds`: of CPU time from now on, at the end of which the process exits. `progress`: the file of notes."""
+        self._seconds, self._progress = seconds, progress
+        self._began_s = time.process_time()
+        self._next_s = 0.0
+        self._inputs = 0
+        self._warm_mib = 0.0
+
+    def count(self) -> None:
+        """Another input was taken."""
+        self._inputs += 1
+        used_s = time.process_time() - self._began_s
+        if used_s < self._next_s:
+            return
+        self._next_s = min(used_s + NOTED_EVERY_S, self._seconds)
+        if not self._warm_mib and used_s >= WARM * self._seconds:
+            self._warm_mib = _resident_mib()
+        self._note(used_s)
+        if used_s >= self._seconds:
+            os._exit(0)  # not by an exception: libFuzzer would take it for a finding
+
+    def _note(self, used_s: float) -> None:
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        grew_mib = _resident_mib() - self._warm_mib if self._warm_mib else 0.0
+        noted = {"inputs": self._inputs, "cpu_s": used_s, "peak_mib": peak_mib, "grew_mib": grew_mib}
+        written = self._progress.with_suffix(".new")
+        written.write_text(json.dumps(noted))
+        written.replace(self._progress)
+
+
+def _resident_mib() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+def fuzz(name: str, seconds: float, work: Path, arguments: Sequence[str]) -> None:
+    """Does not return. Exits 3 without atheris."""
     try:
         import atheris  # type: ignore[import-untyped, import-not-found, unused-ignore]  # noqa: PLC0415
     except ImportError:
         print("atheris is not installed: pip install atheris (or run the same by hypothesis: pytest)", file=sys.stderr)
-        sys.exit(3)
-    return atheris
+        sys.exit(NO_ATHERIS)
+    with atheris.instrument_imports(include=list(INSTRUMENTED)):
+        from tests.property.fuzz.targets import target_of  # noqa: PLC0415
+    target = target_of(name)
+    options = [f"-rss_limit_mb={RSS_MIB_MAX}", f"-timeout={INPUT_S_MAX}", f"-max_len={INPUT_BYTES_MAX}"]
+    options += [f"-artifact_prefix={work}/finding-", *arguments]
+    if not any(Path(argument).is_file() for argument in arguments):
+        options += [str(work / CORPUS), str(_written(target.seeds, work / "seeds"))]
+    meter = Meter(seconds, work / PROGRESS)
+
+    def one(data: bytes) -> None:
+        with contextlib.suppress(*target.raises):
+            target.take(data)
+        meter.count()
+
+    atheris.Setup([sys.argv[0], *options], one)
+    atheris.Fuzz()
 
 
-def _fuzz(
-    atheris: Any, name: str, arguments: Sequence[str], seeds: Sequence[bytes], one: Callable[[bytes], None]
-) -> None:
-    with tempfile.TemporaryDirectory(prefix=f"waypost-fuzz-{name}-") as folder:
-        for i, seed in enumerate(seeds):
-            (Path(folder) / f"seed-{i}").write_bytes(seed)
-        bounds = [f"-rss_limit_mb={RSS_MIB_MAX}", f"-timeout={INPUT_S_MAX}", f"-max_len={INPUT_BYTES_MAX}"]
-        replays = any(Path(argument).is_file() for argument in arguments)
-        atheris.Setup([sys.argv[0], *bounds, *arguments, *([] if replays else [folder])], one)
-        atheris.Fuzz()
+def _written(seeds: Sequence[bytes], folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    for i, seed in enumerate(seeds):
+        (folder / f"seed-{i}").write_bytes(seed)
+    return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--work", type=Path)
+    options, arguments = parser.parse_known_args()
+    work = options.work or work_folder() / options.target
+    (work / CORPUS).mkdir(parents=True, exist_ok=True)
+    fuzz(options.target, options.seconds, work, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,6 +29,7 @@ from edge.broker.listeners.web.framing import Framing
 from edge.broker.security.site import Asked, NotOurs, Site
 from tests.property.fuzz.parser import Parser, reads
 from tests.support.frames import frame
+from tests.support.machines import calls, take_all
 from tests.support.shell import Shell
 
 TURNS_MAX: Final = 200
@@ -94,7 +95,8 @@ class HubEnd:
 
     def receive(self, data: bytes) -> bytes:
         """What the peer is told."""
-        self.intake.handle(self.engine.receive_data(data, 0.0))
+        for events in calls(self.engine, data, 0.0):
+            self.intake.handle(events)
         for _ in range(TURNS_MAX):
             if not self.shell.steps:
                 break
@@ -153,7 +155,7 @@ class GatewayEnd:
 
     def receive(self, data: bytes) -> bytes:
         """What the hub is told."""
-        self.link.receive_data(data, 0.0)
+        take_all(self.link, data, 0.0)
         return self.link.data_to_send()
 
     def end(self) -> None:
@@ -259,7 +261,7 @@ def take_websocket(data: bytes) -> None:
     inner = Echo()
     connection = WebSocketConnection(inner, MQTT, message_bytes_max=4_096)
     for piece in reads(data):
-        connection.receive_data(piece, 0.0)
+        take_all(connection, piece, 0.0)
         connection.data_to_send()
         if connection.closed:
             break

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from bridge.transport.driver import Driver
+from bridge.transport.slow_lane import slow_lane_of
 from edge.broker.configuration import AddressConfiguration, BrokerConfiguration
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -104,6 +105,8 @@ class Target:
                 break
             driver.data_received(piece)
             self._turn()
+            while slow_lane_of(self._loop).waiting:
+                self._turn()  # the machine has more, which it takes in slices
         self._turn()
         assert transport.ended or not driver.connection.closed, "the machine has ended and the socket is open"
         driver.connection_lost(None)

@@ -1,0 +1,30 @@
+"""Every target by its name: what is fed by itself, and the streams of a whole broker."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.property.fuzz import corpus
+from tests.property.fuzz.parser import Parser, reads
+from tests.property.fuzz.parsers import PARSERS
+from tests.property.fuzz.target import Protocol, Target
+
+BROKER: Final[dict[str, Protocol]] = {"mqtt": "mqtt", "amqp": "amqp"}
+NAMES: Final = (*BROKER, *PARSERS)
+
+
+def target_of(name: str) -> Parser:
+    """Raises `KeyError` for a name there is not."""
+    return _broker(BROKER[name]) if name in BROKER else PARSERS[name]
+
+
+def _broker(protocol: Protocol) -> Parser:
+    """One broker for all inputs; the first byte of each says how the rest is cut into reads."""
+    broker = Target()
+    seeds = corpus.mqtt_seeds() if protocol == "mqtt" else corpus.amqp_seeds()
+
+    def take(data: bytes) -> None:
+        if data:
+            broker.feed(protocol, reads(data))
+
+    return Parser(take, (), [b"\0" + seed for seed in seeds])
