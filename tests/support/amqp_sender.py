@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +14,9 @@ from tests.support.machines import take_all
 
 WAIT_S = 120.0
 """For the peer's word on everything that was sent."""
+WAIT_MS = 200
+"""For the socket, between two looks at the condition."""
+SEND_BYTES = 1 << 18
 
 
 class AmqpSender:
@@ -20,9 +25,11 @@ class AmqpSender:
     def __init__(self, port: int, name: str, target: str, capabilities: Sequence[str] = ()) -> None:
         self.engine = Engine(container_id=name, server=False)
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        self.socket.setblocking(False)
         self.outcomes: dict[int, State] = {}
         self.closed = False
         self._tags = 0
+        self._unsent = bytearray()
         self.engine.open()
         self.link: Link = self.engine.attach_sender(target, target, desired_capabilities=capabilities)
         self._until(lambda: self.link.credit > 0, "credit")
@@ -47,13 +54,17 @@ class AmqpSender:
             self._exchange()
 
     def _exchange(self) -> None:
-        if data := self.engine.data_to_send():
-            self.socket.sendall(data)
-        self.socket.settimeout(0.2)
-        try:
+        """Whichever the socket lets us do first: a peer that does not read may have something to say."""
+        self._unsent += self.engine.data_to_send()
+        poll = select.poll()
+        poll.register(self.socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        if not poll.poll(WAIT_MS):
+            return
+        with contextlib.suppress(BlockingIOError):
+            del self._unsent[: self.socket.send(self._unsent[:SEND_BYTES])]
+        received: bytes | None = None
+        with contextlib.suppress(BlockingIOError):
             received = self.socket.recv(1 << 16)
-        except TimeoutError:
-            received = None
         now = time.monotonic()
         events = () if received is None else take_all(self.engine, received, now)
         for event in events or (self.engine.receive_eof(now) if received == b"" else ()):
