@@ -7,7 +7,7 @@ Late data so corrects history, and running a batch again changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from spark.jobs.following import Batch, Following
 from spark.jobs.outcome import Job
 from spark.tables import Lake
 from spark.transforms import rollups
+from spark.transforms.times import date_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _HOUR = timedelta(hours=1)
 _RANGES_PER_COMMIT = 100
 """Stretches of hours replaced in one commit: bounds the predicate that Delta matches against every file."""
+RANGES_MAX = 500
+"""Stretches of one batch, so five commits at most, of some seconds each."""
 
 
 def hour_ranges(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
@@ -37,10 +40,23 @@ def hour_ranges(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
     return ranges
 
 
+def joined(ranges: Sequence[tuple[datetime, datetime]], most: int) -> list[tuple[datetime, datetime]]:
+    """So many stretches at most: over the shortest gaps they become one, and the hours between are recomputed, too."""
+    gaps = sorted(range(1, len(ranges)), key=lambda i: ranges[i][0] - ranges[i - 1][1])
+    closed = set(gaps[: max(0, len(ranges) - most)])
+    found: list[tuple[datetime, datetime]] = []
+    for i, (start, upto) in enumerate(ranges):
+        if i in closed:
+            found[-1] = (found[-1][0], upto)
+        else:
+            found.append((start, upto))
+    return found
+
+
 def predicate(ranges: Iterable[tuple[datetime, datetime]], column: str) -> str:
     """SQL that holds for rows whose `column` is in one of `ranges`; names the partition, so other days are not read."""
     return " OR ".join(
-        f"(event_date >= DATE'{start:%Y-%m-%d}' AND event_date <= DATE'{upto:%Y-%m-%d}'"
+        f"(event_date >= DATE'{date_of(start)}' AND event_date <= DATE'{date_of(upto)}'"
         f" AND {column} >= TIMESTAMP'{start:%Y-%m-%d %H:%M:%S}Z' AND {column} < TIMESTAMP'{upto:%Y-%m-%d %H:%M:%S}Z')"
         for start, upto in ranges
     )
@@ -48,7 +64,7 @@ def predicate(ranges: Iterable[tuple[datetime, datetime]], column: str) -> str:
 
 def _touched(readings: DataFrame) -> list[list[tuple[datetime, datetime]]]:
     hours = readings.select(F.unix_seconds(F.date_trunc("hour", "event_time")).alias("hour")).distinct().collect()
-    ranges = hour_ranges(datetime.fromtimestamp(row["hour"], UTC) for row in hours)
+    ranges = joined(hour_ranges(datetime.fromtimestamp(row["hour"], UTC) for row in hours), RANGES_MAX)
     return [ranges[start : start + _RANGES_PER_COMMIT] for start in range(0, len(ranges), _RANGES_PER_COMMIT)]
 
 
@@ -66,5 +82,5 @@ def _take(lake: Lake, batch: Batch) -> None:
             minutes.unpersist()
 
 
-_FOLLOWING = Following("rollups", "readings", ("rollup_1m", "rollup_1h"), revision=1, each=_take)
+_FOLLOWING = Following("rollups", "readings", ("rollup_1m", "rollup_1h"), revision=2, each=_take)
 JOB = Job("rollups", "count, min, max, sum, mean, last per metric and minute, hour", _FOLLOWING.run)

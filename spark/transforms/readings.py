@@ -10,7 +10,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 
 from spark import schemas
 from spark.transforms import decode
-from spark.transforms.times import with_trusted_times
+from spark.transforms.times import kept_under, with_trusted_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,7 +62,7 @@ def decoded(telemetry: DataFrame) -> DataFrame:
 
 def readings(rows: DataFrame) -> DataFrame:
     """Of `decoded` rows, those with a value, as table `readings` has them."""
-    good = rows.where(F.col("reason").isNull()).withColumn("event_date", F.to_date("event_time"))
+    good = rows.where(F.col("reason").isNull()).withColumn("event_date", kept_under("event_time"))
     return good.select(*schemas.READINGS.columns.names)
 
 

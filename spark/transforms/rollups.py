@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from spark import schemas
+from spark.transforms.times import kept_under
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -72,5 +73,5 @@ def by_hour(minutes: DataFrame) -> DataFrame:
 
 
 def _finished(rolled: DataFrame) -> DataFrame:
-    columns = {"mean": F.col("sum") / F.col("count"), "event_date": F.to_date("window_start")}
+    columns = {"mean": F.col("sum") / F.col("count"), "event_date": kept_under("window_start")}
     return rolled.withColumns(columns).select(*schemas.ROLLUP_1M.columns.names)

@@ -7,7 +7,8 @@ nobody knows the right one. Both are flagged `suspect`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -16,15 +17,27 @@ if TYPE_CHECKING:
 
 AHEAD_SECONDS_MAX = 300
 """How far ahead of its ingestion an event time may be: clocks of an unsynchronised LAN differ by minutes."""
-PLAUSIBLE_FROM = "2020-01-01"
+PLAUSIBLE_FROM: Final = datetime(2020, 1, 1, tzinfo=UTC)
 """Event times before this come from clocks that start at zero or at a firmware's build date."""
+UNKNOWN_DATE: Final = date(1970, 1, 1)
+"""Where rows of such times are kept: a date is a folder with files of its own, and a clock may name 20 000 of them."""
 
 
 def with_trusted_times(rows: DataFrame) -> DataFrame:
     """`rows` with `event_time` clamped to `ingested_at` + 5 min, and `suspect` (boolean) added."""
     latest = F.col("ingested_at") + F.expr(f"INTERVAL {AHEAD_SECONDS_MAX} SECONDS")
-    suspect = (F.col("event_time") > latest) | (F.col("event_time") < F.lit(PLAUSIBLE_FROM).cast("timestamp"))
+    suspect = (F.col("event_time") > latest) | (F.col("event_time") < F.lit(PLAUSIBLE_FROM))
     return rows.withColumns({"suspect": suspect, "event_time": F.least(F.col("event_time"), latest)})
+
+
+def kept_under(time: str) -> Column:
+    """The date that rows of this timestamp column are kept under (`event_date`)."""
+    return F.when(F.col(time) < F.lit(PLAUSIBLE_FROM), F.lit(UNKNOWN_DATE)).otherwise(F.to_date(time))
+
+
+def date_of(at: datetime) -> date:
+    """The same for one time, in UTC. A later time has no earlier date."""
+    return at.date() if at >= PLAUSIBLE_FROM else UNKNOWN_DATE
 
 
 def seconds_between(earlier: str, later: str) -> Column:

@@ -16,10 +16,11 @@ import pytest
 from spark import warmup
 from spark.jobs import runner
 from spark.jobs.following import CHECKPOINTS
-from spark.jobs.rollups import hour_ranges, predicate
+from spark.jobs.rollups import RANGES_MAX, hour_ranges, joined, predicate
 from spark.report import queries
 from spark.tables import Lake
 from spark.transforms import decode, readings, rollups
+from spark.transforms.times import PLAUSIBLE_FROM
 from tests.spark import lakes
 from tests.spark.lakes import START, message
 
@@ -263,6 +264,31 @@ class TestHourRanges:
             "(event_date >= DATE'2026-03-14' AND event_date <= DATE'2026-03-15' AND "
             "event_time >= TIMESTAMP'2026-03-14 23:00:00Z' AND event_time < TIMESTAMP'2026-03-15 01:00:00Z')"
         )
+
+    def test_many_stretches_become_few(self) -> None:
+        """Over the shortest gaps; every hour stays in one of them."""
+        hours = [START.replace(minute=0) + timedelta(hours=n) for n in (0, 10, 12, 40, 41, 100)]
+        few = joined(hour_ranges(hours), 3)
+        assert [(upto - start) // timedelta(hours=1) for start, upto in few] == [13, 2, 1]
+        assert joined(hour_ranges(hours), 5) == hour_ranges(hours)
+        assert len(joined(hour_ranges(START + timedelta(days=n) for n in range(20_000)), RANGES_MAX)) == RANGES_MAX
+
+
+def test_times_that_nobody_believes_are_kept_in_one_place(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a device that names one day after the other before 2020, every reading counts once, also when it comes in
+    several passes and the windows are more than are replaced one by one."""
+    monkeypatch.setattr("spark.jobs.rollups.RANGES_MAX", 4)
+    days = [datetime(1971, 1, 1, tzinfo=UTC) + timedelta(days=977 * n) for n in range(18)]
+    assert days[-1] < PLAUSIBLE_FROM
+    rows = [reading(n, n + 0.5, START) | {"event_time": at} for n, at in enumerate([*days, *days, START])]
+    land(lake, *rows[:20])
+    run(lake, "readings", "rollups")
+    land(lake, *rows[20:])
+    run(lake, "readings", "rollups")
+    assert rollup(lake) == plain_rollup(rows)
+    for name in ("readings", "rollup_1m", "rollup_1h"):
+        kept = {path.name for path in Path(lake.path(name)).glob("event_date=*")}
+        assert kept == {"event_date=1970-01-01", f"event_date={START.date()}"}
 
 
 def test_the_trial_pass_of_set_up_lands_what_the_contract_says(tmp_path: Path) -> None:

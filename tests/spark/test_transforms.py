@@ -62,7 +62,7 @@ class TestReadings:
                 "telemetry",
                 message(0, event_time=START, ingested_at=landed),
                 message(1, event_time=START + timedelta(days=400), ingested_at=landed),
-                message(2, event_time=datetime(1970, 1, 1, 0, 5, tzinfo=UTC), ingested_at=landed),
+                message(2, event_time=datetime(2019, 12, 31, 23, 59, tzinfo=UTC), ingested_at=landed),
             )
         )
         found = {row["sequence"]: row for row in rows(readings.readings(decoded))}
