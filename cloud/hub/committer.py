@@ -1,6 +1,6 @@
 """The committer: gathers what gateways send and lands it, one group at a time, on a thread of its own.
 
-A batch that is larger than others is cut into parts, and a landing takes of every gateway some (`cloud.hub.queue`), as
+What is larger than others is cut into parts, and a landing takes of every gateway some (`cloud.hub.queue`), as
 much as its time allows: who sends little waits for two landings at most, whatever others send.
 
 The loop's thread gathers and answers; the landing's thread (`cloud.hub.lander`) does everything that touches a disk, so
@@ -21,7 +21,19 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from cloud.hub.groups import Answer, AnswerOfParts, Content, Entry, Group, Key, Presence, Report, Session, Verdict
+from cloud.hub.groups import (
+    Answer,
+    AnswerOfParts,
+    Content,
+    Entry,
+    Group,
+    Key,
+    LedgerDocument,
+    Presence,
+    Report,
+    Session,
+    Verdict,
+)
 from cloud.hub.lander import Lander
 from cloud.hub.limits import (
     GIVEN_BACK_AFTER_S,
@@ -126,7 +138,7 @@ class Committer:
     def put(self, session: Session, content: Content, answer: Answer) -> None:
         """Land this."""
         now = self._loop.time()
-        parts: Sequence[Content] = parts_of(content) if isinstance(content, ReceivedBatch) else (content,)
+        parts = _parts_of(content)
         if len(parts) > 1:
             answer = AnswerOfParts(answer, len(parts))
         for part in parts:
@@ -381,3 +393,9 @@ class Committer:
         self._queue.drop_behind(surplus)
         for entry in surplus:
             entry.answer(Verdict.RELEASED, entry.words)
+
+
+def _parts_of(content: Content) -> Sequence[Content]:
+    if isinstance(content, ReceivedBatch):
+        return parts_of(content)
+    return content.parts() if isinstance(content, LedgerDocument) else (content,)

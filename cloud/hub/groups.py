@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cloud.lake.landing import Landed, LedgerRange, Unreadable
-from cloud.lake.limits import LEDGER_RANGE_BYTES
+from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES
 from cloud.lake.rows import ReceivedBatch
 
 Key = tuple[str, str]
@@ -62,6 +62,13 @@ class LedgerDocument(NamedTuple):
 
     ranges: Sequence[LedgerRange]
 
+    def parts(self) -> list[LedgerDocument]:
+        """In documents of `LEDGER_PART_RANGES`, in order; itself where it is small enough."""
+        if len(self.ranges) <= LEDGER_PART_RANGES:
+            return [self]
+        starts = range(0, len(self.ranges), LEDGER_PART_RANGES)
+        return [LedgerDocument(self.ranges[start : start + LEDGER_PART_RANGES]) for start in starts]
+
 
 Content = ReceivedBatch | LedgerDocument | Unreadable | Lineage
 
@@ -105,7 +112,7 @@ class Entry:
 
 
 class AnswerOfParts:
-    """The one answer to a batch that was cut: once all of its parts have landed, or the first was released."""
+    """The one answer to what was cut: once all of its parts have landed, or the first was released."""
 
     def __init__(self, answer: Answer, parts: int) -> None:
         self._answer = answer

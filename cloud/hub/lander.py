@@ -80,12 +80,18 @@ class Lander:
                 entry.verdict, entry.words = Verdict.RELEASED, "the gateway has connected to another hub"
 
     def _land_ledger(self, group: Group, report: Report, now_us: int) -> None:
-        entries = _waiting(group, LedgerDocument)
-        with self._attempt([entry for entry, _ in entries], report):
-            ranges = [one for _, document in entries for one in document.ranges]
-            report.ledger_ranges = self._landing.land_ledger(ranges, now_us) if ranges else 0
-            for entry, _ in entries:
+        waiting = _waiting(group, LedgerDocument)
+        if not waiting:
+            return
+        with self._attempt([entry for entry, _ in waiting], report):
+            documents = [document.ranges for _, document in waiting]
+            landed = self._landing.land_ledger(documents, now_us, clock=self._clock, seconds=LANDING_S_MAX)
+            report.ledger_ranges = landed.new
+            tried = len(waiting) - landed.left
+            for entry, _ in waiting[:tried]:
                 entry.land()
+            for entry, _ in waiting[tried:]:
+                entry.untried = True
 
     def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
         entries = _waiting(group, Unreadable)

@@ -298,12 +298,14 @@ class Registry:
         self._marks[tenant, gateway] = GatewayMarks(whole)
 
     def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
+        asked, columns = list(ranges), [ledgered.c[name] for name in SequenceRange._fields]
+        at_once = PARAMETERS_MAX // len(columns)
         known: set[SequenceRange] = set()
         with self._transaction() as tx:
-            for moved in ranges:
-                same = [ledgered.c[name] == value for name, value in moved._asdict().items()]
-                if tx.execute(sa.select(ledgered.c.first).where(*same)).first() is not None:
-                    known.add(moved)
+            for start in range(0, len(asked), at_once):
+                some = asked[start : start + at_once]
+                found = tx.execute(sa.select(*columns).where(sa.tuple_(*columns).in_(some)))
+                known |= {SequenceRange(*row) for row in found}
         return known
 
     def prepare(

@@ -84,6 +84,14 @@ class Landed(NamedTuple):
         )
 
 
+class LandedRanges(NamedTuple):
+    """What one landing of ledger documents did."""
+
+    new: int
+    left: int
+    """Documents, the last ones, that were not tried: the time was over."""
+
+
 class LedgerRange(NamedTuple):
     """Sequences a gateway gave up, as it reported them; `decided_at` is UTC microseconds."""
 
@@ -231,16 +239,28 @@ class Landing:
             self._rebuild(tenant, gateway)
         return landed._replace(held=held, left=len(batches) - done)
 
-    def land_ledger(self, entries: Sequence[LedgerRange], now_us: int) -> int:
-        """Land ledger ranges, each once; returns how many were new. Raises as `land`."""
+    def land_ledger(
+        self, documents: Sequence[Sequence[LedgerRange]], now_us: int, *, clock: Clock = _no_clock, seconds: float = 1.0
+    ) -> LandedRanges:
+        """Land ledger ranges, each once, of as many documents as it takes `seconds` by `clock` to look up in the
+        registry, and at least of one. Raises as `land`."""
         self._settle()
-        unique = {SequenceRange(*entry[:6]): entry for entry in reversed(entries)}
-        known = self._commits.ledgered(unique)
-        new = [(given_up, entry) for given_up, entry in unique.items() if given_up not in known]
+        began = clock()
+        new: dict[SequenceRange, LedgerRange] = {}
+        done = 0
+        for document in documents:
+            if done and clock() - began >= seconds:
+                break
+            names = [SequenceRange(*entry[:6]) for entry in document]
+            known = self._commits.ledgered(names)
+            for name, entry in zip(names, document, strict=True):
+                if name not in known:
+                    new.setdefault(name, entry)
+            done += 1
         if new:
-            rows = [_ledger_row(entry) for _, entry in new]
-            self._commit("ledger", records("ledger", rows, now_us), [given_up for given_up, _ in new])
-        return len(new)
+            rows = [_ledger_row(entry) for entry in new.values()]
+            self._commit("ledger", records("ledger", rows, now_us), list(new))
+        return LandedRanges(len(new), len(documents) - done)
 
     def land_records(self, table: str, rows: Sequence[Mapping[str, Any]], now_us: int) -> None:
         """Append rows that may be there twice after a crash (states, manifests: each says when it was made)."""
@@ -262,7 +282,7 @@ class Landing:
         self.quarantine([Unreadable(tenant, gateway, "telemetry", None, reason, content, now_us)], now_us)
         new = plan([received], Known(self._commits.landed))
         entries = [LedgerRange(*names, 0, QUARANTINED, now_us) for names in new.ranges]
-        self.land_ledger(entries, now_us)
+        self.land_ledger([entries], now_us)
 
     def _rebuild(self, tenant: str, gateway: str) -> None:
         """Go on with reading from the lake what has landed of a gateway. Raises `CannotLand`."""

@@ -68,6 +68,10 @@ COMMITS_KEPT = 1_000
 LEDGER_RANGE_BYTES = 512
 """What a ledger range costs while it waits: counted into `PENDING_BYTES_MAX`."""
 
+LEDGER_PART_RANGES = 1_000
+"""Ranges a ledger document is cut at, and between two looks at the clock: some 0.02 s, as the registry is asked for
+each."""
+
 HELD_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that may wait for a retry of their own while others land; what is above goes back to its gateways."""
 

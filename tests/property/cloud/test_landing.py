@@ -61,7 +61,7 @@ class Hub:
         self.crash_at = crash_at
         try:
             if what and isinstance(what[0], LedgerRange):
-                self.landing.land_ledger(what, NOW_US)  # type: ignore[arg-type]
+                self.land_ledger(what)  # type: ignore[arg-type]
             else:
                 self.land(what)  # type: ignore[arg-type]
         except Crash:
@@ -71,6 +71,13 @@ class Hub:
         finally:
             self.crash_at = None
         return True
+
+    def land_ledger(self, what: list[LedgerRange]) -> None:
+        """A document each, with no time for more than one a landing."""
+        left = [[entry] for entry in what]
+        while left:
+            landed = self.landing.land_ledger(left, NOW_US, clock=itertools.count(0.0).__next__, seconds=1.0)
+            left = left[len(left) - landed.left :]
 
     def land(self, what: list[ReceivedBatch]) -> None:
         """Cut, and with no time for more than one slice a landing."""

@@ -23,7 +23,7 @@ from cloud.hub.lander import Lander
 from cloud.hub.registry import Registry, sqlite_url
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
-from cloud.lake.landing import QUARANTINED, Landing, LedgerRange, Unreadable
+from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, Unreadable
 from cloud.lake.rows import ReceivedBatch, telemetry
 from tests.support.lake import rows
 
@@ -479,10 +479,8 @@ class TestWhatTheHubCannotDo:
         async def scenario(bench: Bench) -> None:
             land_ledger = bench.landing.land_ledger
 
-            def faulty(entries: Any, now_us: int) -> int:
-                if entries:
-                    raise LakeError("table ledger cannot be written")
-                return 0
+            def faulty(*_: Any, **_named: Any) -> LandedRanges:
+                raise LakeError("table ledger cannot be written")
 
             bench.landing.land_ledger = faulty  # type: ignore[method-assign]
             session = bench.session()
@@ -567,6 +565,43 @@ def test_closing_lands_what_was_gathered(tmp_path: Path) -> None:
     assert {table for table, version in bench.landing.versions.items() if version} == {
         *("telemetry", "ledger", "gateway_status")
     }
+
+
+class TestLargeLedger:
+    """Documents of more ranges than a landing has time for."""
+
+    RANGES = 10_000
+
+    def document(self, gateway: str) -> LedgerDocument:
+        names = ((sequence, sequence) for sequence in range(0, 2 * self.RANGES, 2))
+        return LedgerDocument([LedgerRange("default", gateway, "e", "a", *name, 1, "expired", 1) for name in names])
+
+    def test_each_range_is_there_once_and_its_document_has_one_answer(self, tmp_path: Path) -> None:
+        async def scenario(bench: Bench) -> None:
+            session = bench.session()
+            for name in ("first", "again"):
+                bench.put(session, name, self.document("gw1"))
+            await bench.answered(2)
+            bench.put(session, "later", self.document("gw1"))
+            await bench.answered(3)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("first", Verdict.LANDED), ("again", Verdict.LANDED), ("later", Verdict.LANDED)]
+        found = [row["first_sequence"] for row in rows(tmp_path / "lake", "ledger")]
+        assert sorted(found) == list(range(0, 2 * self.RANGES, 2))
+
+    def test_a_landing_takes_as_many_as_it_has_time_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another gateway's batch does not wait for all of them, and nothing is left out."""
+        monkeypatch.setattr("cloud.hub.lander.LANDING_S_MAX", 0.0)
+
+        async def scenario(bench: Bench) -> None:
+            bench.put(bench.session("greedy"), "ledger", self.document("greedy"))
+            bench.send(bench.session("other"), "batch")
+            await bench.answered(2)
+
+        bench = run(tmp_path, scenario)
+        assert bench.answers == [("batch", Verdict.LANDED), ("ledger", Verdict.LANDED)]
+        assert [report.ledger_ranges for report in bench.reports if report.ledger_ranges] == [1_000] * 10
 
 
 def test_a_landing_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
