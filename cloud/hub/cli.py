@@ -12,7 +12,7 @@ import click
 from bridge import native
 
 if TYPE_CHECKING:
-    from cloud.hub.server import Endpoint
+    from edge.broker.configuration import Endpoint
 
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
@@ -55,9 +55,9 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     import msgspec
 
     from cloud.hub.configuration import ConfigurationError, Settings, load
-    from cloud.hub.server import Endpoint, HubConfiguration, HubError
+    from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
-    from edge.broker.configuration import TlsListener
+    from edge.broker.configuration import Endpoint, TlsListener
     from edge.output.logs import write_to_stderr
 
     try:

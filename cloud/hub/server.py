@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -37,7 +36,7 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand, RegistryError
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from edge.broker.configuration import TlsListener
+from edge.broker.configuration import Endpoint, TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S
@@ -62,36 +61,6 @@ FAREWELL_S = 1.0
 
 class HubError(Exception):
     """The hub cannot be started; the message says why and what to do, on one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where to listen; port 0 lets the kernel choose."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Endpoint:
-        """``HOST:PORT``, ``[IPv6]:PORT``. Raises `ValueError` for anything else."""
-        host, colon, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
-        if not colon or not host or not (port.isascii() and port.isdigit() and int(port) < 65_536):
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def loopback(self) -> bool:
-        """True when only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
 
 
 @dataclass(frozen=True, slots=True)

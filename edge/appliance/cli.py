@@ -245,10 +245,10 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 
 def _place(http: str) -> str:
     """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
-    from edge.appliance.configuration import values
+    from edge.broker.configuration import Endpoint
 
     try:
-        return str(values.endpoint(http.removeprefix("http://").rstrip("/")))
+        return str(Endpoint.parse(http.removeprefix("http://").rstrip("/")))
     except ValueError as why:
         hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
         raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from edge.appliance.configuration import values
 from edge.appliance.configuration.effective import development, effective, with_hub
 from edge.appliance.configuration.exposure import guarded
 from edge.appliance.configuration.repository import Repository
@@ -104,7 +103,7 @@ def _base(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]
 
 def _endpoint(name: str, text: str) -> Endpoint:
     try:
-        return values.endpoint(text)
+        return Endpoint.parse(text)
     except ValueError as error:
         raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
 

@@ -26,14 +26,15 @@ from edge.appliance.configuration.resources import (
     Spec,
     path_text,
 )
+from edge.broker.configuration import Endpoint, valid_port
 
 Path = tuple[str | int, ...]
 
 READERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]]] = {
     "duration": ((str, int, float), values.duration),
     "size": ((str, int), values.size),
-    "endpoint": ((str,), values.endpoint),
-    "port_number": ((str, int), values.port_number),
+    "endpoint": ((str,), Endpoint.parse),
+    "port_number": ((str, int), valid_port),
     "durability": ((str,), values.durability),
 }
 """Readers of marked fields: the YAML types they take, and the function."""

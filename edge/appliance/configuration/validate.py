@@ -32,7 +32,7 @@ from edge.appliance.configuration.resources import (
     TlsPart,
     error_at,
 )
-from edge.broker.configuration import Authentication, Direction
+from edge.broker.configuration import Authentication, Direction, valid_host
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import (
@@ -275,7 +275,7 @@ def _connector(resource: Resource, path: schema.Path, connector: ConnectorPart) 
         yield error_at(resource, (*path, "name"), "must not contain /")
     for j, host in enumerate(connector.endpoint_hosts):
         try:
-            values.host_name(host.host)
+            valid_host(host.host)
         except ValueError as why:
             yield error_at(resource, (*path, "endpointHosts", j, "host"), str(why))
     if connector.max_frame_size is not None and connector.max_frame_size < FRAME_BYTES_MIN:

@@ -1,4 +1,4 @@
-"""The small values of resources: durations, sizes, endpoints, durability. Text or number in, SI units out.
+"""The small values of resources: durations, sizes, URLs, durability. Text or number in, SI units out.
 
 Each function raises `ValueError` with what was expected, for a person to read behind ``file:line: path:``.
 """
@@ -25,7 +25,6 @@ _SIZE_UNITS: Final = {
     "Ti": 2**40,
 }
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-PORT_MAX: Final = 65535
 DURATION_S_MAX: Final = 100 * 366 * 86400.0
 """A century: whatever is longer is a unit gone wrong."""
 SIZE_BYTES_MAX: Final = 2**53
@@ -62,33 +61,6 @@ def size(value: str | int) -> int:
     return bytes_
 
 
-def endpoint(value: str) -> Endpoint:
-    """``host:port`` or ``[IPv6]:port``; port 0 lets the system choose."""
-    host, colon, port = value.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f'"{value}" is not host:port; write an IPv6 address in brackets: [::1]:1883')
-    if not colon or not host:
-        raise ValueError(f'"{value}" is not host:port; for example 0.0.0.0:1883')
-    return Endpoint(host_name(host), port_number(port))
-
-
-def host_name(value: str) -> str:
-    """A host's name or address, as the system's resolver takes it."""
-    if not value or re.search(r"[\s\[\]/@]", value):
-        raise ValueError(f'"{value}" is no host')
-    return value
-
-
-def port_number(value: str | int) -> int:
-    """A TCP port, 0 to 65535."""
-    text = str(value)
-    if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
-        raise ValueError(f'"{value}" is not a port; expected 0 to {PORT_MAX}')
-    return int(text)
-
-
 def durability(value: str) -> Durability:
     """``fsync``, ``memory`` or ``batch:<milliseconds>``."""
     word, _, rest = value.partition(":")
@@ -108,4 +80,4 @@ def scheme_and_endpoint(url: str) -> tuple[bool, Endpoint]:
     bare_ipv6 = rest.startswith("[") and rest.endswith("]")
     if rest and (bare_ipv6 or ":" not in rest):
         rest += ":5671" if scheme == "amqps" else ":5672"
-    return scheme == "amqps", endpoint(rest)
+    return scheme == "amqps", Endpoint.parse(rest)

@@ -15,7 +15,6 @@ import click
 import msgspec
 
 from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
-from edge.appliance.configuration import values
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository, RepositoryError
@@ -26,6 +25,7 @@ from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.program import as_called, launcher
+from edge.broker.configuration import Endpoint
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
 from edge.output.terminal import say
@@ -125,7 +125,7 @@ def _place(name: str, text: str) -> str | None:
     if text == NONE:
         return None
     try:
-        values.endpoint(text)
+        Endpoint.parse(text)
     except ValueError as why:
         step = f"for example --{name} 0.0.0.0:1883, 127.0.0.1:1883 for this machine only, or {NONE}"
         raise CommandError(f"--{name} {text}: {why}", hint=step, code=Exit.USAGE) from None

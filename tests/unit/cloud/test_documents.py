@@ -9,7 +9,6 @@ import pytest
 from cloud.hub.configuration import ConfigurationError, Settings, load
 from cloud.hub.documents import DocumentError, ledger_ranges, status_row
 from cloud.hub.groups import Session
-from cloud.hub.server import Endpoint
 from cloud.lake.landing import LedgerRange
 
 NOW_US = 1_795_250_665_237_123
@@ -80,25 +79,3 @@ def test_a_bad_configuration_names_file_line_and_path(tmp_path: Path, text: str,
         load(file)
     assert str(caught.value).startswith(f"{file}{place}")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "endpoint", "loopback"),
-    [
-        ("127.0.0.1:0", Endpoint("127.0.0.1", 0), True),
-        ("[::1]:5673", Endpoint("::1", 5673), True),
-        ("localhost:1", Endpoint("localhost", 1), True),
-        ("0.0.0.0:1", Endpoint("0.0.0.0", 1), False),
-        ("hub.example:1", Endpoint("hub.example", 1), False),
-    ],
-)
-def test_endpoints(text: str, endpoint: Endpoint, loopback: bool) -> None:
-    assert Endpoint.parse(text) == endpoint
-    assert endpoint.loopback is loopback
-    assert str(endpoint) == text
-
-
-@pytest.mark.parametrize("text", ["", ":1", "host", "host:", "host:x", "host:65536", "host:-1"])
-def test_what_is_no_endpoint(text: str) -> None:
-    with pytest.raises(ValueError, match="HOST:PORT"):
-        Endpoint.parse(text)

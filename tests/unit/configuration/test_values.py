@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from edge.appliance.configuration import values
-from edge.broker.configuration import Endpoint
+from edge.broker.configuration import Endpoint, valid_port
 from edge.broker.model.address_policy import Durability, DurabilityMode
 
 
@@ -28,15 +28,18 @@ def test_sizes(value: str | int, bytes_: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("value", "expected", "loopback"),
     [
-        ("127.0.0.1:0", Endpoint("127.0.0.1", 0)),
-        ("gateway.local:1883", Endpoint("gateway.local", 1883)),
-        ("[::1]:5672", Endpoint("::1", 5672)),
+        ("127.0.0.1:0", Endpoint("127.0.0.1", 0), True),
+        ("localhost:1", Endpoint("localhost", 1), True),
+        ("0.0.0.0:1", Endpoint("0.0.0.0", 1), False),
+        ("gateway.local:1883", Endpoint("gateway.local", 1883), False),
+        ("[::1]:5672", Endpoint("::1", 5672), True),
     ],
 )
-def test_endpoints_read_and_print_alike(value: str, expected: Endpoint) -> None:
-    assert values.endpoint(value) == expected
+def test_endpoints_read_and_print_alike(value: str, expected: Endpoint, loopback: bool) -> None:
+    assert Endpoint.parse(value) == expected
+    assert expected.loopback is loopback
     assert str(expected) == value
 
 
@@ -72,15 +75,16 @@ def test_durabilities() -> None:
         (values.size, "1kb"),
         (values.size, -1),
         (values.size, "99999999999T"),
-        (values.endpoint, "1883"),
-        (values.endpoint, ":1883"),
-        (values.endpoint, "::1:1883"),
-        (values.endpoint, "host:65536"),
-        (values.endpoint, "host:-1"),
-        (values.endpoint, "host:\uff11"),
-        (values.endpoint, "[]:1"),
-        (values.endpoint, "a b:1"),
-        (values.port_number, 70000),
+        (Endpoint.parse, ""),
+        (Endpoint.parse, "1883"),
+        (Endpoint.parse, ":1883"),
+        (Endpoint.parse, "::1:1883"),
+        (Endpoint.parse, "host:65536"),
+        (Endpoint.parse, "host:-1"),
+        (Endpoint.parse, "host:\uff11"),
+        (Endpoint.parse, "[]:1"),
+        (Endpoint.parse, "a b:1"),
+        (valid_port, 70000),
         (values.durability, "batch:0"),
         (values.durability, "batch:60001"),
         (values.durability, "fsync:"),
