@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
@@ -12,8 +14,10 @@ from pathlib import Path
 import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bridge import native
 from edge.appliance.program import program_name
 from tests.bench.cases import CASES
 from tests.bench.comparison import ROUNDS, Benchmark, Settings
@@ -63,13 +67,16 @@ def measure(cases: list[Benchmark], settings: Settings, *, named: bool) -> tuple
     """The results, and whether a load did not come through. A peer that is missing is passed over unless `named`."""
     minutes = sum(case.seconds for case in cases) * (settings.rounds + 1) / (ROUNDS + 1) / 60
     say(f"{len(cases)} benchmarks, about {max(1, round(minutes))} min; keep the machine quiet meanwhile")
+    say(python())
     results: list[Result] = []
     failed = False
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="waypost-load-") as folder:
+    with tempfile.TemporaryDirectory(prefix="waypost-load-") as folder, progress() as bar:
+        task = bar.add_task("", total=sum(case.seconds for case in cases))
         load = LoadGenerators(Path(folder))
         for number, case in enumerate(cases, start=1):
             say(f"[{number}/{len(cases)}, {time.monotonic() - begin:.0f} s] {case.name}: {case.about}")
+            bar.update(task, description=f"{number}/{len(cases)} {case.name}")
             try:
                 results += case.run(load, settings)
             except BrokerMissing as missing:
@@ -80,13 +87,29 @@ def measure(cases: list[Benchmark], settings: Settings, *, named: bool) -> tuple
             except LoadFailed as error:
                 say(f"error: {case.name}: {error}")
                 failed = True
+            bar.advance(task, case.seconds)
     return results, failed
+
+
+def progress() -> Progress:
+    """A bar below what is said, where a person is watching."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("left:"))
+    watched = sys.stderr.isatty()
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True, disable=not watched)
+
+
+def python() -> str:
+    """What runs the gateway that is measured: Pythons differ by a tenth."""
+    found = native.found()
+    compiled = f"{len(found.modules)} modules compiled by mypyc {found.mypyc}" if found.modules else "none compiled"
+    build = "optimized" if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") else "plain"
+    return f"Python {platform.python_version()} ({build} build, {sys.executable}), {compiled}"
 
 
 def document(result: Result) -> dict[str, object]:
     """A result for JSON."""
     goal = None if result.goal is None else result.goal._asdict()
-    return {**result._asdict(), "goal": goal, "met": result.met}
+    return {**result._asdict(), "goal": goal, "met": result.met, "python": python()}
 
 
 def show(results: list[Result]) -> None:
@@ -97,6 +120,8 @@ def show(results: list[Result]) -> None:
         show_edge=False,
         pad_edge=False,
         title="medians of the rounds; ratios are medians of each round's own",
+        caption=python().replace(", ", ",\n"),
+        caption_justify="left",
         title_justify="left",
     )
     for heading in ("benchmark", "waypost", "peer", "ratio", "goal", "MiB", ""):

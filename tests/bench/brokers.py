@@ -87,6 +87,10 @@ class WaypostBroker:
         return f"queue/bench{number}"
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_mib(self) -> float:
         return resident_mib(self._process.pid)
 
@@ -254,7 +258,7 @@ class MosquittoSqlite(Mosquitto):
     """Mosquitto 2.1 with its SQLite plugin as it comes: it commits every 5 s, unsynced, and answers before that."""
 
     name = "mosquitto-sqlite"
-    _settings = f"{Mosquitto._settings}persistence true\nplugin PLUGIN\n"
+    _settings = f"{Mosquitto._settings}plugin PLUGIN\n"
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,10 +6,10 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import backlog, figures, latency, unlike, writes
+from tests.bench import alone, backlog, figures, latency, pace, unlike, writes
 from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
-from tests.bench.idle import connections_resident_mib
+from tests.bench.idle import connections_resident_mib, tls_connection_kib
 from tests.bench.load import LoadGenerators
 from tests.bench.peers import Artemis, RabbitMQ, SkupperRouter
 from tests.bench.sessions import absent_session
@@ -17,6 +17,7 @@ from tests.bench.spread import Spread
 
 MQTT_LOAD = ("-c", "50", "-n", "200000", "-q", "1", "-w", "20", "-s", "100")
 IDLE: Final = 8_000
+IDLE_TLS: Final = 1_000
 MEMORY_SHARE: Final = 0.1
 """Of the JVM's resident memory that ours may take."""
 
@@ -106,6 +107,10 @@ def idle(_load: LoadGenerators, broker: Broker) -> float:
     return connections_resident_mib(broker, IDLE)
 
 
+def idle_tls(_load: LoadGenerators, broker: Broker) -> float:
+    return tls_connection_kib(broker, IDLE_TLS)
+
+
 _LOAD = "MQTT QoS 1, 50 connections, window 20, 100 B"
 _EACH = "AMQP, one unlike message a sender under way, durable queue"
 _ANYCAST = "AMQP anycast, one message a sender under way, 4 receivers"
@@ -129,7 +134,9 @@ CASES: Final[dict[str, Benchmark]] = {
             60, mqtt_in, Artemis, 1.3, absent_session, warm_rounds=4,
         ),
         latency.BENCHMARK,
+        alone.BENCHMARK,
         *unlike.CASES,
+        pace.BENCHMARK,
         Comparison(
             "amqp-anycast", "AMQP anycast, 5 senders, 1 receiver, settled end to end", 20, amqp_anycast, None, ROUTER
         ),
@@ -171,6 +178,10 @@ CASES: Final[dict[str, Benchmark]] = {
         Comparison(
             "idle", f"resident memory with {IDLE} idle MQTT connections, most of the rounds",
             30, idle, None, 64, unit="MiB", lower_is_better=True, warm_rounds=0,
+        ),
+        Comparison(
+            "idle-tls", f"resident memory of each of {IDLE_TLS} idle MQTT connections over TLS",
+            30, idle_tls, None, 64, unit="KiB", lower_is_better=True, warm_rounds=0, ours=WaypostEveryTransport,
         ),
         backlog.BENCHMARK,
         writes.BENCHMARK,

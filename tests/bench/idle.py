@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import ssl
 import time
 from contextlib import ExitStack
 
@@ -15,6 +16,8 @@ _CONNACK = b"\x20\x02\x00\x00"
 _SUBACK = b"\x90\x03\x00\x01\x01"
 SPARE_FILES = 200
 """File descriptors this process needs beside the sockets."""
+WARM = 100
+"""Connections that load what only a connection loads."""
 BATCH = 500
 """Connections begun before the first answer is read: less than a listener's backlog."""
 
@@ -30,7 +33,13 @@ def raise_file_limit(files: int) -> None:
 
 
 def connect(
-    stack: ExitStack, port: int, number: int, *, name: str = "idle", keep_alive_s: int = 0
+    stack: ExitStack,
+    port: int,
+    number: int,
+    *,
+    name: str = "idle",
+    keep_alive_s: int = 0,
+    tls: ssl.SSLContext | None = None,
 ) -> list[socket.socket]:
     """Open `number` MQTT 3.1.1 connections; they last as long as `stack`. Raises LoadFailed when one is refused."""
     devices: list[socket.socket] = []
@@ -38,6 +47,8 @@ def connect(
         opened = []
         for i in range(first, min(first + BATCH, number)):
             device = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
+            if tls is not None:
+                device = stack.enter_context(tls.wrap_socket(device))
             client_id = b"%s-%05d" % (name.encode(), i)
             head = b"\x00\x04MQTT\x04\x02" + keep_alive_s.to_bytes(2, "big") + len(client_id).to_bytes(2, "big")
             device.sendall(bytes((0x10, len(head) + len(client_id))) + head + client_id)
@@ -72,3 +83,17 @@ def connections_resident_mib(broker: Broker, number: int) -> float:
         rate = number / took_s
         say(f"  {broker.name}: {before_mib:.1f} MiB before, {each_kib:.2f} KiB a connection, {rate:,.0f} a second")
         return resident_mib
+
+
+def tls_connection_kib(broker: Broker, number: int) -> float:
+    """Resident memory of the broker for each idle MQTT connection over TLS, KiB. Raises LoadFailed."""
+    raise_file_limit(number + WARM + SPARE_FILES)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with ExitStack() as stack:
+        connect(stack, broker.port("mqtts"), WARM, name="warm", tls=context)
+        before_mib = broker.resident_mib
+        connect(stack, broker.port("mqtts"), number, tls=context)
+        time.sleep(1)  # as above
+        return (broker.resident_mib - before_mib) * 1024 / number

@@ -23,6 +23,7 @@ from tests.bench.brokers import (
 from tests.bench.comparison import Benchmark, Comparison, Settings
 from tests.bench.load import LoadGenerators
 from tests.bench.packages import say
+from tests.bench.peers import Artemis, RabbitMQ
 from tests.bench.result import Result, at_most
 from tests.bench.sessions import absent_session
 
@@ -121,6 +122,8 @@ _PROPERTIES: Final = ("-5", "3")
 _compared = partial(Comparison, peer=Mosquitto)
 _over = partial(Comparison, peer=MosquittoEveryTransport, ours=WaypostEveryTransport)
 _beside_sqlite = partial(Comparison, peer=MosquittoSqlite, prepare=absent_session)
+_beside_artemis = partial(Comparison, peer=Artemis, prepare=absent_session, warm_rounds=4)
+_beside_rabbitmq = partial(Comparison, peer=RabbitMQ, prepare=absent_session)
 CASES: Final = (
     _compared(
         "mqtt-unlike-in", f"{_WHAT}, QoS 1, window 20; ours on disk first, theirs stored nowhere", 30,
@@ -174,6 +177,22 @@ CASES: Final = (
     _beside_sqlite(
         "mqtt-fleet-in-sqlite", f"{_EACH.format(FLEET)}, for an absent session; ours on disk first", 60,
         _one_each(FLEET, 50_000), goal=1.5,
+    ),
+    _beside_artemis(
+        "mqtt-unlike-in-artemis", f"{_WHAT}, QoS 1, window 20, for an absent session, both on disk", 120,
+        _measure(*_IN), goal=1.0,
+    ),
+    _beside_artemis(
+        "mqtt-fleet-in-artemis", f"{_EACH.format(FLEET)}, for an absent session, both on disk", 120,
+        _one_each(FLEET, 50_000), goal=1.0,
+    ),
+    _beside_rabbitmq(
+        "mqtt-unlike-in-rabbitmq", f"{_WHAT}, QoS 1, window 20, for an absent session", 90,
+        _measure(*_WINDOWS, "-n", "50000", "-q", "1"), goal=1.0,
+    ),
+    _beside_rabbitmq(
+        "mqtt-fleet-in-rabbitmq", f"{_EACH.format(FLEET)}, for an absent session", 90,
+        _one_each(FLEET, 20_000), goal=1.0,
     ),
     _compared(
         "mqtt-fleet-in", f"{_EACH.format(FLEET)}; ours on disk first, theirs stored nowhere", 40,
