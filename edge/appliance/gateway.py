@@ -371,12 +371,12 @@ def _store_limits(configuration: BrokerConfiguration) -> Limits:
 
 def _addresses(router: Router) -> Iterator[AddressStatus]:
     """What is subscribed to and what waits in queues, those in use first."""
-    for name, subscription in router.durable_subscriptions.items():
+    for each in router.durable_subscriptions.figures():
         yield {
-            "address": subscription.declaration.pattern,
-            "type": "forwarder" if name.startswith(FORWARDER_PREFIX) else "subscription",
-            "stored": sum(part.backlog + part.outstanding for part in subscription.parts),
-            "subscribers": len(subscription.consumers),
+            "address": each.pattern,
+            "type": "forwarder" if each.name.startswith(FORWARDER_PREFIX) else "subscription",
+            "stored": each.backlog + each.outstanding,
+            "subscribers": each.consumers,
         }
     queues = router.queues
     for address in itertools.chain(list(queues.opened), (each for each in queues if each not in queues.opened)):

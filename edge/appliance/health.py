@@ -239,7 +239,7 @@ class StandingLogs:
         router = self._broker.router
         parts = (
             (f"{name} in {part.log}", part)
-            for name, durable in router.durable_subscriptions.items()
+            for name, durable in router.durable_subscriptions.opened.items()
             for part in durable.parts
         )
         everything = [*((f"queue {address}", queue) for address, queue in router.queues.opened.items()), *parts]

@@ -187,6 +187,21 @@ QUEUE_REST_S: Final = 5.0
 """How long a queue is kept open once nobody consumes from it: clients that come back for every message find it as it
 was. Then it is but a name (some 300 bytes instead of 3 KiB)."""
 
+SUBSCRIPTION_REST_S: Final = 2.0
+"""How long a durable subscription is kept as it was once nobody holds it: clients come back after a lost connection.
+Then it is a row of numbers and its name (some 200 bytes instead of 3 KiB)."""
+
+SUBSCRIPTIONS_LOOKED_AT_MAX: Final = 500
+"""Durable subscriptions asked in one tick whether anybody holds them; with more, a round takes several ticks."""
+
+SUBSCRIPTIONS_OPENED_MAX: Final = 50
+"""Durable subscriptions nobody holds that are opened in one tick because messages for them may have expired; 0.1 ms
+each."""
+
+SUBSCRIPTIONS_PASSED_S: Final = 5.0
+"""How often the cursors of durable subscriptions nobody holds pass what did not concern them: each is a row of a later
+commit, and until then the log keeps messages that nobody may want any more."""
+
 ANYCAST_GROUPS_MAX: Final = 10_000
 """Anycast addresses remembered that nobody consumes from any more, about 1 KiB each; then all of them are forgotten."""
 

@@ -231,10 +231,9 @@ def entries(router: Router) -> list[dict[str, Any]]:
     for address, queue in router.queues.items():
         kind = router.address_type(address)
         found[address] = _entry(address, kind, queue.backlog, queue.outstanding, len(queue.group.consumers))
-    for name, durable in router.durable_subscriptions.items():
-        backlog = sum(part.backlog for part in durable.parts)
-        unsettled = sum(part.outstanding for part in durable.parts)
-        found[name] = _entry(name, AddressType.SUBSCRIPTION, backlog, unsettled, len(durable.consumers))
+    for each in router.durable_subscriptions.figures():
+        figures = each.backlog, each.outstanding, each.consumers
+        found[each.name] = _entry(each.name, AddressType.SUBSCRIPTION, *figures)
     return [found[name] for name in sorted(found)]
 
 

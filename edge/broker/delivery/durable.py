@@ -9,6 +9,7 @@ import msgspec
 from bridge.message import Run
 from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Consumer, Outcome
+from edge.broker.model.topics import matches
 from edge.broker.store.ticket import Ticket
 
 
@@ -42,6 +43,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
         if self.selector is None:
             return False
         return self.pattern != older.pattern or older.selector not in (None, self.selector)
+
+    def owes(self, run: Run) -> bool:
+        """True when a run is to be delivered."""
+        return matches(self.pattern, run.address) and self.accepts(run)
 
     def accepts(self, run: Run) -> bool:
         """True when a run whose address matches is to be delivered."""
@@ -93,6 +98,12 @@ class DurableSubscription:
     @property
     def idle_now(self) -> bool:
         return all(part.idle_now for part in self.parts)
+
+    @property
+    def at_rest(self) -> bool:
+        """Nobody holds it, and all that is known of it is on disk: another object may serve it later."""
+        written = self.made is None or (self.made.decided and self.made.error is None)
+        return written and all(part.at_rest for part in self.parts)
 
     def settle(self, consumer: Consumer, first: int, last: int, outcome: Outcome) -> None:
         """Deliveries carry the part they came from; settle there."""

@@ -65,13 +65,16 @@ class AddressTable:
         """The rule of a name; names that begin with ``$`` belong to the broker and are always topics."""
         found = self._cache.get(address)
         if found is None:
-            rules = self._by_first_level.get(address.partition("/")[0], self._anywhere)
-            found = next((rule for rule in rules if matches(rule.pattern, address)), DEFAULT_RULE)
+            found = self._find(address)
             if len(address) <= ADDRESS_REMEMBERED_CHARACTERS_MAX:
                 if len(self._cache) >= ROUTES_CACHED_MAX:
                     self._cache.clear()
                 self._cache[address] = found
         return found
+
+    def _find(self, address: str) -> AddressRule:
+        rules = self._by_first_level.get(address.partition("/")[0], self._anywhere)
+        return next((rule for rule in rules if matches(rule.pattern, address)), DEFAULT_RULE)
 
     def rule_of_filter(self, pattern: str) -> AddressRule:
         """The rule every name of a filter falls under: the most specific rule that covers the filter.
@@ -79,14 +82,18 @@ class AddressTable:
         ``queue/#`` under a rule for ``queue/#`` consumes from queues; ``#`` is nobody's but the default's, so a
         subscriber to everything does not take messages out of queues.
         """
-        if not is_filter(pattern):
-            return self.rule(pattern)
+        if not is_filter(pattern):  # who subscribes asks once: not worth remembering
+            return self._cache.get(pattern) or self._find(pattern)
         return next((rule for rule in self._reaching(pattern) if covers(rule.pattern, pattern)), DEFAULT_RULE)
 
     def topic_rules(self, pattern: str) -> list[AddressRule]:
         """Every rule of type topic that some name of the filter could fall under."""
-        rules = self._reaching(pattern)
-        found = [rule for rule in rules if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern)]
+        found = []
+        for rule in self._reaching(pattern):
+            if rule.type is AddressType.TOPIC and overlaps(rule.pattern, pattern):
+                found.append(rule)
+            if covers(rule.pattern, pattern) and not pattern.startswith("$"):
+                break  # no name of the filter falls under those behind it, which are less specific
         if pattern.startswith("$") and DEFAULT_RULE not in found:
             found.append(DEFAULT_RULE)  # names that begin with "$" are topics whatever the default is
         return found

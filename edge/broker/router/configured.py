@@ -32,6 +32,10 @@ class ConfiguredAddresses:
         """What is promised of an address."""
         return self.policy_of_rule(self.table.rule(address).pattern)
 
+    def policy_of_filter(self, pattern: str) -> AddressPolicy:
+        """What is promised of every name a filter covers."""
+        return self.policy_of_rule(self.table.rule_of_filter(pattern).pattern)
+
     def policy_of_rule(self, pattern: str) -> AddressPolicy:
         """What is promised of the addresses of a rule."""
         return self._policies.get(pattern, PLAIN)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import Declaration, DurableSubscription
+from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
+from edge.broker.delivery.feeds import LogFeeds
+from edge.broker.limits import SUBSCRIPTION_REST_S, SUBSCRIPTIONS_LOOKED_AT_MAX
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
@@ -16,6 +20,7 @@ from edge.broker.model.topics import FilterTree, matches
 from edge.broker.retention.names import NameKind, NameQuotas
 from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import QUEUE_CURSOR, Logs
+from edge.broker.router.resting_subscriptions import LOOK, Place, RestingSubscriptions
 from edge.broker.store.contract import Store
 
 logger = logging.getLogger(__name__)
@@ -23,20 +28,39 @@ logger = logging.getLogger(__name__)
 FORWARDER_PREFIX = "forwarder/"
 """Durable subscriptions of this name send on what they were given: a time to live runs out where it ends."""
 
+KIND = "subscription"
+"""Kind of the small state with every declaration, by name."""
 
-class DurableSubscriptions:
-    """What is declared stays over restarts, with a cursor in every log of topics its filter reaches."""
+
+class SubscriptionFigures(NamedTuple):
+    """One durable subscription, for status pages."""
+
+    name: str
+    pattern: str
+    backlog: int
+    """Messages not delivered yet; an upper bound where it is filtered."""
+    outstanding: int
+    consumers: int
+
+
+class DurableSubscriptions(Mapping[str, DurableSubscription]):
+    """What is declared stays over restarts, with a cursor in every log of topics its filter reaches.
+
+    One that nobody holds is a row of numbers (`resting_subscriptions`); to ask for it *opens* it.
+    """
 
     def __init__(
         self,
         store: Store,
+        feeds: LogFeeds,
         addresses: ConfiguredAddresses,
         logs: Logs,
         names: NameQuotas,
         matches_changed: Callable[[], None],
     ) -> None:
         """`matches_changed` is called when an address may have other subscriptions than before."""
-        self.by_name: dict[str, DurableSubscription] = {}
+        self.opened: dict[str, DurableSubscription] = {}
+        """Those that are open, by name (outside only to be looked at)."""
         self.bases: dict[str, int] = {}
         """First sequence the forwarders owe of an address that had messages before there was a forwarder for it."""
         self._store = store
@@ -45,15 +69,51 @@ class DurableSubscriptions:
         self._names = names
         self._matches_changed = matches_changed
         self._tree: FilterTree[DurableSubscription] = FilterTree()
+        """Of those that are open."""
+        self._resting = RestingSubscriptions(store, feeds, self._policy, lambda: addresses.expires)
+        self._idle: dict[str, float] = {}
+        """Open ones nobody holds, and since when (monotonic seconds)."""
+        self._looking: Iterator[str] = iter(())
+        store.set_filters(self._resting.wants_of)
         self._restore()
 
-    def match(self, address: str) -> list[DurableSubscription]:
-        """Those that want what is published to an address."""
-        return self._tree.match(address)
+    def __getitem__(self, name: str) -> DurableSubscription:
+        found = self.opened.get(name)
+        return self._reopen(name) if found is None else found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.opened or name in self._resting
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self.opened, *self._resting])
+
+    def __len__(self) -> int:
+        return len(self.opened) + len(self._resting)
+
+    def lowest_qos(self, address: str) -> int | None:
+        """From which quality of service on what is published to an address is kept; None: nobody wants it kept."""
+        found = self._tree.match(address)
+        if any(each.declaration.all_qos for each in found):
+            return 0
+        resting = self._resting.lowest_qos(address)
+        return 1 if found and resting is None else resting
+
+    def held(self, pattern: str) -> list[DurableSubscription]:
+        """Those of just this filter that somebody may hold."""
+        return [found for found in self._tree.match(pattern) if found.declaration.pattern == pattern]
 
     def parts(self) -> list[LogSubscription]:
         """Every place in a log that is served."""
-        return [part for subscription in self.by_name.values() for part in subscription.parts]
+        return [part for subscription in self.opened.values() for part in subscription.parts]
+
+    def figures(self) -> Iterator[SubscriptionFigures]:
+        """What is to be said of each, and none of them opened for it."""
+        for name, found in list(self.opened.items()):
+            backlog, outstanding = sum(part.backlog for part in found.parts), sum(p.outstanding for p in found.parts)
+            yield SubscriptionFigures(name, found.declaration.pattern, backlog, outstanding, len(found.consumers))
+        for name in self._resting:
+            if name in self._resting:
+                yield SubscriptionFigures(name, self._resting.declaration(name).pattern, self._left_in(name), 0, 0)
 
     def join(self, consumer: Consumer, pattern: str, options: SubscribeOptions) -> DurableSubscription:
         """Join the one of the options' name, which is made when it is new.
@@ -70,7 +130,7 @@ class DurableSubscriptions:
             selector=options.selector,
             user=consumer.user,
         )
-        found = self.by_name.get(name)
+        found = self.get(name)
         if found is not None and declaration.replaces(found.declaration):
             if options.shared and found.consumers:
                 raise AddressError(Refusal.ADDRESS_INVALID, f"others share {name!r} with another topic or selector")
@@ -85,7 +145,7 @@ class DurableSubscriptions:
 
     def join_remainder(self, consumer: Consumer, name: str, *, shared: bool) -> DurableSubscription | None:
         """As `Router.join_remainder`."""
-        found = self.by_name.get(name)
+        found = self.get(name)
         if found is not None:
             found.serve(exclusive=not shared)
             found.join(consumer)
@@ -95,7 +155,7 @@ class DurableSubscriptions:
         """Make it, or find it; messages are kept for it from now on. Raises AddressError when it has another filter, or
         when there are too many.
         """
-        found = self.by_name.get(declaration.name)
+        found = self.get(declaration.name)
         kept: list[int] = []
         consumers: list[Consumer] = []
         if found is not None:
@@ -112,8 +172,8 @@ class DurableSubscriptions:
             self._drop(found)
         elif not self._has_room(declaration):
             raise AddressError(Refusal.NAMES, self._names.why(NameKind.SUBSCRIPTION, declaration.user))
-        elif declaration.all_qos:
-            self._note_bases(declaration.pattern)
+        elif not _is_clients(declaration):
+            self._note_bases(declaration)
         subscription = self._open(declaration, kept)
         subscription.serve(exclusive=found is not None and found.exclusive)
         self._write(subscription)
@@ -123,17 +183,83 @@ class DurableSubscriptions:
 
     def forget(self, name: str) -> None:
         """Delete one with its backlog; nothing happens when there is none."""
-        found = self.by_name.get(name)
+        found = self.opened.get(name)
         if found is not None:
             self._forget(found)
+        elif name in self._resting:
+            declaration, places = self._resting.take(name)
+            for place in places:
+                self._logs.forget_part(name, place.log, place.cursor)
+            self._is_gone(declaration)
+            self._store.delete(KIND, name)
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
-        for subscription in self.by_name.values():
+        for name in self._resting:
+            places = self._resting.places(name)
+            if not set(self._reached(self._resting.declaration(name).pattern)) <= {place.log for place in places}:
+                self._reopen(name)
+        self._resting.look_anew()
+        for subscription in self.opened.values():
             for part in subscription.parts:
-                part.policy = self._policy(subscription.declaration, part.log)
+                part.policy = self._policy(subscription.declaration.name, part.log)
             self._open_parts(subscription)
         self._report_former_topics()
+
+    # --- opened, and laid down --------------------------------------------------------------------------------
+
+    def tick(self, now_s: float, now_ns: int) -> None:
+        """Every `limits.TICK_S`: open those in which something may have expired, lay down what nobody holds."""
+        for due in self._resting.tick(now_s, now_ns):
+            self._reopen(due)
+        began = False
+        for _ in range(SUBSCRIPTIONS_LOOKED_AT_MAX):
+            name = next(self._looking, None)
+            if name is None:
+                if began or not self.opened:
+                    return
+                self._looking, began = iter(list(self.opened)), True
+                continue
+            found = self.opened.get(name)
+            if found is None or found.consumers or not (_is_clients(found.declaration) and found.at_rest):
+                self._idle.pop(name, None)
+            elif now_s - self._idle.setdefault(name, now_s) >= SUBSCRIPTION_REST_S:
+                self._lay_down(found, now_ns)
+
+    def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
+        """Keep numbers of it, unless the store is not as far yet."""
+        declaration, places = subscription.declaration, list[Place]()
+        for part in subscription.parts:
+            if not self._store.rest_cursor(part.cursor):
+                return
+            due_ns = part.expiry.due_ns
+            soon = None if due_ns is None else min(due_ns, now_ns + SWEEP_AGAIN_NS)
+            places.append(Place(part.log, part.cursor, part.behind or bool(part.window.returned), soon))
+        if not places:
+            return
+        self._idle.pop(declaration.name, None)
+        del self.opened[declaration.name]
+        self._tree.remove(declaration.pattern, subscription)
+        for part in subscription.parts:
+            part.retire()
+        subscription.parts.clear()
+        self._resting.put(declaration, places)
+
+    def _reopen(self, name: str) -> DurableSubscription:
+        """Make an object of one at rest. Raises KeyError when there is none."""
+        declaration, places = self._resting.take(name)
+        subscription = self.opened[name] = DurableSubscription(declaration)
+        self._tree.add(declaration.pattern, subscription)
+        for place in places:
+            part = self._logs.reopen_part(declaration.pattern, place.cursor)
+            self._configure(part, declaration)
+            subscription.parts.append(part)
+        return subscription
+
+    def _left_in(self, name: str) -> int:
+        """Messages after the cursors of one at rest; 0 where none of them concerns it."""
+        places = self._resting.places(name)
+        return sum(self._store.backlog(place.cursor) for place in places if place.behind)
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -141,8 +267,8 @@ class DurableSubscriptions:
         """Make it with its cursors; `kept` as `_open_parts` takes it."""
         subscription = DurableSubscription(declaration)
         self._open_parts(subscription, kept)
-        self.by_name[declaration.name] = subscription
-        if _is_counted(declaration):
+        self.opened[declaration.name] = subscription
+        if _is_clients(declaration):
             self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._tree.add(declaration.pattern, subscription)
         self._matches_changed()
@@ -150,12 +276,16 @@ class DurableSubscriptions:
 
     def _write(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
-        subscription.made = self._store.put("subscription", declaration.name, msgspec.msgpack.encode(declaration))
+        subscription.made = self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
 
     def _has_room(self, declaration: Declaration) -> bool:
-        if not _is_counted(declaration):
+        if not _is_clients(declaration):
             return True
         return self._names.has_room(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+
+    def _reached(self, pattern: str) -> list[int]:
+        """The logs of topics that some name of a filter could be in."""
+        return [self._logs.of_topics(rule) for rule in self._addresses.table.topic_rules(pattern)]
 
     def _open_parts(self, subscription: DurableSubscription, kept: Sequence[int] = ()) -> None:
         """Open a cursor in every topic log the filter reaches and that has none of it yet, and in the logs of `kept`:
@@ -163,28 +293,27 @@ class DurableSubscriptions:
         declaration = subscription.declaration
         known = {part.log for part in subscription.parts}
         consumers = subscription.consumers
-        reached = map(self._logs.of_topics, self._addresses.table.topic_rules(declaration.pattern))
-        for log in dict.fromkeys((*kept, *reached)):
+        for log in dict.fromkeys((*kept, *self._reached(declaration.pattern))):
             if log in known:
                 continue
             part = self._logs.open_part(declaration.pattern, declaration.name, log)
-            part.policy = self._policy(declaration, log)
-            part.accepts = declaration.accepts
-            part.expires = not declaration.name.startswith(FORWARDER_PREFIX)
+            self._configure(part, declaration)
             for consumer in consumers:
                 part.join(consumer)
             subscription.add(part)
             if consumers:
                 part.pump()
 
+    def _configure(self, part: LogSubscription, declaration: Declaration) -> None:
+        part.policy = self._policy(declaration.name, part.log)
+        part.accepts = declaration.accepts
+        part.expires = not declaration.name.startswith(FORWARDER_PREFIX)
+
     def _report_former_topics(self) -> None:
         """What topics left to subscriptions whose addresses are none now stays theirs."""
-        left = {
-            name: sum(part.backlog + part.outstanding for part in subscription.parts)
-            for name, subscription in self.by_name.items()
-            if self._addresses.type_of(subscription.declaration.pattern) is not AddressType.TOPIC
-        }
-        left = {name: count for name, count in left.items() if count}
+        type_of = self._addresses.type_of
+        found = [each for each in self.figures() if type_of(each.pattern) is not AddressType.TOPIC]
+        left = {each.name: each.backlog + each.outstanding for each in found if each.backlog + each.outstanding}
         if left:
             logger.warning(
                 "messages left by topics that are of another type now: up to %d for %d durable subscriptions, %r is "
@@ -194,17 +323,17 @@ class DurableSubscriptions:
                 next(iter(left)),
             )
 
-    def _policy(self, declaration: Declaration, log: int) -> AddressPolicy:
+    def _policy(self, name: str, log: int) -> AddressPolicy:
         """The policy of the subscription itself, where it is configured, or of the addresses in a log."""
-        own = self._addresses.policy_of_subscription(declaration.name)
+        own = self._addresses.policy_of_subscription(name)
         rule = self._logs.rule_of(log)
         return own or (self._addresses.policy_of_rule(rule) if rule is not None else PLAIN)
 
-    def _note_bases(self, pattern: str) -> None:
+    def _note_bases(self, new: Declaration) -> None:
         """A new forwarder owes nothing of what came before it: keep where it begins, for addresses no other one has."""
-        others = [found.declaration for found in self.by_name.values() if found.declaration.all_qos]
+        others = [each.declaration for each in self.opened.values() if not _is_clients(each.declaration)]
         for address, following in self._store.sequences():
-            if following and matches(pattern, address) and not any(matches(d.pattern, address) for d in others):
+            if following and matches(new.pattern, address) and not any(matches(d.pattern, address) for d in others):
                 self.bases[address] = following
                 self._store.put("base", address, following.to_bytes(8, "big"))
 
@@ -212,31 +341,53 @@ class DurableSubscriptions:
         self._drop(subscription)
         for part in subscription.parts:
             part.close()
-        self._store.delete("subscription", subscription.declaration.name)
+        self._store.delete(KIND, subscription.declaration.name)
 
     def _drop(self, subscription: DurableSubscription) -> None:
         for part in subscription.parts:
             part.retire()
         declaration = subscription.declaration
-        del self.by_name[declaration.name]
-        if _is_counted(declaration):
-            self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+        del self.opened[declaration.name]
+        self._idle.pop(declaration.name, None)
         self._tree.remove(declaration.pattern, subscription)
+        self._is_gone(declaration)
+
+    def _is_gone(self, declaration: Declaration) -> None:
+        if _is_clients(declaration):
+            self._names.gone(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
         self._matches_changed()
 
+    # --- the start --------------------------------------------------------------------------------------------
+
     def _restore(self) -> None:
-        """Bring back what the store kept."""
+        """Bring back what the store kept: at rest, as nobody is there yet."""
         self.bases.update((address, int.from_bytes(value, "big")) for address, value in self._store.items("base"))
-        logs: dict[str, list[int]] = {}
-        for record in self._store.cursors(but=QUEUE_CURSOR):
-            logs.setdefault(record.name, []).append(record.log)
-        for _, value in self._store.items("subscription"):
+        self._resting.put_all(self._kept(self._store.logs_with_cursors(QUEUE_CURSOR)))
+        self._matches_changed()
+
+    def _kept(self, used: Sequence[int]) -> Iterator[tuple[Declaration, Sequence[Place]]]:
+        """Those that can be at rest; the others are opened. `used`: logs in which they may have cursors, whatever their
+        filters reach by the rules of now."""
+        for _, value in self._store.items(KIND):
             declaration = msgspec.msgpack.decode(value, type=Declaration)
-            self._open(declaration, logs.get(declaration.name, ()))
+            reached = self._reached(declaration.pattern)
+            logs = dict.fromkeys((*reached, *used))
+            found = [self._store.find_cursor(declaration.name, log) for log in logs]
+            cursors = [each for each in found if each is not None]
+            resting = _is_clients(declaration) and set(reached) <= {each.log for each in cursors}
+            if not (resting and all(self._store.rest_cursor(each.cursor) for each in cursors)):
+                self._open(declaration, [each.log for each in cursors])
+                continue
+            self._names.made(NameKind.SUBSCRIPTION, declaration.user, declaration.size)
+            # nobody knows of what is left in it whether it expires
+            places = [
+                Place(each.log, each.cursor, each.backlog > 0, LOOK if each.backlog else None) for each in cursors
+            ]
+            yield msgspec.structs.replace(declaration, name=cursors[0].name), places
 
 
-def _is_counted(declaration: Declaration) -> bool:
-    """A client made it; a forwarder's is the configuration's."""
+def _is_clients(declaration: Declaration) -> bool:
+    """A client made it: it is counted, and there may be many. A forwarder's is the configuration's."""
     return not declaration.name.startswith(FORWARDER_PREFIX)
 
 

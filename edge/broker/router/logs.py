@@ -13,6 +13,7 @@ from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import queue_subscription
 from edge.broker.model.addresses import AddressRule
 from edge.broker.store.contract import Store
+from edge.broker.store.records import CursorRecord
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,20 @@ class Logs:
     def open_part(self, pattern: str, name: str, log: int) -> LogSubscription:
         """The place of a durable subscription in a log of topics; a new one begins with what comes next."""
         record = self._store.cursor(self._store.open_cursor(name, log, self._store.bounds(log)[1]))
+        return self._part(record, pattern)
+
+    def reopen_part(self, pattern: str, cursor: int) -> LogSubscription:
+        """As `open_part`, of one that is at rest."""
+        return self._part(self._store.cursor(cursor), pattern)
+
+    def forget_part(self, name: str, log: int, cursor: int) -> None:
+        """The place of a durable subscription that is at rest: its cursor goes."""
+        key = f"{log} {name}"
+        if self._attempts.pop(key, None) is not None:
+            self._store.delete(ATTEMPTS, key)
+        self._store.drop_cursor(cursor)
+
+    def _part(self, record: CursorRecord, pattern: str) -> LogSubscription:
         part = LogSubscription(self._store, record, pattern, deadletters=self._deadletters, feeds=self._feeds)
         self._store.set_filter(part.cursor, part.owed)
         self._recall_attempts(part)

@@ -79,13 +79,12 @@ class RouteTable:
         return self._quotas.get(self._addresses.table.rule(address).pattern)
 
     def _topic_route(self, address: str, rule: AddressRule) -> TopicRoute:
-        durable = self._subscriptions.durable.match(address)
+        lowest_qos = self._subscriptions.durable.lowest_qos(address)
         live = self._subscriptions.live.sinks(address)
-        if not durable:
+        if lowest_qos is None:
             return TopicRoute(live)
         log = self._logs.of_topics(rule)
-        keeps_qos0 = any(found.declaration.all_qos for found in durable)
-        return TopicRoute(live, log, self._open_account(rule, log), keeps_qos0=keeps_qos0)
+        return TopicRoute(live, log, self._open_account(rule, log), keeps_qos0=lowest_qos == 0)
 
     def _open_account(self, rule: AddressRule, log: int) -> Account:
         return self._quotas.open(rule.pattern, self._addresses.policy_of_rule(rule.pattern), log)

@@ -124,7 +124,7 @@ class Router:
             self.feeds,
             self._addresses,
             competing=CompetingConsumers(queues, self._addresses, self.figures, watchers, routes.clear),
-            durable=DurableSubscriptions(store, self._addresses, logs, self.names, routes.clear),
+            durable=DurableSubscriptions(store, self.feeds, self._addresses, logs, self.names, routes.clear),
             live=LiveSubscriptions(self.pool, merge_live, self.names, routes.clear),
             watchers=watchers,
             flush_soon=flush_soon,
@@ -206,6 +206,7 @@ class Router:
             ("retained messages", self._purge),
             ("feeds of subscriptions", self.feeds.tick),
             ("queues nobody uses", self._tick_queues),
+            ("durable subscriptions nobody holds", self._tick_durable),
             ("competing consumers", self.subscriptions.competing.tick),
             ("sweeping of what has expired", self._sweep),
             ("credit of senders", self._credit.tick),
@@ -217,6 +218,9 @@ class Router:
 
     def _tick_queues(self) -> None:
         self.queues.tick(self._now_s(), self.now_ns())
+
+    def _tick_durable(self) -> None:
+        self.subscriptions.durable.tick(self._now_s(), self.now_ns())
 
     def _sweep(self) -> None:
         if self._credit.failing:
@@ -303,9 +307,9 @@ class Router:
         return self.subscriptions.competing.queues
 
     @property
-    def durable_subscriptions(self) -> Mapping[str, DurableSubscription]:
+    def durable_subscriptions(self) -> DurableSubscriptions:
         """Durable subscriptions by name."""
-        return self.subscriptions.durable.by_name
+        return self.subscriptions.durable
 
     @property
     def temporary_queues(self) -> Mapping[str, SharedSubscription]:

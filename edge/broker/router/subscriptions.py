@@ -119,16 +119,15 @@ class SubscriptionRegistry:
         """No more consumers than the address, or the subscription ``topic::name``, is configured to have."""
         name = options.durable_name
         own = self._addresses.policy_of_subscription(name)
-        highest = (own or self._addresses.policy(address)).consumers_max
+        highest = (own or self._addresses.policy_of_filter(address)).consumers_max
         if highest is None:
             return
         if own is not None and name is not None:
-            durable = [self.durable.by_name[name]] if name in self.durable.by_name else []
-            present = consumers_of(durable)
+            present = consumers_of([self.durable.opened[name]] if name in self.durable.opened else [])
         elif (competing := self.competing.consumers(address)) is not None:
             present = competing
         else:
-            durable = [found for found in self.durable.match(address) if found.declaration.pattern == address]
+            durable = self.durable.held(address)
             live = [found for found in self.live.match(address) if found.pattern == address]
             present = consumers_of(durable) + sum(len(found.group.consumers) for found in live)
         if present >= highest:

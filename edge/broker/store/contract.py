@@ -26,7 +26,7 @@ from typing import Protocol
 from bridge.message import Run, Stored
 from edge.broker.store.epochs import Epochs
 from edge.broker.store.meter import Meter
-from edge.broker.store.records import Committed, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
+from edge.broker.store.records import Committed, CursorInfo, CursorRecord, LedgerEntry, Loss, StoreInfo, StoreTotals
 from edge.broker.store.ticket import Ticket
 
 
@@ -114,8 +114,30 @@ class MessageLog(Protocol):
         """Every cursor, as of the last commit, less those of one name."""
         ...
 
+    def find_cursor(self, name: str, log: int) -> CursorInfo | None:
+        """The cursor (name, log) as remembered, left at rest where it is so; None when there is none. Raises KeyError
+        when there is no such log."""
+        ...
+
+    def logs_with_cursors(self, but: str) -> Sequence[int]:
+        """Logs that have other cursors than one of this name; O(logs)."""
+        ...
+
+    def rest_cursor(self, cursor: int) -> bool:
+        """Nobody uses this cursor for now: numbers of it are kept, and what it is owed is asked of `set_filters`. It
+        is used like any other one; `acknowledge` of what is next for it leaves it at rest, and so does `backlog`.
+
+        False, and nothing happens, while more is to be known of it: it is not on disk yet, something above its position
+        is acknowledged, what it gave up is on its way, or its log is kept in memory.
+        """
+        ...
+
     def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         """Of its log this cursor is owed only what `wants` says (by everything but bodies); called on any thread."""
+        ...
+
+    def set_filters(self, wants_of: Callable[[str], Callable[[Run], bool] | None]) -> None:
+        """Who says what a cursor at rest is owed, by its name: as `set_filter`; None: everything."""
         ...
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:

@@ -61,7 +61,7 @@ class Counters:
             state = self._logs[log]
             if end > POSITION_MAX:
                 raise StoreError(f"log {state.name!r} has used up its positions: export it and start a new one")
-            if not state.cursors:
+            if not state.has_cursors:
                 self._logs.to_reclaim[log] = None
 
     def _load_missing(self, group: Group, load: Callable[[Iterable[str]], dict[str, int]]) -> None:

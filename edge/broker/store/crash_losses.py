@@ -70,8 +70,8 @@ class CrashLosses:
         self._filled[log] = max(written, state.first), end
         if state.buffer is not None:
             state.buffer.written = end
-        for cursor in state.cursor_numbers:
-            self._cursors.acknowledge(cursor, base, end - 1)
+        for cursor in self._cursors.of(state):
+            self._cursors.acknowledge(cursor.cursor, base, end - 1)
 
     def _losses(
         self, log: int, address: str, base: int, end: int, known: dict[tuple[str, str], Ranges], now_ns: int

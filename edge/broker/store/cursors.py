@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from bridge.message import Run
+from edge.broker.store.cursors_at_rest import CursorsAtRest, RestingCursor
 from edge.broker.store.damage import Damage
 from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.gatherer import Gatherer
@@ -20,12 +21,18 @@ from edge.broker.store.logs_at_rest import RestingLog
 from edge.broker.store.losses import Claim
 from edge.broker.store.progress import Progress
 from edge.broker.store.records import CursorInfo, CursorRecord, Loss
+from edge.broker.store.sparse_numbers import SparseNumbers
 from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
 _CURSOR_BITS: Final = 40
 """Of an entry of `LogState.slowest`; the position is above them."""
+_STALE_MAX: Final = 256
+"""Entries of it beyond two for each cursor; with more of them it is made anew, as cursors come and go."""
+
+Wants = Callable[[Run], bool]
+"""Whether a cursor is owed a run, by everything but bodies; called on any thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +43,7 @@ class CursorState:
     name: str
     log: LogState
     progress: Progress
-    wants: Callable[[Run], bool] | None = None
+    wants: Wants | None = None
     """What it is owed of its log; None: everything."""
 
     def record(self) -> CursorRecord:
@@ -44,14 +51,21 @@ class CursorState:
 
 
 class CursorTable:
-    """Runs on the event loop's thread; what changes joins the open group."""
+    """Runs on the event loop's thread; what changes joins the open group. Of a cursor *at rest* only numbers are kept;
+    who asks for its state has it made anew."""
 
     def __init__(self, logs: LogTable, gatherer: Gatherer) -> None:
         self._logs = logs
         self._gatherer = gatherer
         self._states: dict[int, CursorState] = {}
         """Of logs that are in use."""
+        self._resting = SparseNumbers()
+        """The log of each that is in `LogState.resting`."""
         self._last = 0
+        self._name = ""
+        """Of the cursor that was added last."""
+        self.wants_of: Callable[[str], Wants | None] = lambda _name: None
+        """What a cursor at rest is owed, by its name."""
         logs.woken = self._woken
 
     def __getitem__(self, cursor: int) -> CursorState:
@@ -61,7 +75,10 @@ class CursorTable:
         return state
 
     def __contains__(self, cursor: object) -> bool:
-        return cursor in self._states or (isinstance(cursor, int) and self._logs.log_of(cursor) is not None)
+        if not isinstance(cursor, int):
+            return False
+        known = cursor in self._states or self._logs.log_of(cursor) is not None
+        return known or self._resting.get(cursor) is not None
 
     def get(self, cursor: int) -> CursorState | None:
         """None when there is no such cursor."""
@@ -70,6 +87,9 @@ class CursorTable:
             log = self._logs.log_of(cursor)
             if log is not None:
                 return self.of(self._logs[log])[0]
+            log = self._resting.get(cursor)
+            if log is not None:
+                return self._get_up(self._logs[log], cursor)
         return state
 
     def backlog(self, cursor: int) -> int:
@@ -78,6 +98,9 @@ class CursorTable:
         resting = self._logs.resting(log) if log is not None else None
         if resting is not None:
             return max(0, resting.next - resting.position)
+        log = self._resting.get(cursor)
+        if log is not None:
+            return max(0, self._logs[log].next - self._at_rest(log).position(cursor))
         state = self[cursor]
         return state.progress.backlog(state.log.next)
 
@@ -86,35 +109,74 @@ class CursorTable:
         for log in range(1, len(self._logs) + 1):
             row = self._logs.resting(log)
             if row is None:
-                for state in self.of(self._logs[log]):
-                    progress = state.progress
-                    yield CursorInfo(state.cursor, state.name, log, progress.position, progress.backlog(state.log.next))
+                end = self._logs[log].next
+                for name, progress, cursor in self._all(self._logs[log]):
+                    yield CursorInfo(cursor, name, log, progress.position, progress.backlog(end))
             elif row.cursor:
                 yield CursorInfo(row.cursor, row.cursor_name, log, row.position, max(0, row.next - row.position))
 
+    def find(self, name: str, log: int) -> CursorInfo | None:
+        """The cursor (name, log), left at rest if it is so. Raises KeyError when there is no such log."""
+        row = self._logs.resting(log)
+        if row is not None:
+            if not row.cursor or row.cursor_name != name:
+                return None
+            return CursorInfo(row.cursor, row.cursor_name, log, row.position, max(0, row.next - row.position))
+        number = self.number(name, log)
+        if number is None:
+            return None
+        end, state = self._logs[log].next, self._states.get(number)
+        if state is not None:
+            return CursorInfo(number, state.name, log, state.progress.position, state.progress.backlog(end))
+        found = self._at_rest(log)[number]
+        return CursorInfo(number, found.name, log, found.position, max(0, end - found.position))
+
+    def logs(self, but: str) -> list[int]:
+        """Those that have other cursors than one of this name."""
+        found = self._logs.with_resting_cursors(but)
+        for log, state in self._logs.in_use.items():
+            numbers = state.cursors.values() if isinstance(state.cursors, dict) else state.cursors
+            if state.resting is not None or any(self._states[number].name != but for number in numbers):
+                found.append(log)
+        return found
+
     def of(self, log: LogState) -> list[CursorState]:
-        """The cursors of a log, oldest first."""
-        return [self._states[cursor] for cursor in log.cursor_numbers]
+        """The cursors of a log, oldest first; none of them is at rest then."""
+        for cursor in [each.cursor for each in log.resting or ()]:
+            self._get_up(log, cursor)
+        return self.in_use(log)
+
+    def in_use(self, log: LogState) -> list[CursorState]:
+        """Those that are not at rest."""
+        numbers = log.cursors.values() if isinstance(log.cursors, dict) else log.cursors
+        return [self._states[cursor] for cursor in sorted(numbers)]
+
+    def _all(self, log: LogState) -> list[tuple[str, Progress, int]]:
+        """Name, progress and number of each, the oldest first, and none of them made an object for it."""
+        found = [(state.name, state.progress, state.cursor) for state in self.in_use(log)]
+        found += [(name, Progress(position), cursor) for cursor, name, position in log.resting or ()]
+        return sorted(found, key=itemgetter(2))
 
     def lowest(self, log: LogState, end: int) -> int:
         """The first position of `log`, which ends at `end`, that some cursor still wants."""
         if log.lowest is None:
-            log.lowest = self._slowest(log)
+            slowest, resting = self._slowest(log), None if log.resting is None else log.resting.lowest
+            log.lowest = slowest if resting is None else resting if slowest is None else min(slowest, resting)
         return end if log.lowest is None else min(log.lowest, end)
 
     def _slowest(self, log: LogState) -> int | None:
-        """The position of the slowest cursor; None when there is none. Of many only those are looked at that were the
-        slowest and have moved."""
+        """The position of the slowest cursor in use; None when there is none. Of many only those are looked at that
+        were the slowest and have moved."""
         if not isinstance(log.cursors, dict):
             return self._states[log.cursors[0]].progress.position if log.cursors else None
-        if log.slowest is None:
+        if log.slowest is None or len(log.slowest) > 2 * len(log.cursors) + _STALE_MAX:
             log.slowest = [_entry(self._states[cursor]) for cursor in log.cursors.values()]
             heapq.heapify(log.slowest)
         heap = log.slowest
         while heap:
             state = self._states.get(heap[0] & (1 << _CURSOR_BITS) - 1)
             if state is None:
-                heapq.heappop(heap)  # dropped
+                heapq.heappop(heap)  # dropped, or at rest
             elif _entry(state) != heap[0]:
                 heapq.heapreplace(heap, _entry(state))
             else:
@@ -124,7 +186,9 @@ class CursorTable:
     # --- made and dropped -------------------------------------------------------------------------------------
 
     def add(self, state: CursorState) -> None:
-        state.name = sys.intern(state.name)  # of queues all are alike
+        if state.name == self._name:  # of queues all are alike
+            state.name = self._name
+        self._name = state.name
         log, cursors = state.log, state.log.cursors
         self._states[state.cursor] = state
         self._last = max(self._last, state.cursor)
@@ -137,17 +201,25 @@ class CursorTable:
         self._came(state)
 
     def add_at_rest(self, row: CursorRow) -> bool:
-        """As `add`, of a log that is at rest and stays so; False where it does not."""
-        found = not row.acknowledged and self._logs.set_resting_cursor(row.log, row.cursor, row.name, row.position)
-        if found:
-            self._last = max(self._last, row.cursor)
-        return found
+        """As `add`, of one nobody uses yet; False where it has to be an object."""
+        if row.acknowledged or row.log not in self._logs:
+            return False
+        if not self._logs.set_resting_cursor(row.log, row.cursor, row.name, row.position):
+            log = self._logs[row.log]
+            if row.position > log.next:
+                return False
+            self._put_at_rest(log, RestingCursor(row.cursor, row.name, max(row.position, log.first)))
+        self._last = max(self._last, row.cursor)
+        return True
 
     def _came(self, state: CursorState) -> None:
         """It may be the slowest of its log now."""
         log = state.log
         if log.slowest is not None:
-            heapq.heappush(log.slowest, _entry(state))
+            if len(log.slowest) > 2 * len(log.cursors) + _STALE_MAX:
+                log.slowest = None
+            else:
+                heapq.heappush(log.slowest, _entry(state))
         log.lowest = None
 
     def number(self, name: str, log: int) -> int | None:
@@ -155,10 +227,13 @@ class CursorTable:
         resting = self._logs.resting(log)
         if resting is not None:
             return resting.cursor if resting.cursor and resting.cursor_name == name else None
-        cursors = self._logs[log].cursors
+        state = self._logs[log]
+        found, cursors = None, state.cursors
         if isinstance(cursors, dict):
-            return cursors.get(name)
-        return cursors[0] if cursors and self._states[cursors[0]].name == name else None
+            found = cursors.get(name)
+        elif cursors and self._states[cursors[0]].name == name:
+            found = cursors[0]
+        return found if found is not None or state.resting is None else state.resting.number(name)
 
     def open(self, name: str, log: LogState, position: int) -> int:
         """The number of the cursor (name, log), made at `position` when it is new, and not below what may go soon."""
@@ -173,16 +248,17 @@ class CursorTable:
         return number
 
     def drop(self, cursor: int) -> None:
-        state = self.get(cursor)
-        if state is None:
-            return
-        del self._states[cursor]
-        log, group = state.log, self._gatherer.open
-        if isinstance(log.cursors, dict):
-            del log.cursors[state.name]
+        number = self._resting.get(cursor)
+        if number is not None:
+            log = self._logs[number]
+            self._take_from_rest(log, cursor)
         else:
-            log.cursors = ()
-        log.lowest = None
+            state = self.get(cursor)
+            if state is None:
+                return
+            log = state.log
+            self._leave(state)
+        group = self._gatherer.open
         if log.buffer is not None:
             log.buffer.moved.discard(cursor)
         self._gatherer.moved.discard(cursor)
@@ -190,6 +266,24 @@ class CursorTable:
         group.dropped.add(cursor)
         group.urgent = True
         self._logs.to_reclaim[log.log] = None
+
+    def _leave(self, state: CursorState) -> None:
+        """It is none of those in use any more."""
+        log = state.log
+        del self._states[state.cursor]
+        if isinstance(log.cursors, dict):
+            del log.cursors[state.name]
+        else:
+            log.cursors = ()
+        log.lowest = None
+
+    def begin_at(self, log: LogState, first: int) -> None:
+        """Nothing of the log below is there any more."""
+        for state in self.in_use(log):
+            state.progress.add(-1, first - 1)
+        if log.resting is not None:
+            log.resting.begin_at(first)
+        log.lowest = None
 
     def set_back(self, state: CursorState, position: int) -> None:
         """What it stood behind was never there."""
@@ -201,7 +295,9 @@ class CursorTable:
     def lay_down(self, log: LogState) -> bool:
         """Keep numbers of a log and its cursor, if that is all there is to know of them; False when it is not. Not
         while a commit is running."""
-        if log.buffer is not None or log.counted != log.next or isinstance(log.cursors, dict):
+        if log.buffer is not None or log.counted != log.next or log.resting is not None:
+            return False
+        if isinstance(log.cursors, dict):
             return False
         row = RestingLog(log.first, log.next, log.bytes)
         for state in self.of(log):
@@ -215,17 +311,66 @@ class CursorTable:
 
     def _woken(self, log: LogState, row: RestingLog) -> None:
         if row.cursor:
-            self._states[row.cursor] = CursorState(row.cursor, row.cursor_name, log, Progress(row.position))
+            wants = self.wants_of(row.cursor_name)
+            self._states[row.cursor] = CursorState(row.cursor, row.cursor_name, log, Progress(row.position), wants)
             log.cursors = (row.cursor,)
 
-    def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
+    def rest(self, cursor: int) -> bool:
+        """Keep numbers of a cursor, if that is all there is to know of it; False when it is not."""
+        state = self._states.get(cursor)
+        if state is None:
+            return cursor in self
+        log, sealed = state.log, self._gatherer.sealed
+        if log.buffer is not None or not state.progress.in_order or state.progress.position > log.next:
+            return False
+        for group in (self._gatherer.open, sealed):
+            if group is not None and (cursor in group.opened or any(each.cursor == cursor for each in group.given_up)):
+                return False
+        self._leave(state)
+        self._put_at_rest(log, RestingCursor(cursor, state.name, state.progress.position))
+        return True
+
+    def _put_at_rest(self, log: LogState, row: RestingCursor) -> None:
+        if log.resting is None:
+            log.resting = CursorsAtRest()
+        log.resting.put(*row)
+        log.lowest = None
+        self._resting.put(row.cursor, log.log)
+
+    def _at_rest(self, log: int) -> CursorsAtRest:
+        """Those of a log that has some."""
+        resting = self._logs[log].resting
+        if resting is None:
+            raise KeyError(log)
+        return resting
+
+    def _take_from_rest(self, log: LogState, cursor: int) -> RestingCursor:
+        row = self._at_rest(log.log).take(cursor)
+        self._resting.remove(cursor)
+        if not log.resting:
+            log.resting = None
+        log.lowest = None
+        return row
+
+    def _get_up(self, log: LogState, cursor: int) -> CursorState:
+        """Make an object of one at rest."""
+        row = self._take_from_rest(log, cursor)
+        state = CursorState(cursor, row.name, log, Progress(row.position), self.wants_of(row.name))
+        self.add(state)
+        return state
+
+    def set_filter(self, cursor: int, wants: Wants) -> None:
         self[cursor].wants = wants
 
     # --- moved ------------------------------------------------------------------------------------------------
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         """Raises ValueError when `last` is not committed yet."""
-        state = self._states.get(cursor) or self.get(cursor)
+        state = self._states.get(cursor)
+        if state is None:
+            if self._passed_at_rest(cursor, first, last):
+                return
+            state = self.get(cursor)
         if state is None or not self.advance(state, first, last):
             return
         buffer = state.log.buffer
@@ -233,6 +378,23 @@ class CursorTable:
             buffer.moved.add(cursor)  # what it moved over was never written: it is worth no commit
         else:
             self._gatherer.moved.add(cursor)
+
+    def _passed_at_rest(self, cursor: int, first: int, last: int) -> bool:
+        """It moved over these, or had before, and is at rest still; False when it is not, or they are out of order."""
+        number = self._resting.get(cursor)
+        if number is None:
+            return False
+        log, resting = self._logs[number], self._at_rest(number)
+        before = resting.position(cursor)
+        if first > before or last >= log.next:
+            return False
+        if last >= before:
+            resting.move(cursor, last + 1)
+            if log.lowest is None or log.lowest == before:
+                log.lowest = None
+                self._logs.to_reclaim[log.log] = None
+            self._gatherer.moved.add(cursor)
+        return True
 
     def advance(self, state: CursorState, first: int, last: int) -> bool:
         """The cursor is done with these positions; False when it was before. Raises ValueError."""
@@ -270,26 +432,38 @@ class CursorTable:
         """Nobody can be given these messages any more: every cursor passes, and the ledger says what it lost."""
         log = self._logs[damage.log]
         first, last = damage.first, min(damage.last, log.next - 1)
-        cursors = self.of(log)
-        losses = damage.losses([Claim(each.name, each.progress, each.wants) for each in cursors], time.time_ns())
+        losses = damage.losses(self._claims(log), time.time_ns())
         logger.error(
             "log %r: positions %d to %d are damaged and skipped; the ledger says what is lost", log.name, first, last
         )
-        for each in cursors:
-            if each.progress.outside(first, last):
-                lost = [loss for loss in losses if loss.subscription == each.name]
-                self.give_up(each.cursor, first, last, lost, if_kept=False)
+        for name, progress, cursor in self._all(log):
+            if progress.outside(first, last):
+                lost = [loss for loss in losses if loss.subscription == name]
+                self.give_up(cursor, first, last, lost, if_kept=False)
 
     # --- for a group ------------------------------------------------------------------------------------------
 
+    def _claims(self, log: LogState) -> list[Claim]:
+        """What each cursor of a log may still ask of it."""
+        claims = [Claim(state.name, state.progress, state.wants) for state in self.in_use(log)]
+        for _, name, position in log.resting or ():
+            claims.append(Claim(name, Progress(position), self.wants_of(name)))
+        return claims
+
     def claims(self, log: LogState, group: Group) -> list[Claim]:
         """What each cursor will have passed with this group: what its dead letters replace is not lost once more."""
-        passed = {state.cursor: state.progress.copy() for state in self.of(log)}
+        given_up: dict[str, list[GivenUp]] = {}
         for given in group.given_up:
-            if given.cursor in passed:
-                passed[given.cursor].add(max(given.first, -1), given.last)
-        states = ((self[cursor], progress) for cursor, progress in passed.items())
-        return [Claim(state.name, progress, state.wants) for state, progress in states]
+            state = self._states.get(given.cursor)
+            if state is not None and state.log is log:
+                given_up.setdefault(state.name, []).append(given)
+        claims = []
+        for claim in self._claims(log):
+            progress = claim.progress.copy()
+            for given in given_up.get(claim.name, ()):
+                progress.add(max(given.first, -1), given.last)
+            claims.append(claim._replace(progress=progress))
+        return claims
 
     def rows(self, group: Group) -> list[CursorRow]:
         """The cursors this group writes: those that may as well, and those that gave something up."""
@@ -299,6 +473,11 @@ class CursorTable:
                 given_up.setdefault(given.cursor, []).append(given)
         rows = []
         for number in sorted(group.moved | group.opened | given_up.keys()):
+            log = self._resting.get(number)
+            if log is not None:
+                row = self._at_rest(log)[number]
+                rows.append(CursorRow(number, row.name, log, row.position, b""))
+                continue
             state = self[number]
             progress = state.progress
             parts = [given for given in given_up.get(number, ()) if given.if_kept]

@@ -18,7 +18,7 @@ from edge.broker.store.logs import LogRow, check_text, free_name
 from edge.broker.store.medium import Medium, Post, ReadDone
 from edge.broker.store.memory_buffer import MemoryBuffer
 from edge.broker.store.meter import Meter
-from edge.broker.store.records import CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
+from edge.broker.store.records import CursorInfo, CursorRecord, LedgerEntry, LogInfo, Loss, StoreInfo, StoreTotals
 from edge.broker.store.removals import Removals
 from edge.broker.store.reservation import SPILLS_LOG
 from edge.broker.store.resting import Resting
@@ -97,6 +97,7 @@ class StoreEngine(Generic[M]):
             self._buffer.leave(buffered, returns=keep)
         elif keep:
             state = self._logs[log]
+            self._cursors.of(state)  # none of them rests: messages are looked at for each
             try:
                 written = self.medium.written_end(log, POSITION_MAX)
             except StoreError as error:
@@ -128,8 +129,20 @@ class StoreEngine(Generic[M]):
     def drop_cursor(self, cursor: int) -> None:
         self._cursors.drop(cursor)
 
+    def find_cursor(self, name: str, log: int) -> CursorInfo | None:
+        return self._cursors.find(name, log)
+
+    def logs_with_cursors(self, but: str) -> Sequence[int]:
+        return self._cursors.logs(but)
+
+    def rest_cursor(self, cursor: int) -> bool:
+        return self._cursors.rest(cursor)
+
     def set_filter(self, cursor: int, wants: Callable[[Run], bool]) -> None:
         self._cursors.set_filter(cursor, wants)
+
+    def set_filters(self, wants_of: Callable[[str], Callable[[Run], bool] | None]) -> None:
+        self._cursors.wants_of = wants_of
 
     def acknowledge(self, cursor: int, first: int, last: int) -> None:
         self._cursors.acknowledge(cursor, first, last)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.buffered_log import BufferedLog
+from edge.broker.store.cursors_at_rest import CursorsAtRest
 from edge.broker.store.errors import StoreError
 from edge.broker.store.limits import LOGS_MAX, TEXT_BYTES_MAX
-from edge.broker.store.log_names import LogNames
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
 from edge.broker.store.meter import Meter
 
@@ -52,6 +53,8 @@ class LogState:
     """Everything below may be gone once the running commit is done."""
     cursors: dict[str, int] | tuple[int, ...] = ()
     """Of most logs one: its number. Of a log with several, their numbers by name."""
+    resting: CursorsAtRest | None = None
+    """Those that are not among `cursors`, as nobody uses them; None: there are none."""
     slowest: list[int] | None = None
     """Of a log with several cursors a heap by which `lowest` is found (`CursorTable`); None until it is asked for."""
     thinned_to: tuple[int, int] = (0, 0)
@@ -60,9 +63,9 @@ class LogState:
     """The end of it that is in memory only; None: every message goes by the medium."""
 
     @property
-    def cursor_numbers(self) -> list[int]:
-        """The cursors it has, the oldest first."""
-        return sorted(self.cursors.values() if isinstance(self.cursors, dict) else self.cursors)
+    def has_cursors(self) -> bool:
+        """Somebody may want what it keeps."""
+        return bool(self.cursors) or self.resting is not None
 
     @property
     def is_free(self) -> bool:
@@ -93,7 +96,7 @@ class LogTable:
     def __init__(self) -> None:
         self._states = _InUse(self._wake)
         self._rest = LogsAtRest()
-        self._names = LogNames()
+        self._names = NumberedNames()
         self._free: deque[int] = deque()
         self._meters: list[Meter | None] = []
         self.to_reclaim: dict[int, None] = {}
@@ -252,6 +255,10 @@ class LogTable:
         """The cursor of a log that was added at rest, and has none yet; False when it is no such log, or the cursor is
         beyond its end."""
         return self._rest.set_cursor(log, cursor, name, position)
+
+    def with_resting_cursors(self, but: str) -> list[int]:
+        """Logs at rest whose cursor has another name than this one."""
+        return list(self._rest.with_cursors(but))
 
     def unwanted(self) -> Iterator[int]:
         """Logs at rest that hold what no cursor wants."""

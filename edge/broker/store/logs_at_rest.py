@@ -10,9 +10,10 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from edge.broker.store.sparse_numbers import SparseNumbers
+
 CURSOR_NAMES_MAX: Final = 0xFFFF
 """Names of cursors here; all queues use the same one."""
-_CHUNK_BITS: Final = 10
 _NO_LOG: Final = -1
 
 
@@ -41,7 +42,8 @@ class LogsAtRest:
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         """Of cursors' names, in `_names`."""
-        self._logs = _LogsOfCursors()
+        self._logs = SparseNumbers()
+        """By cursor."""
 
     def __contains__(self, log: int) -> bool:
         return 0 <= log < len(self._nexts) and self._nexts[log] != _NO_LOG
@@ -115,6 +117,12 @@ class LogsAtRest:
         """The log here that has this cursor."""
         return self._logs.get(cursor)
 
+    def with_cursors(self, but: str) -> Iterator[int]:
+        """Logs whose cursor has another name than this one."""
+        number = self._numbers.get(but, -1)
+        others = (log for log, name in enumerate(self._cursor_names) if name != number)
+        return (log for log in others if log in self and self._cursors[log])
+
     def unwanted(self) -> Iterator[int]:
         """Logs that keep something their cursor has passed, or that nobody has a cursor for."""
         for log in self:
@@ -128,35 +136,3 @@ class LogsAtRest:
             number = self._numbers[name] = len(self._names)
             self._names.append(name)
         return number
-
-
-class _LogsOfCursors:
-    """Numbers of logs by number of their cursor: numbers of cursors ascend and are not used again, so pieces of the
-    table in which none is left are given back."""
-
-    __slots__ = ("_chunks", "_counts")
-
-    def __init__(self) -> None:
-        self._chunks: dict[int, array[int]] = {}
-        self._counts: dict[int, int] = {}
-
-    def get(self, cursor: int) -> int | None:
-        chunk = self._chunks.get(cursor >> _CHUNK_BITS)
-        return None if chunk is None else chunk[cursor & (1 << _CHUNK_BITS) - 1] or None
-
-    def put(self, cursor: int, log: int) -> None:
-        number = cursor >> _CHUNK_BITS
-        chunk = self._chunks.get(number)
-        if chunk is None:
-            chunk = self._chunks[number] = array("i", [0]) * (1 << _CHUNK_BITS)
-            self._counts[number] = 0
-        chunk[cursor & (1 << _CHUNK_BITS) - 1] = log
-        self._counts[number] += 1
-
-    def remove(self, cursor: int) -> None:
-        number = cursor >> _CHUNK_BITS
-        self._counts[number] -= 1
-        if self._counts[number]:
-            self._chunks[number][cursor & (1 << _CHUNK_BITS) - 1] = 0
-        else:
-            del self._chunks[number], self._counts[number]

@@ -91,9 +91,7 @@ class Removals:
     def _evicted(self, evicted: Evicted) -> None:
         state = self._logs[evicted.log]
         self._logs.move(state, first=evicted.first, size=-evicted.bytes)
-        for cursor in self._cursors.of(state):
-            cursor.progress.add(-1, state.first - 1)
-        state.lowest = None
+        self._cursors.begin_at(state, state.first)
 
     def _thinned(self, thinned: Thinned) -> None:
         state = self._logs[thinned.log]
@@ -116,6 +114,6 @@ class Removals:
             state = self._logs[reclaim.log]
             state.deleting_to = 0
             self._logs.to_reclaim[reclaim.log] = None
-            for cursor in self._cursors.of(state):
+            for cursor in self._cursors.in_use(state):
                 if cursor.progress.position > state.next:
                     self._cursors.set_back(cursor, state.next)

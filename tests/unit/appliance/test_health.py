@@ -38,7 +38,7 @@ class Gateway:
             feeds=self.feeds,
             names=(),
             queues=SimpleNamespace(opened={}),
-            durable_subscriptions={},
+            durable_subscriptions=SimpleNamespace(opened={}),
         )
         self.listeners = SimpleNamespace(refused=0, certificate_trouble=None)
         self.admission = SimpleNamespace(

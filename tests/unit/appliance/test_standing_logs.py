@@ -42,7 +42,7 @@ def subscription(
 
 
 def looked_at(queues: dict[str, Any], now: list[float]) -> StandingLogs:
-    router = SimpleNamespace(queues=SimpleNamespace(opened=queues), durable_subscriptions={})
+    router = SimpleNamespace(queues=SimpleNamespace(opened=queues), durable_subscriptions=SimpleNamespace(opened={}))
     broker: Any = SimpleNamespace(router=router)
     return StandingLogs(broker, lambda: now[0])
 

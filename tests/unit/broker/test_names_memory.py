@@ -1,4 +1,4 @@
-"""What a queue nobody uses takes in memory, by what Python allocates: it does not depend on the machine."""
+"""What names nobody uses take in memory, by what Python allocates: it does not depend on the machine."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bridge.message import Run
-from edge.broker.limits import Limits
+from bridge.message import Run, Stored
+from edge.broker.limits import SUBSCRIPTION_REST_S, Limits
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
-from edge.broker.model.interfaces import Refusal
+from edge.broker.model.interfaces import Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
@@ -22,6 +22,11 @@ SENT_TO_BYTES_MAX = 700
 """A queue with what is remembered of its address while it is among those sent to last: route, rule and counter."""
 BYTES_MAX = 350
 """A queue and its log."""
+FILTERS = 2_000
+FILTER_BYTES_MAX = 300
+"""A durable subscription nobody holds, with its cursor."""
+FIXED_BYTES_MAX = 300_000
+"""A store and a router with no names."""
 
 
 class Device(interfaces.Origin):
@@ -37,9 +42,24 @@ class Device(interfaces.Origin):
         raise AssertionError(why)
 
 
+class Subscriber(interfaces.Consumer):
+    credit = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        raise AssertionError(stored)
+
+
 def router_on(rig: Rig) -> Router:
     table = AddressTable([AddressRule("queue/#", AddressType.QUEUE)])
-    return Router(rig.store, table, clock_ns=lambda: int(rig.now * 1e9), limits=Limits(queues_max=10 * QUEUES))
+    return Router(
+        rig.store,
+        table,
+        clock_ns=lambda: int(rig.now * 1e9),
+        limits=Limits(queues_max=10 * QUEUES, subscriptions_max=10 * FILTERS),
+    )
 
 
 def make_queues(rig: Rig, router: Router, first: int, count: int) -> None:
@@ -84,3 +104,58 @@ def test_a_queue_nobody_uses(tmp_path: Path) -> None:
     assert allocated(lambda: started.append(start())) < BYTES_MAX * (QUEUES + 2 * GROUP)
     assert len(started[0][1].queues) == QUEUES + 2 * GROUP
     started[0][0].store.close()
+
+
+def subscribe(rig: Rig, router: Router, first: int, count: int) -> None:
+    """Durable subscriptions whose subscriber leaves, for long."""
+    for start in range(first, first + count, GROUP):
+        for i in range(start, start + GROUP):
+            consumer = Subscriber(f"client{i // 100:05d}")
+            pattern = f"plant/{i // 100:05d}/{i:08d}/command"
+            options = SubscribeOptions(durable_name=f"mqtt/{consumer.name}/{pattern}")
+            router.unsubscribe(consumer, router.subscribe(consumer, pattern, options), forget=False)
+        router.flush()
+        while rig.store.committing:
+            rig.turn()
+        rest(rig, router)
+    rig.commits.clear()
+
+
+def rest(rig: Rig, router: Router) -> None:
+    """Time passes until nobody is held open."""
+    for _ in range(40):
+        if not router.durable_subscriptions.opened:
+            break
+        rig.now += SUBSCRIPTION_REST_S
+        router.tick()
+        router.flush()
+        while rig.store.committing:
+            rig.turn()
+    assert not router.durable_subscriptions.opened
+    rig.store.put("nothing", "", b"")  # so that what the last commit held is given back
+    rig.commit()
+
+
+def test_a_durable_subscription_nobody_holds(tmp_path: Path) -> None:
+    limits = StoreLimits(counted_commits_max=1)
+    rig = sqlite_rig(tmp_path, limits)
+    router = router_on(rig)
+    subscribe(rig, router, 0, GROUP)  # and with them what does not depend on how many there are
+    assert allocated(lambda: subscribe(rig, router, GROUP, FILTERS)) < FILTER_BYTES_MAX * FILTERS
+    total = FILTERS + GROUP
+    assert len(router.durable_subscriptions) == total
+    rig.store.close()
+
+    def start() -> tuple[Rig, Router]:
+        rig = sqlite_rig(tmp_path, limits)
+        return rig, router_on(rig)
+
+    started: list[tuple[Rig, Router]] = []
+    assert allocated(lambda: started.append(start())) < FILTER_BYTES_MAX * total + FIXED_BYTES_MAX
+    rig, router = started[0]
+    assert len(router.durable_subscriptions) == total
+    for name in list(router.durable_subscriptions):
+        router.forget(name)
+    gc.collect()
+    assert len(router.durable_subscriptions) == 0
+    rig.store.close()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.limits import Limits
-from edge.broker.store.log_names import LogNames
 from edge.broker.store.logs_at_rest import LogsAtRest, RestingLog
 from edge.broker.store.meter import Meter
 from tests.contract.store.rig import Rig, fail_commits, heal, memory_rig, run_of, sqlite_rig
@@ -149,7 +149,7 @@ def test_the_slowest_of_many_cursors() -> None:
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), max_size=300))
 @settings(deadline=None)
 def test_names_against_a_dict(renamed: list[tuple[int, int]]) -> None:
-    names, model = LogNames(), dict[int, str]()
+    names, model = NumberedNames(), dict[int, str]()
     for log, name in renamed:
         if log in model:
             names.remove(log)

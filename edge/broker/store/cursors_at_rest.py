@@ -1,0 +1,139 @@
+"""Cursors nobody uses, of logs that have many, as columns of numbers: some 40 bytes each and the name, where one that
+is an object takes 450.
+
+What is known of a cursor of which nothing is acknowledged out of order is its name and its position. Those of durable
+subscriptions whose session is away are kept here until somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from edge.broker.model.numbered_names import NumberedNames
+from edge.broker.store.sparse_numbers import SparseNumbers
+
+_CHUNK: Final = 512
+"""Rows of which the lowest position is known together."""
+_NOWHERE: Final = (1 << 63) - 1
+"""Position of a row that is free."""
+_ROWS_MIN: Final = 1024
+"""With more rows than this, of which three quarters are free, the table is made anew."""
+
+
+class RestingCursor(NamedTuple):
+    """A cursor of a log."""
+
+    cursor: int
+    name: str
+    position: int
+
+
+class CursorsAtRest:
+    """Those of one log, by number."""
+
+    __slots__ = ("_cursors", "_free", "_lowest", "_names", "_positions", "_rows")
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._names = NumberedNames()
+        self._cursors = array("q", [0])
+        self._positions = array("q", [_NOWHERE])
+        self._lowest: list[int | None] = [None]
+        """Of each `_CHUNK` of positions; None: to be looked for."""
+        self._free = array("i")
+        self._rows = SparseNumbers()
+
+    def __len__(self) -> int:
+        return len(self._cursors) - 1 - len(self._free)
+
+    def __iter__(self) -> Iterator[RestingCursor]:
+        for row, cursor in enumerate(self._cursors):
+            if cursor:
+                yield RestingCursor(cursor, self._names[row], self._positions[row])
+
+    def __contains__(self, cursor: int) -> bool:
+        return self._rows.get(cursor) is not None
+
+    def __getitem__(self, cursor: int) -> RestingCursor:
+        """Raises KeyError."""
+        row = self._row(cursor)
+        return RestingCursor(cursor, self._names[row], self._positions[row])
+
+    def number(self, name: str) -> int | None:
+        """None when there is none of this name."""
+        row = self._names.number(name)
+        return None if row is None else self._cursors[row]
+
+    def position(self, cursor: int) -> int:
+        """Raises KeyError."""
+        return self._positions[self._row(cursor)]
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest position; None when there are none."""
+        if not len(self):
+            return None
+        for chunk, lowest in enumerate(self._lowest):
+            if lowest is None:
+                self._lowest[chunk] = min(self._positions[chunk * _CHUNK : (chunk + 1) * _CHUNK])
+        return min(lowest for lowest in self._lowest if lowest is not None)
+
+    def put(self, cursor: int, name: str, position: int) -> None:
+        """It is here from now on."""
+        if self._free:
+            row = self._free.pop()
+            self._cursors[row] = cursor
+        else:
+            row = len(self._cursors)
+            self._cursors.append(cursor)
+            self._positions.append(_NOWHERE)
+            if row % _CHUNK == 0:
+                self._lowest.append(None)
+        self._names.add(row, name)
+        self._rows.put(cursor, row)
+        self._stand(row, position)
+
+    def take(self, cursor: int) -> RestingCursor:
+        """It is not here any more. Raises KeyError when it was not."""
+        found = self[cursor]
+        row = self._row(cursor)
+        self._names.remove(row)
+        self._rows.remove(cursor)
+        self._cursors[row] = 0
+        self._stand(row, _NOWHERE)
+        self._free.append(row)
+        if len(self._cursors) > _ROWS_MIN and 4 * len(self) < len(self._cursors):
+            left = list(self)
+            self._begin()
+            for each in left:
+                self.put(*each)
+        return found
+
+    def move(self, cursor: int, position: int) -> None:
+        """It is further on. Raises KeyError."""
+        self._stand(self._row(cursor), position)
+
+    def begin_at(self, first: int) -> None:
+        """Nothing below is there any more."""
+        positions = self._positions
+        for row, position in enumerate(positions):
+            if position < first:
+                self._stand(row, first)
+
+    def _row(self, cursor: int) -> int:
+        row = self._rows.get(cursor)
+        if row is None:
+            raise KeyError(cursor)
+        return row
+
+    def _stand(self, row: int, position: int) -> None:
+        before, self._positions[row] = self._positions[row], position
+        lowest = self._lowest[row // _CHUNK]
+        if lowest is None or before == lowest:
+            self._lowest[row // _CHUNK] = None
+        elif position < lowest:
+            self._lowest[row // _CHUNK] = position

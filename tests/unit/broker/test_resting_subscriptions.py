@@ -1,0 +1,341 @@
+"""A durable subscription nobody holds is numbers in memory, and nobody can tell: it is owed what it was owed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bridge.message import Run, Stored
+from edge.broker.limits import SUBSCRIPTION_REST_S, SUBSCRIPTIONS_PASSED_S
+from edge.broker.message.mqtt_properties import Properties, encode_run
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.interfaces import Outcome, Subscription
+from edge.broker.model.topics import matches
+from edge.broker.router.router import Router, SubscribeOptions
+from edge.broker.store.limits import Limits as StoreLimits
+from tests.contract.store.rig import sqlite_rig
+from tests.unit.broker import test_promises
+from tests.unit.broker.test_promises import Origin
+
+
+class Consumer(test_promises.Consumer):
+    """Remembers what it has not answered."""
+
+    def __init__(self, name: str = "c", credit: int = 1000) -> None:
+        super().__init__(name, credit)
+        self.deliveries: list[tuple[Stored, Subscription]] = []
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        super().deliver(subscription, stored)
+        self.deliveries.append((stored, subscription))
+
+
+class Site(test_promises.Site):
+    """Its consumers are these."""
+
+    def consumer(
+        self, address: str, name: str = "c", *, credit: int = 1000, options: SubscribeOptions | None = None
+    ) -> Consumer:
+        consumer = Consumer(name, credit)
+        consumer.joined = self.router.subscribe(consumer, address, options or SubscribeOptions())
+        consumer.joined.pump()
+        self.settle_down()
+        return consumer
+
+
+def options(name: str, **more: object) -> SubscribeOptions:
+    return SubscribeOptions(durable_name=name, **more)  # type: ignore[arg-type]
+
+
+def away(site: Site, consumer: Consumer) -> None:
+    """The consumer leaves, and for long."""
+    assert consumer.joined is not None
+    site.router.unsubscribe(consumer, consumer.joined, forget=False)
+    for _ in range(4):
+        site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+
+
+def opened(site: Site) -> set[str]:
+    return set(site.router.durable_subscriptions.opened)
+
+
+def position(site: Site, name: str) -> int:
+    """Where its only cursor stands on disk."""
+    [record] = [record for record in site.store.cursors() if record.name == name]
+    return record.position
+
+
+class TestAtRest:
+    def test_it_is_owed_what_comes_and_given_it_once(self) -> None:
+        site = Site()
+        consumer = site.consumer("topic/+", options=options("mqtt/c/topic/+"))
+        site.send("topic/a", b"1")
+        consumer.answer(Outcome.ACCEPTED)
+        away(site, consumer)
+        assert opened(site) == set()
+        site.send("topic/a", b"2")
+        site.send("topic/b/c", b"not this")
+        site.send("topic/b", b"3")
+        assert opened(site) == set()
+        back = site.consumer("topic/+", options=options("mqtt/c/topic/+"))
+        assert [name for name, _ in back.got] == ["2", "3"]
+        assert opened(site) == {"mqtt/c/topic/+"}
+
+    def test_what_does_not_concern_it_is_passed_and_given_back(self) -> None:
+        site = Site()
+        site.router.tick()
+        forwarder = site.consumer("topic/#", "up", options=options("forwarder/hub", all_qos=True))
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        for i in range(10):
+            site.send("topic/b", b"%d" % i)
+            forwarder.answer(Outcome.ACCEPTED)
+        for _ in range(8):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert opened(site) == {"forwarder/hub"}
+        assert position(site, "mqtt/c/topic/a") == 10
+        [log] = [log for log in site.store.info().logs if log.name.startswith("topic")]
+        assert (log.first, log.next) == (10, 10), "nobody wants it"
+        site.send("topic/a", b"mine")
+        forwarder.answer(Outcome.ACCEPTED)
+        site.send("topic/b", b"not mine")
+        forwarder.answer(Outcome.ACCEPTED)
+        for _ in range(8):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert position(site, "mqtt/c/topic/a") == 10, "what it is owed stays"
+        assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("mine", 0)]
+
+    def test_messages_expire_while_nobody_is_there(self) -> None:
+        site = Site()
+        site.good = True
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        site.send("topic/a", b"soon", properties=encode_run(Properties(message_expiry_interval_s=30)))
+        assert opened(site) == set()
+        for _ in range(20):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert [(entry.subscription, entry.reason) for entry in site.lost] == [("mqtt/c/topic/a", "expired")]
+        assert opened(site) == set()
+        assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == []
+
+    def test_a_lifetime_of_the_address_counts_from_when_it_is_configured(self) -> None:
+        site = Site()
+        site.good = True
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        site.send("topic/a", b"late")
+        site.router.reconfigure(site.table, {"topic/#": AddressPolicy(ttl_max_s=20)})
+        for _ in range(20):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert [entry.reason for entry in site.lost] == ["expired"]
+
+    def test_what_is_evicted_is_said_for_those_it_concerned(self) -> None:
+        site = Site()
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        away(site, site.consumer("topic/b", options=options("mqtt/c/topic/b")))
+        site.send("topic/a", b"x" * 100)
+        [log] = [log.log for log in site.store.info().logs if log.name.startswith("topic")]
+        site.store.evict(log, 100)
+        assert [(entry.subscription, entry.reason) for entry in site.lost] == [("mqtt/c/topic/a", "evicted")]
+        assert opened(site) == set()
+
+    def test_it_is_deleted_without_being_opened(self) -> None:
+        site = Site()
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        site.send("topic/a", b"1")
+        site.router.forget("mqtt/c/topic/a")
+        site.settle_down(wait_s=1.0)
+        assert len(site.router.durable_subscriptions) == 0
+        assert not [record for record in site.store.cursors() if record.name.startswith("mqtt")]
+        assert not list(site.store.items("subscription"))
+        assert site.store.totals().messages == 0
+        assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == []
+
+    def test_it_reaches_what_becomes_a_topic(self) -> None:
+        site = Site()
+        away(site, site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#")))
+        site.send("topic/a/1", b"1")
+        rules = [AddressRule("topic/#", AddressType.TOPIC), AddressRule("topic/a/+", AddressType.TOPIC)]
+        site.router.reconfigure(AddressTable(rules))
+        site.send("topic/a/1", b"2")
+        for _ in range(4):
+            site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+        assert opened(site) == set()
+        site.send("topic/a/1", b"3")
+        back = site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#"))
+        assert sorted(name for name, _ in back.got) == ["1", "2", "3"]
+
+    def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
+        site = Site()
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        site.router.publish(Origin(), Run("topic/a", "device", 1, b"", [b"1"]), ())
+        site.router.flush()
+        listeners, site.store.commit_listeners[:] = list(site.store.commit_listeners), []
+        while site.posted:
+            site.posted.popleft()()
+        site.store.commit_listeners[:] = listeners
+        for _ in range(8):
+            site.settle_down(wait_s=SUBSCRIPTIONS_PASSED_S)
+        assert site.consumer("topic/a", options=options("mqtt/c/topic/a")).got == [("1", 0)]
+
+    def test_amqp_keeps_its_options(self) -> None:
+        site = Site()
+        name, more = "amqp/container/link", {"all_qos": True, "no_local": True, "selector": "a = 1"}
+        away(site, site.consumer("topic/a", "container", options=options(name, **more)))
+        [declaration] = [site.router.durable_subscriptions._resting.declaration(name)]
+        site.send("topic/a", b"own", flags=0)
+        site.router.publish(Origin(), Run("topic/a", "container", 0, b"", [b"x"]), ())
+        site.settle_down()
+        found = site.router.durable_subscriptions[name]
+        assert found.declaration == declaration
+        assert (declaration.pattern, declaration.not_from, declaration.selector) == ("topic/a", "container", "a = 1")
+        back = site.consumer("topic/a", "container", options=options(name, **more))
+        assert [body for body, _ in back.got] == ["own"]
+
+    def test_the_status_says_it_without_opening_it(self) -> None:
+        site = Site()
+        away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
+        site.send("topic/a", b"1", b"2")
+        [figures] = site.router.durable_subscriptions.figures()
+        assert figures == ("mqtt/c/topic/a", "topic/a", 2, 0, 0)
+        assert opened(site) == set()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_after_a_restart(tmp_path: Path, many: bool) -> None:
+    rig = sqlite_rig(tmp_path, StoreLimits(counted_commits_max=1))
+    table = AddressTable([AddressRule("topic/#", AddressType.TOPIC)])
+    names = [f"mqtt/c{i}/topic/{i}" for i in range(50 if many else 1)]
+
+    def start() -> Router:
+        return Router(rig.store, table, clock_ns=lambda: int(rig.now * 1e9), flush_soon=lambda: None)
+
+    def settle(router: Router) -> None:
+        router.flush()
+        while rig.store.committing or not rig.posted.empty():
+            rig.turn()
+
+    router = start()
+    for name in names:
+        consumer = Consumer(name)
+        router.unsubscribe(consumer, router.subscribe(consumer, name.split("/", 2)[2], options(name)), forget=False)
+    settle(router)
+    router.publish(Origin(), Run("topic/0", "device", 1, b"", [b"1"]), ())
+    settle(router)
+    for _ in range(2):
+        rig.reopen()
+        router = start()
+        assert sorted(router.durable_subscriptions) == sorted(names)
+        assert not router.durable_subscriptions.opened
+        rig.now += 3600
+        for _ in range(4):
+            router.tick()
+            settle(router)
+            rig.now += SUBSCRIPTION_REST_S
+    consumer = Consumer("back")
+    router.subscribe(consumer, "topic/0", options(names[0])).pump()
+    while not consumer.got:
+        rig.turn()
+    assert consumer.got == [("1", 0)]
+    rig.store.close()
+
+
+FILTERS = ("topic/a", "topic/+", "topic/#", "topic/b/#", "#")
+ADDRESSES = ("topic/a", "topic/b", "topic/b/c", "queue/a", "other")
+
+
+class ComingAndGoing(RuleBasedStateMachine):
+    """Subscribers come and go, messages come, time passes, the router starts anew: each is given what it is owed."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.site = Site()
+        self.site.table = AddressTable(
+            [AddressRule("topic/#", AddressType.TOPIC), AddressRule("queue/#", AddressType.QUEUE)]
+        )
+        self.site.router.reconfigure(self.site.table)
+        self.owed: dict[str, list[str]] = {}
+        self.had: dict[str, list[str]] = {}
+        self.there: dict[str, Consumer] = {}
+        self.sent = 0
+
+    @rule(pattern=st.sampled_from(FILTERS), who=st.integers(0, 1))
+    def come(self, pattern: str, who: int) -> None:
+        name = f"mqtt/c{who}/{pattern}"
+        self.owed.setdefault(name, [])
+        self.had.setdefault(name, [])
+        if name not in self.there:
+            self.there[name] = self.site.consumer(pattern, f"c{who}", options=options(name))
+
+    @rule(accepts=st.booleans(), data=st.data())
+    @precondition(lambda self: self.there)
+    def go(self, accepts: bool, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.there)))
+        consumer = self.there.pop(name)
+        if accepts:
+            self.take(name, consumer)
+        assert consumer.joined is not None
+        self.site.router.unsubscribe(consumer, consumer.joined, forget=False)
+
+    def take(self, name: str, consumer: Consumer) -> None:
+        self.site.settle_down()
+        for stored, subscription in consumer.deliveries:
+            last = stored.position + len(stored.run.bodies) - 1
+            subscription.settle(consumer, stored.position, last, Outcome.ACCEPTED)
+            self.had[name] += [body.decode() for body in stored.run.bodies]
+        consumer.deliveries.clear()
+
+    @rule(address=st.sampled_from(ADDRESSES), qos=st.sampled_from([0, 1, 1]), expires=st.booleans())
+    def send(self, address: str, qos: int, expires: bool) -> None:
+        self.sent += 1
+        properties = encode_run(Properties(message_expiry_interval_s=1_000_000)) if expires else b""
+        self.site.send(address, str(self.sent).encode(), properties=properties, flags=qos)
+        kind = self.site.table.rule(address).type
+        for name, owed in self.owed.items():
+            if qos and kind is AddressType.TOPIC and matches(name.split("/", 2)[2], address):
+                owed.append(str(self.sent))
+
+    @rule(seconds=st.sampled_from([0.3, SUBSCRIPTION_REST_S, SUBSCRIPTIONS_PASSED_S]))
+    def time_passes(self, seconds: float) -> None:
+        for _ in range(3):
+            self.site.settle_down(wait_s=seconds)
+
+    @rule()
+    def start_anew(self) -> None:
+        for name in list(self.there):
+            consumer = self.there.pop(name)
+            self.take(name, consumer)
+            assert consumer.joined is not None
+            self.site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        self.site.settle_down(wait_s=1.0)
+        self.site.boot()
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.owed)
+    def forget(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.owed)))
+        self.there.pop(name, None)
+        del self.owed[name], self.had[name]
+        self.site.router.forget(name)
+        self.site.settle_down()
+
+    @invariant()
+    def all_are_there(self) -> None:
+        if hasattr(self, "site"):
+            assert set(self.site.router.durable_subscriptions) == set(self.owed)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "site"):
+            return
+        for name in self.owed:
+            if name not in self.there:
+                self.there[name] = self.site.consumer(name.split("/", 2)[2], name.split("/")[1], options=options(name))
+            self.take(name, self.there[name])
+            assert sorted(set(self.had[name]), key=int) == self.owed[name]
+            assert len(set(self.had[name])) == len(self.had[name])
+
+
+TestComingAndGoing = ComingAndGoing.TestCase
+TestComingAndGoing.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
