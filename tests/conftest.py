@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 
 from bridge.native import SETTING, found
+from tests.support.postgres import Postgres, binaries
 
 ROOT = Path(__file__).parent.parent
 """The checkout."""
@@ -36,6 +38,15 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No setting of the person at the keyboard reaches a command under test."""
     for name in ("WAYPOST_DATA", "WAYPOST_APT"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A running PostgreSQL, for tests that make databases of their own in it and leave it running."""
+    if binaries() is None:
+        pytest.skip("PostgreSQL is not installed (Debian: postgresql)")
+    with Postgres() as server:
+        yield server
 
 
 def pytest_report_header() -> str:

@@ -20,7 +20,7 @@ from cloud.hub.fleet import Fleet, Gateway
 from cloud.hub.health import HubHealth
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
-from cloud.hub.registry import Registry
+from cloud.hub.registry.registry import Registry
 from cloud.lake.faults import RegistryError
 from edge.broker.http.access import Access
 from edge.broker.http.application import application as web_application
@@ -167,7 +167,7 @@ class Api:
 
 
 def _marks(registry: Registry, *, tenant: str, name: str) -> tuple[list[dict[str, Any]], int]:
-    known = registry.marks(tenant, name)
+    known = registry.commits.marks(tenant, name)
     shown = [
         {
             "epoch": stream.epoch,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
 
+UNREACHABLE = 3
+"""Exit code: a server the hub needs does not answer."""
+
 NEEDS_DEV = "without --dev a hub needs enrolled gateways and TLS, which this version does not have yet"
 
 
@@ -76,11 +79,13 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     try:
         tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
         serve(
-            HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry, tls),
+            HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry_url, tls),
             _ready,
         )
     except HubError as error:
-        raise UsageProblem(str(error)) from error
+        problem = UsageProblem(str(error))
+        problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
+        raise problem from error
 
 
 def _ready(amqp: Endpoint, http: Endpoint) -> None:

@@ -45,7 +45,7 @@ from cloud.hub.limits import (
 )
 from cloud.hub.memory import give_back
 from cloud.hub.queue import EntryQueue
-from cloud.hub.registry import Registry
+from cloud.hub.registry.registry import Registry
 from cloud.lake.limits import (
     HELD_BYTES_MAX,
     LANDING_BYTES_MAX,

@@ -18,8 +18,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
+import sqlalchemy as sa
 import yaml
 
+from bridge.hidden import hides
+from cloud.hub.registry import location
+from cloud.hub.registry.faults import RegistryUrlError
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 
 FILE_BYTES_MAX = 1024 * 1024
@@ -41,6 +45,7 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel
     """Gateways without a certificate are not let in."""
 
 
+@hides("registry")
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
     """What the file may say; the command line goes before it."""
 
@@ -49,7 +54,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     gather_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)] = GATHER_MS_DEFAULT
     tls: Tls | None = None
     registry: str | None = None
-    """A SQLAlchemy URL; without it the registry is a SQLite file in the data directory."""
+    """A URL (`cloud.hub.registry.location`); without it the registry is a SQLite file in the data directory."""
+
+    @property
+    def registry_url(self) -> sa.URL | None:
+        """`registry`, read. Raises `RegistryUrlError`."""
+        return None if self.registry is None else location.parse(self.registry)
 
     @property
     def gather_ms(self) -> int:
@@ -89,7 +99,11 @@ def parse(text: bytes, path: str) -> Settings:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
     try:
-        return msgspec.convert(document, Resource, strict=True).spec
+        settings = msgspec.convert(document, Resource, strict=True).spec
+        settings.registry_url  # noqa: B018 - it is to be one
+    except RegistryUrlError as error:
+        steps = ["spec", "registry"]
+        raise ConfigurationError(f"{path}:{_line_of(root, steps)}: {'.'.join(steps)}: {error}") from error
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         steps = [step for step in where.rstrip("`").split(".") if step]
@@ -97,6 +111,7 @@ def parse(text: bytes, path: str) -> Settings:
             steps.append(message.rsplit("`", 2)[1])
         place = ".".join(steps) or "the document"
         raise ConfigurationError(f"{path}:{_line_of(root, steps)}: {place}: {message}") from error
+    return settings
 
 
 def _line_of(node: yaml.Node | None, steps: list[str]) -> int:

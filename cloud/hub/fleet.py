@@ -15,7 +15,7 @@ from typing import Any
 
 from cloud.hub.groups import Group, Key, Report, Session, Verdict
 from cloud.hub.limits import GATEWAYS_MAX, HISTORY_SECONDS, LATENCIES_KEPT
-from cloud.hub.registry import GatewayRecord
+from cloud.hub.registry.directory import GatewayRecord
 from cloud.lake.rows import ReceivedBatch
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Report, Verdict
-from cloud.hub.registry import Registry
+from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError
 from cloud.lake.isolation import Isolation, isolate
@@ -44,7 +44,7 @@ class Lander:
         """Do what can be done, and set the verdict of each entry that landed."""
         report = Report()
         with self._attempt(group.entries, report):
-            self.registry.presence(group.presence)
+            self.registry.directory.presence(group.presence)
             group.presence = {}
             self._release_fenced(group.entries)
         if report.fault is None:
@@ -74,7 +74,7 @@ class Lander:
                 entry.words = why
 
     def _release_fenced(self, entries: Sequence[Entry]) -> None:
-        fenced = self.registry.fenced({entry.session.key for entry in entries})
+        fenced = self.registry.directory.fenced({entry.session.key for entry in entries})
         for entry in entries:
             if entry.session.key in fenced:
                 entry.verdict, entry.words = Verdict.RELEASED, "the gateway has connected to another hub"
@@ -156,7 +156,7 @@ class Lander:
             if entry.untried:
                 continue
             with self._attempt([entry], report):
-                shared = self.registry.lineage(GatewayStore(*entry.session.key, told.epoch), told)
+                shared = self.registry.lineages.compare(GatewayStore(*entry.session.key, told.epoch), told)
                 entry.verdict = Verdict.LANDED if shared is None else Verdict.OLDER
                 entry.words = shared or ""
 
@@ -165,7 +165,7 @@ class Lander:
             self._landing.land_records("gateway_status", group.states, now_us)
             report.states, group.states = len(group.states), []
         with self._attempt((), report):
-            self.registry.seen(group.seen)
+            self.registry.directory.seen(group.seen)
             group.seen = {}
 
 

@@ -63,6 +63,23 @@ PAGE_GATEWAYS_MAX = 1_000
 MARKS_SHOWN_MAX = 1_000
 """Marks in one answer of the API about a gateway."""
 
+REGISTRY_ATTEMPTS_MAX = 15
+"""Times a transaction is tried that another hub's excluded; then what it was for is held and tried later."""
+
+REGISTRY_RETRY_S_MAX = 0.05
+"""Longest pause before the second try, drawn by lot; before the third twice that, and so on. A transaction takes some
+milliseconds, so all tries together (3 s) outlast what other hubs have to say of the same gateways."""
+
+REGISTRY_CONNECT_S_MAX = 5
+"""Seconds to connect to PostgreSQL. The landing waits so long, not the loop."""
+
+REGISTRY_SILENCE_S_MAX = 30
+"""Seconds after which a PostgreSQL that says nothing counts as gone (TCP keepalives and unacknowledged data)."""
+
+REGISTRY_STATEMENT_S_MAX = 30
+"""Seconds PostgreSQL may take for one statement, and may wait for the next of a transaction: a hub that froze within
+one holds no rows."""
+
 SHUTDOWN_S = 20.0
 """Longest wait for the landing in progress at the end; systemd and Kubernetes kill after 30 s or more."""
 

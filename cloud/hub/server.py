@@ -9,31 +9,37 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import sqlalchemy as sa
 import uvloop
 from starlette.types import ASGIApp
 
 from bridge.engine import Engine
+from bridge.hidden import hides
 from bridge.intake import Intake
 from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
-from cloud.hub.directory import DirectoryError, data_directory, require_unheld
+from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.faults import RegistryUnreachable
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
-from cloud.lake.faults import CannotLand, RegistryError
+from cloud.lake.faults import CannotLand
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
 from edge.broker.configuration import Endpoint, TlsListener
@@ -62,34 +68,49 @@ FAREWELL_S = 1.0
 class HubError(Exception):
     """The hub cannot be started; the message says why and what to do, on one line."""
 
+    def __init__(self, message: str, *, unreachable: bool = False) -> None:
+        """`unreachable`: because a server it needs does not answer."""
+        super().__init__(message)
+        self.unreachable = unreachable
 
+
+@hides("registry")
 @dataclass(frozen=True, slots=True)
 class HubConfiguration:
-    """What a hub needs to know. `registry_url`: a SQLAlchemy URL; None for SQLite in the data directory."""
+    """What a hub needs to know. `registry`: None for SQLite in the data directory."""
 
     data: Path
     amqp: Endpoint
     http: Endpoint
     dev: bool
     gather_ms: int = GATHER_MS_DEFAULT
-    registry_url: str | None = None
+    registry: sa.URL | None = None
     tls: TlsListener | None = None
     """Certificate of the AMQP listener; None: gateways connect in the clear."""
+
+
+class Opened(NamedTuple):
+    """A data directory in use. Registry and landing are for the thread that opened them."""
+
+    registry: Registry
+    landing: Landing
+    gateways: Sequence[GatewayRecord]
+    """Those known when it was opened."""
 
 
 class Hub:
     """A hub that is being started, serves, or is being stopped."""
 
-    def __init__(self, configuration: HubConfiguration, registry: Registry, landing: Landing) -> None:
-        """Needs the running loop. `registry` and `landing` are those of the data directory, open."""
+    def __init__(self, configuration: HubConfiguration, opened: Opened, executor: Executor) -> None:
+        """Needs the running loop. `executor`: the one thread that opened the data directory."""
         self._configuration = configuration
-        self._registry = registry
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
-        self._fleet = Fleet(versions=landing.versions)
-        self._fleet.load(registry.gateways())
+        self._registry = opened.registry
+        self._executor = executor
+        self._fleet = Fleet(versions=opened.landing.versions)
+        self._fleet.load(opened.gateways)
         loop = asyncio.get_running_loop()
         self._committer = Committer(
-            Lander(registry, landing, clock=time.perf_counter),
+            Lander(opened.registry, opened.landing, clock=time.perf_counter),
             loop=loop,
             executor=self._executor,
             now_us=_now_us,
@@ -143,8 +164,8 @@ class Hub:
         finally:
             self._health.stop()
             await self._finish()
+            self._executor.submit(self._registry.close)
             self._executor.shutdown()
-            self._registry.close()
 
     async def _until(self, stop: asyncio.Event) -> None:
         """Wait for `stop`; meanwhile problems are told to the log, and a renewed certificate is taken up."""
@@ -182,20 +203,22 @@ class Hub:
         return intake
 
 
-def open_lake(configuration: HubConfiguration) -> tuple[Registry, Landing]:
-    """Registry and lake of a data directory, recovered. Raises `HubError`. Blocks."""
+def open_data(configuration: HubConfiguration) -> Opened:
+    """Registry and lake of a data directory, recovered. Raises `HubError`, `DataError`. Blocks."""
     data = configuration.data
     try:
-        registry = Registry(configuration.registry_url or sqlite_url(str(data / "registry.db")))
-    except RegistryError as error:
-        raise HubError(f"{data}: {error}") from error
-    try:
-        registry.nobody_connected()
-        versions = {table: registry.confirmed_version(table) for table in contract().tables}
-        return registry, Landing(DeltaLake(data / "lake", durable_versions=versions), registry)
+        registry = Registry(configuration.registry or sqlite_file(data / "registry.db"), writer_id(data))
+        try:
+            versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
+            lake = DeltaLake(data / "lake", durable_versions=versions)
+            registry.commits.write_to(lake.identity)
+            registry.directory.nobody_connected()
+            return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways())
+        except BaseException:
+            registry.close()
+            raise
     except CannotLand as error:
-        registry.close()
-        raise HubError(f"{data}: {error}") from error
+        raise HubError(f"{data}: {error}", unreachable=isinstance(error, RegistryUnreachable)) from error
 
 
 @contextlib.asynccontextmanager
@@ -229,8 +252,9 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
         loop.set_exception_handler(unhandled)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        registry, landing = await asyncio.to_thread(open_lake, configuration)
-        await Hub(configuration, registry, landing).run(ready, stop)
+        executor = ThreadPoolExecutor(1, thread_name_prefix="landing")
+        opened = await loop.run_in_executor(executor, open_data, configuration)
+        await Hub(configuration, opened, executor).run(ready, stop)
 
     try:
         require_unheld(configuration.data)
@@ -238,7 +262,7 @@ def run(configuration: HubConfiguration, ready: Callable[[Endpoint, Endpoint], N
             require_free(name, endpoint.host, endpoint.port)
         with data_directory(configuration.data):
             uvloop.run(main())
-    except (ListenError, DirectoryError) as error:
+    except (ListenError, DataError) as error:
         raise HubError(str(error)) from error
 
 

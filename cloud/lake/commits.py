@@ -1,6 +1,6 @@
 """What the landing asks of the registry: the three verbs of a commit, and what has landed.
 
-The landing knows no database. The registry (`cloud.hub.registry`) implements `CommitLog` on SQLAlchemy.
+The landing knows no database. `cloud.hub.registry.commits` implements `CommitLog` on SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ class GatewayStore(NamedTuple):
 class Prepared(NamedTuple):
     """A commit whose outcome in the lake is not known to the registry."""
 
+    writer: str
+    """Who prepared it; ids are its own for each table."""
     table: str
     commit: int
     ranges: Sequence[SequenceRange]
@@ -31,16 +33,16 @@ class CommitLog(Protocol):
     """Durable record of commits. Each method is one transaction, durable on return; raises
     `cloud.lake.faults.RegistryError`."""
 
-    def application(self, table: str) -> str:
-        """The application id whose transaction version in the Delta table is the commit id."""
+    def application(self, prepared: Prepared) -> str:
+        """The application id whose transaction version in the Delta table is the commit id: one a writer and table."""
         ...
 
     def unresolved(self) -> Sequence[Prepared]:
-        """Prepared commits that were neither confirmed nor forgotten, oldest first."""
+        """Prepared commits that were neither confirmed nor forgotten and are this hub's to settle, oldest first."""
         ...
 
     def landed(self, stream: Stream) -> SequenceSet:
-        """What has landed of a stream, by confirmed commits. Raises `StreamDamaged`. Not for the caller to change."""
+        """What has landed of a stream, by confirmed commits. Raises `StreamInDoubt`. Not for the caller to change."""
         ...
 
     def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
@@ -57,8 +59,8 @@ class CommitLog(Protocol):
         ranges: Sequence[SequenceRange],
         rows: int,
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
-    ) -> int:
-        """Record what is about to land; returns the commit id, greater than every one before it for this table.
+    ) -> Prepared:
+        """Record what is about to land, under a commit id greater than every one before it of this writer and table.
 
         `reached`: how far the logs of these stores reach at least, as what they sent says.
         """

@@ -31,6 +31,10 @@ class DeltaLake:
         }
 
     @property
+    def identity(self) -> str:
+        return self._tables["telemetry"].identity
+
+    @property
     def versions(self) -> dict[str, int]:
         return {name: table.version for name, table in self._tables.items()}
 

@@ -4,7 +4,9 @@
     ├── CannotLand      the hub cannot do it now: what was received is held and tried again
     │   ├── LakeError       the tables cannot be written or read
     │   ├── RegistryError   the registry cannot be used
-    │   └── StreamDamaged   what has landed of one stream is not known; the other streams are not concerned
+    │   └── StreamInDoubt   what has landed of one stream is not known; the other streams are not concerned
+    │       ├── StreamDamaged   the record of it is damaged: it is made again from the lake
+    │       └── StreamElsewhere another hub is landing something of it
     └── ContentError    what was received can never be made into rows: it goes raw into `quarantine`
 
 Everything else that is raised (`MemoryError`, `OSError`, a mistake of ours) is a fault of the hub too: it is held.
@@ -35,12 +37,20 @@ class RegistryError(CannotLand):
     """The registry cannot do what was asked; the message says why and what to do next."""
 
 
-class StreamDamaged(CannotLand):
-    """The record of what has landed of one stream is damaged."""
+class StreamInDoubt(CannotLand):
+    """Nobody can say what has landed of one stream."""
 
     def __init__(self, stream: Stream, why: str) -> None:
         super().__init__(f"what has landed of {stream.address!r} of gateway {stream.gateway} is not known: {why}")
         self.stream = stream
+
+
+class StreamDamaged(StreamInDoubt):
+    """The record of what has landed of one stream is damaged."""
+
+
+class StreamElsewhere(StreamInDoubt):
+    """Another hub is landing something of the stream."""
 
 
 class ContentError(LandingError):

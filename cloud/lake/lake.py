@@ -24,6 +24,11 @@ class Lake(Protocol):
     """For one thread. Every method raises `cloud.lake.faults.LakeError`."""
 
     @property
+    def identity(self) -> str:
+        """Another one for every lake."""
+        ...
+
+    @property
     def versions(self) -> Mapping[str, int]:
         """The newest version of each table."""
         ...

@@ -3,13 +3,13 @@
 A landing is four steps, and each is durable before the next begins:
 
 1. *prepare*: the registry records the sequences about to move, under a commit id;
-2. *commit*: the rows are appended to the table, with that id as the transaction version of the registry's
+2. *commit*: the rows are appended to the table, with that id as the transaction version of this writer's
    application id;
 3. *confirm*: the registry adds them to what has landed;
 4. the caller acknowledges.
 
 After a crash, or an error whose outcome is not known, `resolve` asks the table for the id: it is there, then the commit
-is confirmed, or it is not and never will be (there is one committer), then it is forgotten. What arrives again after a
+is confirmed, or it is not and never will be (it has one committer), then it is forgotten. What arrives again after a
 confirmed commit is trimmed; what arrives again after a forgotten one lands.
 
 This module has no thread, clock, socket, disk or database of its own: `cloud.hub.lander` calls it from one thread.
@@ -27,8 +27,8 @@ import pyarrow as pa
 
 from bridge.batch import encode
 from bridge.hidden import hides
-from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, Prepared, no_failpoint
-from cloud.lake.faults import LakeError, StreamDamaged
+from cloud.lake.commits import CommitLog, Failpoint, GatewayStore, no_failpoint
+from cloud.lake.faults import LakeError, StreamDamaged, StreamInDoubt
 from cloud.lake.lake import Lake, Transaction
 from cloud.lake.limits import HOLES_MAX, SLICE_BYTES_MAX
 from cloud.lake.rebuild import Rebuild
@@ -63,7 +63,7 @@ class Landed(NamedTuple):
     by_gateway: Mapping[tuple[str, str], int] = {}
     """New messages of each (tenant, gateway)."""
     held: Mapping[int, str] = {}
-    """Index of each batch that has not landed whole, because a stream of it is damaged, and why."""
+    """Index of each batch that has not landed whole, because a stream of it is in doubt, and why."""
     left: int = 0
     """Batches, the last ones, that were not tried: the time was over."""
     spent_s: Mapping[tuple[str, str], float] = {}
@@ -129,24 +129,26 @@ class Plan(NamedTuple):
 
 
 class Known:
-    """What has landed of streams, including what is about to; None for a damaged one."""
+    """What has landed of streams, including what is about to; None for one in doubt."""
 
     def __init__(self, landed_of: Callable[[Stream], SequenceSet]) -> None:
         self._landed_of = landed_of
         self._sets: dict[Stream, SequenceSet | None] = {}
-        self.damage: dict[Stream, str] = {}
+        self.doubts: dict[Stream, StreamInDoubt] = {}
 
     @property
     def damaged(self) -> set[tuple[str, str]]:
-        """(tenant, gateway) of streams of which nobody knows what has landed."""
-        return {(stream.tenant, stream.gateway) for stream in self.damage}
+        """(tenant, gateway) of streams whose record is damaged."""
+        return {
+            (stream.tenant, stream.gateway) for stream, why in self.doubts.items() if isinstance(why, StreamDamaged)
+        }
 
     def of(self, stream: Stream) -> SequenceSet | None:
         if stream not in self._sets:
             try:
                 self._sets[stream] = self._landed_of(stream).copy()
-            except StreamDamaged as error:
-                self._sets[stream], self.damage[stream] = None, str(error)
+            except StreamInDoubt as error:
+                self._sets[stream], self.doubts[stream] = None, error
         return self._sets[stream]
 
 
@@ -162,7 +164,7 @@ def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
             stream = Stream(received.tenant, received.gateway, received.batch.epoch, part.address)
             landed = known.of(stream)
             if landed is None:
-                held[index] = known.damage[stream]
+                held[index] = str(known.doubts[stream])
                 wanted.append(())
                 continue
             gaps += part.first > max(landed.mark + 1, part.base)
@@ -181,7 +183,7 @@ def plan(batches: Iterable[ReceivedBatch], known: Known) -> Plan:
 
 
 class Landing:
-    """The one committer of a lake. For one thread."""
+    """The one committer of its writer's commits. For one thread."""
 
     def __init__(self, lake: Lake, commits: CommitLog, *, failpoint: Failpoint = no_failpoint) -> None:
         """Settle what a crash left open. Raises `CannotLand`."""
@@ -200,7 +202,7 @@ class Landing:
     def resolve(self) -> None:
         """Confirm or forget every prepared commit. Raises `CannotLand`; may be called again."""
         for prepared in self._commits.unresolved():
-            found = self._lake.committed(prepared.table, self._commits.application(prepared.table))
+            found = self._lake.committed(prepared.table, self._commits.application(prepared))
             if found is not None and found >= prepared.commit:
                 self._commits.confirm(prepared, self._lake.versions[prepared.table])
             else:
@@ -309,10 +311,10 @@ class Landing:
     ) -> None:
         """The steps of the module's description. After an error the outcome is looked up before the next landing."""
         self._settled = False
-        prepared = Prepared(name, self._commits.prepare(name, ranges, rows.num_rows, reached), ranges)
+        prepared = self._commits.prepare(name, ranges, rows.num_rows, reached)
         self._failpoint("prepared")
         try:
-            version = self._lake.append(name, rows, Transaction(self._commits.application(name), prepared.commit))
+            version = self._lake.append(name, rows, Transaction(self._commits.application(prepared), prepared.commit))
         except LakeError:
             self.resolve()
             raise

@@ -102,6 +102,11 @@ class Table:
         return table
 
     @property
+    def identity(self) -> str:
+        """The id the table was given when it was made."""
+        return str(self._delta.metadata().id)
+
+    @property
     def version(self) -> int:
         """The table version this writer has seen."""
         return int(self._delta.version())

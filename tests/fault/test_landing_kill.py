@@ -19,7 +19,8 @@ from deltalake import DeltaTable
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
-from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing
@@ -48,12 +49,12 @@ def batch(seed: int, number: int) -> ReceivedBatch:
 def land(directory: Path, seed: int, start: int) -> None:
     """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is."""
     chance = random.Random(seed + start)
-    registry = Registry(sqlite_url(str(directory / "registry.db")))
+    registry = Registry(sqlite_file(directory / "registry.db"), "a" * 32)
 
     def step(name: str) -> None:
         print("step", name, flush=True)
 
-    landing = Landing(DeltaLake(directory / "lake", failpoint=step), registry, failpoint=step)
+    landing = Landing(DeltaLake(directory / "lake", failpoint=step), registry.commits, failpoint=step)
     print("up", flush=True)
     number = start
     while number < BATCHES:

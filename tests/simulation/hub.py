@@ -17,7 +17,7 @@ from cloud.hub.committer import Committer
 from cloud.hub.fleet import Fleet
 from cloud.hub.lander import Lander
 from cloud.hub.metrics import Metrics
-from cloud.hub.registry import Registry
+from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
 from cloud.lake.lake import Lake
 from cloud.lake.landing import Landing
@@ -79,17 +79,17 @@ class Hub:
         endpoint = (HUB, STANDBY)[self._starts % 2]
         self._starts += 1
         self._history.record("start", endpoint.host)
-        registry = cast(Registry, SimulatedRegistry(self.database))
+        registry = SimulatedRegistry(self.database)
         try:
             self.lake.failpoint = self._failpoint
-            landing = Landing(cast(Lake, self.lake), registry, failpoint=self._failpoint)
+            landing = Landing(cast(Lake, self.lake), registry.commits, failpoint=self._failpoint)
         except Exception as error:  # it ends, as the program does, and is started again
             self._history.record("cannot start", HUB.host, repr(error))
             self.process.alive = False
             self._scheduler.after(0.3, Process("outside"), self.start)
             return
         self.committer = Committer(
-            Lander(registry, landing, clock=loop.time),
+            Lander(cast(Registry, registry), landing, clock=loop.time),
             loop=cast(asyncio.AbstractEventLoop, loop),
             executor=cast(Executor, None),
             now_us=lambda: wall_ns(self._scheduler) // 1_000,

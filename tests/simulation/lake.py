@@ -65,6 +65,10 @@ class SimulatedLake:
         self._history = history
 
     @property
+    def identity(self) -> str:
+        return "simulated"
+
+    @property
     def versions(self) -> Mapping[str, int]:
         return {name: len(versions) - 1 for name, versions in self._tables.items()}
 

@@ -300,7 +300,7 @@ MUTATIONS = (
     ),
     Mutation(
         "the hub compares openings only, and not how far the store went",
-        [(registry, "_went_further", _never)],
+        [(registry, "went_further", _never)],
         ("back_up", "put_back_unnoticed"),
         8,
     ),

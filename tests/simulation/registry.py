@@ -1,4 +1,4 @@
-"""The registry's twin: what the landing and the committer ask of `cloud.hub.registry.Registry`, durable at once.
+"""The registry's twin: what the landing and the committer ask of `cloud.hub.registry`, durable at once.
 
 Each method is one transaction. It may fail before it happened, or after (a database whose answer was lost).
 """
@@ -9,11 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 
 from cloud.hub.groups import Key, Lineage, Presence
-from cloud.hub.registry import GatewayRecord, _went_further
+from cloud.hub.registry.directory import GatewayRecord
+from cloud.hub.registry.lineages import went_further
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError
 from cloud.lake.limits import HOLES_MAX
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+
+WRITER = "hub"
 
 
 class Database:
@@ -50,17 +53,18 @@ class Database:
 class SimulatedRegistry:
     """One hub's connection to the database."""
 
-    registry_id = "simulated"
+    def __init__(self, database: Database) -> None:
+        self.directory = SimulatedDirectory(database)
+        self.lineages = SimulatedLineages(database)
+        self.commits = SimulatedCommits(database)
+
+
+class SimulatedDirectory:
+    """As `cloud.hub.registry.directory.Directory`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._last = dict(database.last)
         self._given: dict[Key, int] = {}
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    # --- gateways ---------------------------------------------------------------------------------------------
 
     def presence(self, changes: Mapping[Key, Presence]) -> None:
         if not changes:
@@ -88,35 +92,40 @@ class SimulatedRegistry:
         generations = self._database.generations
         return {key for key in who if key in generations and self._given.get(key) not in (None, generations[key])}
 
-    def marks(self, tenant: str, name: str) -> dict[Stream, SequenceSet]:
-        self._database.end(self._database.transaction())
-        return {s: found for s, found in self._database.landed.items() if (s.tenant, s.gateway) == (tenant, name)}
 
-    def lineage(self, store: GatewayStore, told: Lineage) -> str | None:
+class SimulatedLineages:
+    """As `cloud.hub.registry.lineages.Lineages`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def compare(self, store: GatewayStore, told: Lineage) -> str | None:
         database = self._database
         fails = database.transaction()
         known = database.lineages.get(store, [])
         if known and known[-1] not in told.openings:
             return next((opening for opening in reversed(told.openings) if opening in known), "")
-        if known and _went_further(known[-1], database.reached.get(store, {}), told):
+        if known and went_further(known[-1], database.reached.get(store, {}), told):
             return known[-1]
         database.lineages[store] = list(told.openings)
         database.end(fails)
         return None
 
-    # --- commits ----------------------------------------------------------------------------------------------
 
-    def application(self, table: str) -> str:
-        return f"waypost/{self.registry_id}/{table}"
+class SimulatedCommits:
+    """As `cloud.hub.registry.commits.Commits`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._last = dict(database.last)
+
+    def application(self, prepared: Prepared) -> str:
+        return f"waypost/simulated/{prepared.writer}/{prepared.table}"
 
     def unresolved(self) -> Sequence[Prepared]:
         self._database.end(self._database.transaction())
         found = sorted(self._database.commits.items())
-        return [Prepared(table, commit, ranges) for (table, commit), (done, ranges, _) in found if not done]
-
-    def confirmed_version(self, table: str) -> int:
-        found = [v for (name, _), (done, _, v) in self._database.commits.items() if name == table and done]
-        return max(found, default=-1)
+        return [Prepared(WRITER, table, commit, ranges) for (table, commit), (done, ranges, _) in found if not done]
 
     def landed(self, stream: Stream) -> SequenceSet:
         return self._database.landed.get(stream) or SequenceSet()
@@ -131,7 +140,7 @@ class SimulatedRegistry:
         ranges: Sequence[SequenceRange],
         rows: int,
         reached: Mapping[GatewayStore, Mapping[int, int]] | None = None,
-    ) -> int:
+    ) -> Prepared:
         database = self._database
         fails = database.transaction()
         for store, ends in (reached or {}).items():
@@ -144,7 +153,7 @@ class SimulatedRegistry:
         database.last[table] = commit
         database.end(fails)
         self._last[table] = commit
-        return commit
+        return Prepared(WRITER, table, commit, ranges)
 
     def confirm(self, prepared: Prepared, version: int) -> None:
         database = self._database

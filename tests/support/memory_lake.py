@@ -21,6 +21,10 @@ class MemoryLake:
         self._committed: dict[tuple[str, str], int] = {}
 
     @property
+    def identity(self) -> str:
+        return "memory"
+
+    @property
     def versions(self) -> Mapping[str, int]:
         return {table: len(parts) for table, parts in self.appended.items()}
 

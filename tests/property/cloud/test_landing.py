@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from bridge.batch import Lane, decode, encode
 from bridge.message import CLOCK_GOOD, Run, Stored
-from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
 from cloud.lake import landing, parts
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
@@ -43,9 +44,11 @@ class Hub:
         self.start()
 
     def start(self) -> None:
-        self.registry = Registry(sqlite_url(str(self.directory / "registry.db")))
+        self.registry = Registry(sqlite_file(self.directory / "registry.db"), "a" * 32)
         self.landing = Landing(
-            DeltaLake(self.directory / "lake", failpoint=self.failpoint), self.registry, failpoint=self.failpoint
+            DeltaLake(self.directory / "lake", failpoint=self.failpoint),
+            self.registry.commits,
+            failpoint=self.failpoint,
         )
 
     def failpoint(self, step: str) -> None:
@@ -135,11 +138,11 @@ def test_what_is_acknowledged_is_in_the_lake_once(
             rows = hub.rows("telemetry", ["gateway", "address", "sequence", "body"])
             assert set(rows.values()) <= {1}, "a message is there twice"
             assert acknowledged <= set(rows) <= sent
-            assert not hub.registry.unresolved()
+            assert not hub.registry.commits.unresolved()
             marked = {
                 (stream.gateway, stream.address, sequence)
                 for gateway in ("g1", "g2")
-                for stream, coverage in hub.registry.marks("default", gateway).landed.items()
+                for stream, coverage in hub.registry.commits.marks("default", gateway).landed.items()
                 for first, last in coverage.spans
                 for sequence in range(first, last + 1)
             }

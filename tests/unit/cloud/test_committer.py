@@ -20,7 +20,8 @@ from bridge.message import Run, Stored
 from cloud.hub.committer import Committer
 from cloud.hub.groups import Group, Key, LedgerDocument, Lineage, Presence, Report, Session, Verdict
 from cloud.hub.lander import Lander
-from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import LakeError
 from cloud.lake.landing import QUARANTINED, LandedRanges, Landing, LedgerRange, Unreadable
@@ -34,14 +35,8 @@ def _retries_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.committer.RETRY_S_MAX", 0.05)
 
 
-class CountingRegistry(Registry):
-    """How many transactions connections cost."""
-
-    presences = 0
-
-    def presence(self, changes: Mapping[Key, Presence]) -> None:
-        self.presences += 1
-        super().presence(changes)
+def open_registry(directory: Path, writer: str = "this hub") -> Registry:
+    return Registry(sqlite_file(directory / "registry.db"), writer)
 
 
 class Bench:
@@ -49,13 +44,13 @@ class Bench:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.registry = CountingRegistry(sqlite_url(str(directory / "registry.db")))
+        self.presences = 0
+        """Transactions that connections have cost."""
         self.fail: Callable[[str], None] = lambda step: None
-        lake = DeltaLake(directory / "lake", failpoint=self.failpoint)
-        self.landing = Landing(lake, self.registry, failpoint=self.failpoint)
         self.reports: list[Report] = []
         self.answers: list[tuple[str, Verdict]] = []
         self.executor = ThreadPoolExecutor(1)
+        self.executor.submit(self.open).result()
         self.committer = Committer(
             Lander(self.registry, self.landing, clock=time.perf_counter),
             loop=asyncio.get_running_loop(),
@@ -64,6 +59,19 @@ class Bench:
             gather_ms=5,
         )
         self.committer.reported.append(self.report)
+
+    def open(self) -> None:
+        """On the thread that uses them."""
+        self.registry = open_registry(self.directory)
+        write = self.registry.directory.presence
+
+        def presence(changes: Mapping[Key, Presence]) -> None:
+            self.presences += 1
+            write(changes)
+
+        self.registry.directory.presence = presence  # type: ignore[method-assign]
+        lake = DeltaLake(self.directory / "lake", failpoint=self.failpoint)
+        self.landing = Landing(lake, self.registry.commits, failpoint=self.failpoint)
 
     def failpoint(self, step: str) -> None:
         self.fail(step)
@@ -114,8 +122,8 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) 
         bench = Bench(tmp_path)
         await scenario(bench)
         await bench.committer.close()
+        bench.executor.submit(bench.registry.close).result()
         bench.executor.shutdown()
-        bench.registry.close()
         return bench
 
     return asyncio.run(main())
@@ -123,8 +131,8 @@ def run(tmp_path: Path, scenario: Callable[[Bench], Coroutine[Any, Any, None]]) 
 
 def another_hub_has_it(tmp_path: Path, gateway: tuple[str, str]) -> None:
     """The gateway connects to another hub of the same registry."""
-    other = Registry(sqlite_url(str(tmp_path / "registry.db")))
-    other.presence({gateway: Presence("-", connected=True, at_us=1, connects=1)})
+    other = open_registry(tmp_path, "another hub")
+    other.directory.presence({gateway: Presence("-", connected=True, at_us=1, connects=1)})
     other.close()
 
 
@@ -188,15 +196,17 @@ class TestConnections:
             session = bench.session()
             bench.send(session, "first")
             await bench.answered(1)
-            before = bench.registry.presences
+            before = bench.presences
             for _ in range(5_000):
                 bench.committer.disconnect(bench.session("comes and goes"))
             bench.send(session, "second", first=3)
             await bench.answered(2)
-            assert bench.registry.presences == before + 1
+            assert bench.presences == before + 1
 
         bench = run(tmp_path, scenario)
-        known = {record.name: record for record in Registry(sqlite_url(str(tmp_path / "registry.db"))).gateways()}
+        registry = open_registry(tmp_path)
+        known = {record.name: record for record in registry.directory.gateways()}
+        registry.close()
         assert (known["comes and goes"].generation, known["comes and goes"].connected) == (5_000, False)
         assert bench.rows == 6
 
@@ -364,7 +374,9 @@ class TestWhatTheHubCannotDo:
 
         bench = run(tmp_path, scenario)
         assert {verdict for _, verdict in bench.answers} == {Verdict.LANDED}
-        [(_, landed)] = bench.registry.marks("default", "gw1").landed.items()
+        registry = open_registry(tmp_path)
+        [(_, landed)] = registry.commits.marks("default", "gw1").landed.items()
+        registry.close()
         assert landed.spans == [(0, 5)]
         words = [record.getMessage() for record in caplog.records]
         assert len([text for text in words if "no space left on device" in text]) == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cloud.hub.fleet import Fleet, Rate
 from cloud.hub.groups import Session
 from cloud.hub.limits import HISTORY_SECONDS
-from cloud.hub.registry import GatewayRecord
+from cloud.hub.registry.directory import GatewayRecord
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(1, 9))), st.integers(0, 100))

@@ -15,7 +15,8 @@ import pytest
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
 from cloud.hub.groups import Presence
-from cloud.hub.registry import Registry, sqlite_url
+from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.registry import Registry
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
 from tests.support.memory_lake import MemoryLake
@@ -35,12 +36,14 @@ class Hub:
         self.directory = directory
         self.lake = MemoryLake()
         self.open()
-        self.registry.presence({("default", gateway): Presence("-", True, 1, 1) for gateway in ("gw1", "gw2")})
+        self.registry.directory.presence(
+            {("default", gateway): Presence("-", True, 1, 1) for gateway in ("gw1", "gw2")}
+        )
         self.land(batch("a", 0, 9), batch("a", 20, 29), batch("b", 3, 5), batch("a", 0, 4, "gw2"))
 
     def open(self) -> None:
-        self.registry = Registry(sqlite_url(str(self.directory / FILE)))
-        self.landing = Landing(self.lake, self.registry)
+        self.registry = Registry(sqlite_file(self.directory / FILE), "a" * 32)
+        self.landing = Landing(self.lake, self.registry.commits)
 
     def close(self) -> None:
         self.registry.close()
@@ -118,31 +121,18 @@ def test_an_unrelated_topic_of_the_gateway_lands_meanwhile(hub: Hub) -> None:
     assert hub.names()["gw1", "a", 31] == 1
 
 
-def test_a_registry_of_before_there_were_checksums(hub: Hub) -> None:
-    hub.close()
-    hub.execute("ALTER TABLE marks DROP COLUMN checksum")
-    hub.execute("ALTER TABLE lineages DROP COLUMN ends")
-    hub.execute("UPDATE schema_version SET version = 2")
-    hub.open()
-    assert hub.land(batch("a", 0, 35), batch("b", 0, 5)) == {}
-    assert set(hub.names().values()) == {1}
-    found = dict(hub.execute("SELECT address, checksum IS NULL FROM marks WHERE gateway = 'gw1'"))
-    assert found == {"a": 0, "b": 0}, "what is written anew has one"
-    assert hub.execute("SELECT version FROM schema_version") == [(3,)]
-
-
 def test_the_names_on_disk_stay(hub: Hub) -> None:
     columns = [row[1] for row in hub.execute("PRAGMA table_info(commits)")]
-    assert columns == ["table_name", "id", "state", "rows", "version", "moves"]
+    assert columns == ["writer", "table_name", "id", "state", "rows", "version", "moves"]
 
 
 def test_damage_found_when_a_commit_is_confirmed(hub: Hub) -> None:
     """The hub died between the lake and the registry, and then the row was damaged."""
-    confirm = hub.registry.confirm
-    hub.registry.confirm = lambda prepared, version: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    confirm = hub.registry.commits.confirm
+    hub.registry.commits.confirm = lambda prepared, version: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         hub.land(batch("a", 10, 12))
-    hub.registry.confirm = confirm  # type: ignore[method-assign]
+    hub.registry.commits.confirm = confirm  # type: ignore[method-assign]
     hub.close()
     hub.execute("UPDATE marks SET mark = 1 WHERE gateway = 'gw1' AND address = 'a'")
     hub.open()

@@ -1,4 +1,4 @@
-"""The hub's data directory: nobody else's to read, and one hub's at a time.
+"""The hub's data directory: nobody else's to read, one hub's at a time, and where its writer id is kept.
 
 What gateways send is customers' data, and the registry says who they are. So files are made for their owner alone,
 whichever library makes them (the umask is the process's), and those an older version left readable are closed.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
+import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,15 +24,17 @@ UMASK: Final = 0o077
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 LOCK: Final = "hub.lock"
+WRITER: Final = "writer"
+"""The file with the id under which this hub numbers its commits: 32 hexadecimal digits."""
 
 
-class DirectoryError(Exception):
-    """The directory cannot be used; the message says why and what to do, on one line."""
+class DataError(Exception):
+    """The data directory cannot be used; the message says why and what to do, on one line."""
 
 
 def require_unheld(path: Path) -> None:
     """Look whether another hub holds the directory, before ports are asked for: they are likely to be its own. Makes
-    nothing. Raises DirectoryError."""
+    nothing. Raises DataError."""
     if is_held(path, LOCK):
         raise _in_use(path)
 
@@ -39,14 +43,14 @@ def require_unheld(path: Path) -> None:
 def data_directory(path: Path) -> Iterator[Path]:
     """Make the data directory, hold it against a second hub and close it to others. Sets the process's umask.
 
-    Raises DirectoryError.
+    Raises DataError.
     """
     os.umask(UMASK)
     try:
         path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
-        raise DirectoryError(
+        raise DataError(
             f"data directory {path} cannot be used: {error.strerror}; it must be a directory this user may write to"
         ) from error
     try:
@@ -61,8 +65,42 @@ def data_directory(path: Path) -> Iterator[Path]:
         os.close(lock)
 
 
-def _in_use(path: Path) -> DirectoryError:
-    return DirectoryError(f"{path} is in use by another hub; stop it or give this one another data directory")
+def writer_id(path: Path) -> str:
+    """The writer id of a data directory that is held: made where there is none, and on disk on return.
+
+    A new one does no harm: what the one before left open is settled by the lake it was for. Raises DataError.
+    """
+    file = path / WRITER
+    try:
+        found = file.read_text("ascii", "replace").strip() if file.exists() else ""
+        if re.fullmatch(r"[0-9a-f]{32}", found):
+            return found
+        if found:
+            log.warning("%s holds no writer id: a new one is made", file)
+        made = secrets.token_hex(16)
+        _write_durably(file, made + "\n")
+    except OSError as error:
+        raise DataError(f"{file} cannot be used: {error.strerror}; this user must be able to write it") from error
+    return made
+
+
+def _write_durably(file: Path, text: str) -> None:
+    """Whole or not at all."""
+    whole = file.with_name(f"{file.name}.new")
+    with whole.open("w", encoding="ascii") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+    whole.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _in_use(path: Path) -> DataError:
+    return DataError(f"{path} is in use by another hub; stop it or give this one another data directory")
 
 
 def _close_to_others(path: Path) -> None:

@@ -1,0 +1,215 @@
+"""Commits: what is about to land in the lake, what has landed, and what became of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from cloud.hub.groups import Key
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.faults import GatewaysMoved, LandingElsewhere
+from cloud.hub.registry.generations import Generations
+from cloud.hub.registry.lineages import Lineages, Reached
+from cloud.hub.registry.marks import GatewayMarks, Marks
+from cloud.hub.registry.packing import pack_checked, unpack_ranges
+from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gateways, ledgered
+from cloud.hub.registry.writer import Writer
+from cloud.lake.commits import GatewayStore, Prepared
+from cloud.lake.faults import RegistryError, StreamDamaged, StreamElsewhere
+from cloud.lake.limits import COMMITS_KEPT
+from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
+
+PREPARED, CONFIRMED = "prepared", "confirmed"
+
+
+class Commits:
+    """Implements `cloud.lake.commits.CommitLog`, for the registry's thread. Ids are per writer and table."""
+
+    def __init__(
+        self, database: Database, registry_id: str, writer: Writer, generations: Generations, lineages: Lineages
+    ) -> None:
+        self._database = database
+        self._registry_id = registry_id
+        self._writer = writer
+        self._generations = generations
+        self._lineages = lineages
+        self._marks = Marks(database, generations)
+        mine = sa.select(commits.c.table_name, sa.func.max(commits.c.id)).where(commits.c.writer == writer.id)
+        rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
+        self._last: dict[str, int] = {row[0]: row[1] for row in rows}
+
+    def write_to(self, lake: str) -> None:
+        """This hub writes to that lake (an id), and settles what those that did before left open there."""
+        settled = self._database.transaction(lambda tx: self._writer.write_to(tx, lake))
+        self._writer.settles |= settled
+
+    def application(self, prepared: Prepared) -> str:
+        """Names registry and writer: a lake that outlives its registry must not mistake new commit ids for old."""
+        parts = ("waypost", self._registry_id, prepared.writer, prepared.table)
+        return "/".join(part for part in parts if part != OLDER_WRITER)
+
+    def confirmed_version(self, table: str) -> int:
+        """The highest version of this hub's table known to be on disk; -1 when there is none."""
+        mine = commits.c.writer.in_(sorted(self._writer.settles)) & (commits.c.table_name == table)
+        query = sa.select(sa.func.max(commits.c.version)).where(mine)
+        found = self._database.transaction(lambda tx: tx.execute(query).scalar_one_or_none())
+        return -1 if found is None else int(found)
+
+    def unresolved(self) -> Sequence[Prepared]:
+        return self._database.transaction(self._unresolved)
+
+    def _unresolved(self, tx: sa.Connection) -> Sequence[Prepared]:
+        self._writer.require(tx)
+        return _prepared(tx, commits.c.writer.in_(sorted(self._writer.settles)))
+
+    # --- what has landed --------------------------------------------------------------------------------------------
+
+    def landed(self, stream: Stream) -> SequenceSet:
+        known = self._marks.known((stream.tenant, stream.gateway))
+        if known is None:
+            try:
+                known = self.marks(stream.tenant, stream.gateway)
+            except LandingElsewhere as error:
+                raise StreamElsewhere(stream, str(error)) from None
+        why = known.why_unknown(stream)
+        if why is not None:
+            raise StreamDamaged(stream, why)
+        return known.landed.get(stream) or SequenceSet()
+
+    def marks(self, tenant: str, gateway: str) -> GatewayMarks:
+        """What has landed of a gateway; not for the caller to change. Raises `RegistryError`, also while another hub
+        is landing something of it."""
+        return self._database.transaction(lambda tx: self._load(tx, (tenant, gateway)))
+
+    def _load(self, tx: sa.Connection, key: Key) -> GatewayMarks:
+        """A gateway that has come from another hub: its marks stand still once nothing of it is landing there, as
+        nothing more can be prepared there."""
+        known = self._marks.known(key)
+        if known is not None:
+            return known
+        self._require_none_elsewhere(tx, {key})
+        return self._marks.load(tx, key)
+
+    def _require_none_elsewhere(self, tx: sa.Connection, who: set[Key]) -> None:
+        """Raises `LandingElsewhere`."""
+        for prepared in _prepared(tx, commits.c.writer.not_in(sorted(self._writer.settles))):
+            moved = {(moved.tenant, moved.gateway) for moved in prepared.ranges} & who
+            if moved:
+                raise LandingElsewhere(
+                    f"the hub with writer id {prepared.writer} has begun to land something of gateway {min(moved)[1]}; "
+                    "start that hub, which finishes it"
+                )
+
+    def restore(self, tenant: str, gateway: str, landed: Mapping[Stream, SequenceSet]) -> None:
+        def work(tx: sa.Connection) -> dict[Stream, SequenceSet]:
+            self._writer.require(tx)
+            whole = {**landed, **self._load(tx, (tenant, gateway)).landed}
+            self._marks.rewrite(tx, (tenant, gateway), whole)
+            return whole
+
+        self._marks.keep((tenant, gateway), GatewayMarks(self._database.transaction(work)))
+
+    def ledgered(self, ranges: Iterable[SequenceRange]) -> set[SequenceRange]:
+        asked = list(ranges)
+
+        def work(tx: sa.Connection) -> set[SequenceRange]:
+            self._require_none_elsewhere(tx, {(moved.tenant, moved.gateway) for moved in asked})
+            return _in_ledger(tx, asked)
+
+        return self._database.transaction(work)
+
+    # --- the three verbs --------------------------------------------------------------------------------------------
+
+    def prepare(
+        self, table: str, ranges: Sequence[SequenceRange], rows: int, reached: Reached | None = None
+    ) -> Prepared:
+        prepared = Prepared(self._writer.id, table, self._last.get(table, 0) + 1, ranges)
+        whole = self._database.transaction(lambda tx: self._prepare(tx, prepared, rows, reached or {}))
+        self._last[table] = prepared.commit
+        self._lineages.remember(whole)
+        return prepared
+
+    def _prepare(
+        self, tx: sa.Connection, prepared: Prepared, rows: int, reached: Reached
+    ) -> dict[GatewayStore, dict[int, int]]:
+        self._writer.require(tx)
+        moved = self._generations.moved(tx, {(moved.tenant, moved.gateway) for moved in prepared.ranges})
+        if moved:
+            names = ", ".join(sorted(name for _, name in moved)[:3])
+            raise GatewaysMoved(f"gateways have connected to another hub meanwhile: {names}")
+        whole = self._lineages.reach(tx, reached)
+        tx.execute(
+            commits.insert().values(
+                writer=prepared.writer,
+                table_name=prepared.table,
+                id=prepared.commit,
+                state=PREPARED,
+                rows=rows,
+                ranges=pack_checked(prepared.ranges),
+            )
+        )
+        return whole
+
+    def confirm(self, prepared: Prepared, version: int) -> None:
+        self._marks.remember(self._database.transaction(lambda tx: self._confirm(tx, prepared, version)))
+
+    def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int) -> dict[Stream, SequenceSet]:
+        self._writer.require(tx)
+        changed: dict[Stream, SequenceSet] = {}
+        if prepared.table != "ledger":
+            changed = self._marks.add(tx, prepared.ranges)
+            _count(tx, prepared.ranges)
+        elif prepared.ranges:
+            tx.execute(ledgered.insert(), [moved._asdict() for moved in prepared.ranges])
+        done = commits.update().where(_row_of(prepared), commits.c.state == PREPARED)
+        if tx.execute(done.values(state=CONFIRMED, version=version, ranges=b"")).rowcount != 1:
+            raise RegistryError(f"commit {prepared.commit} of table {prepared.table} is not open any more")
+        older = (commits.c.state == CONFIRMED) & (commits.c.id <= prepared.commit - COMMITS_KEPT)
+        tx.execute(commits.delete().where(*_of_table(prepared), older))
+        return changed
+
+    def forget(self, prepared: Prepared) -> None:
+        def work(tx: sa.Connection) -> None:
+            self._writer.require(tx)
+            tx.execute(commits.delete().where(_row_of(prepared)))
+
+        self._database.transaction(work)
+
+
+def _prepared(tx: sa.Connection, of: sa.ColumnElement[bool]) -> list[Prepared]:
+    """Oldest first."""
+    columns = (commits.c.writer, commits.c.table_name, commits.c.id, commits.c.ranges)
+    query = sa.select(*columns).where(of, commits.c.state == PREPARED)
+    rows = tx.execute(query.order_by(commits.c.writer, commits.c.table_name, commits.c.id)).all()
+    return [Prepared(*row[:3], unpack_ranges(row[3], row[1], row[2])) for row in rows]
+
+
+def _of_table(prepared: Prepared) -> tuple[sa.ColumnElement[bool], ...]:
+    return commits.c.writer == prepared.writer, commits.c.table_name == prepared.table
+
+
+def _row_of(prepared: Prepared) -> sa.ColumnElement[bool]:
+    return sa.and_(*_of_table(prepared), commits.c.id == prepared.commit)
+
+
+def _count(tx: sa.Connection, ranges: Sequence[SequenceRange]) -> None:
+    """Add to the messages that have landed of each gateway."""
+    rows: Counter[Key] = Counter()
+    for moved in ranges:
+        rows[moved.tenant, moved.gateway] += moved.last - moved.first + 1
+    for (tenant, name), messages in rows.items():
+        mine = (gateways.c.tenant == tenant) & (gateways.c.name == name)
+        tx.execute(gateways.update().where(mine).values(landed=gateways.c.landed + messages))
+
+
+def _in_ledger(tx: sa.Connection, asked: Sequence[SequenceRange]) -> set[SequenceRange]:
+    columns = [ledgered.c[name] for name in SequenceRange._fields]
+    at_once = PARAMETERS_MAX // len(columns)
+    known: set[SequenceRange] = set()
+    for start in range(0, len(asked), at_once):
+        some = asked[start : start + at_once]
+        found = tx.execute(sa.select(*columns).where(sa.tuple_(*columns).in_(some)))
+        known |= {SequenceRange(*row) for row in found}
+    return known

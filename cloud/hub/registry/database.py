@@ -1,0 +1,108 @@
+"""The registry's database: one connection, for one thread, one transaction at a time."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import SQLAlchemyError
+
+from cloud.hub.limits import REGISTRY_ATTEMPTS_MAX, REGISTRY_RETRY_S_MAX
+from cloud.hub.registry.dialects import Dialect, dialect_of
+from cloud.hub.registry.location import shown
+from cloud.lake.faults import RegistryError
+
+T = TypeVar("T")
+
+
+class WrongThread(RuntimeError):
+    """The registry is used by a thread that did not open it, or within a transaction of its own: a mistake of ours."""
+
+
+class Database:
+    """An open database, for the thread that opened it: every method raises `WrongThread` in another one."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Connects with the first transaction."""
+        self.where = shown(url)
+        self.rolled_back: list[Callable[[], None]] = []
+        """Called after a transaction that failed: what was read or expected in it may not be so."""
+        self.dialect: Dialect = dialect_of(url)
+        self._password = str(url.password or "")
+        self._engine = self.dialect.engine(url)
+        self._thread = threading.get_ident()
+        self._busy = False
+
+    def open(self, work: Callable[[sa.Connection], T]) -> T:
+        """The first transaction; other hubs do not open the registry meanwhile. Raises `RegistryError` that tells the
+        one who starts the hub what to do; then the database is to be closed."""
+
+        def fault(words: str) -> RegistryError:
+            return self.dialect.why_not_opened(words, self.where)
+
+        self._once(self.dialect.lock_opening, fault)
+        done = self._once(work, fault)
+        self._once(self.dialect.unlock_opening, fault)
+        return done
+
+    def transaction(self, work: Callable[[sa.Connection], T]) -> T:
+        """Do `work` in one transaction, durable on return.
+
+        It may be done several times, as PostgreSQL asks for that when transactions of two hubs exclude each other: so
+        all it changes is the database. Raises `RegistryError`, and what `work` raises; then it has not happened, or
+        the connection broke while it ended and nobody knows.
+        """
+        return self._once(work, _cannot_be_used)
+
+    def _once(self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError]) -> T:
+        self.require_thread()
+        if self._busy:
+            raise WrongThread("a transaction within a transaction would wait for itself")
+        self._busy = True
+        try:
+            return self._attempt(work, fault)
+        finally:
+            self._busy = False
+
+    def _attempt(
+        self, work: Callable[[sa.Connection], T], fault: Callable[[str], RegistryError], attempt: int = 1
+    ) -> T:
+        try:
+            with self._engine.begin() as tx:
+                return work(tx)
+        except SQLAlchemyError as error:
+            self._forget()
+            if not self.dialect.excluded(error) or attempt >= REGISTRY_ATTEMPTS_MAX:
+                raise fault(self.words(error)) from error
+        except BaseException:
+            self._forget()
+            raise
+        time.sleep(random.uniform(0, attempt * REGISTRY_RETRY_S_MAX))  # noqa: S311 - two hubs are to try at different times
+        return self._attempt(work, fault, attempt + 1)
+
+    def words(self, error: SQLAlchemyError) -> str:
+        """What the database said, on one line and without the password."""
+        text = " ".join(self.dialect.said(error).split())
+        return text.replace(self._password, "***") if self._password else text
+
+    def close(self) -> None:
+        """Close the file or the connection; idempotent."""
+        self.require_thread()
+        self._engine.dispose()
+
+    def require_thread(self) -> None:
+        """Raises `WrongThread`."""
+        if threading.get_ident() != self._thread:
+            raise WrongThread("the registry belongs to the thread that opened it")
+
+    def _forget(self) -> None:
+        for forget in self.rolled_back:
+            forget()
+
+
+def _cannot_be_used(words: str) -> RegistryError:
+    return RegistryError(f"the registry cannot be used: {words}")

@@ -1,0 +1,114 @@
+"""The directory: who there is. Tenants, gateways, and where and how often these connect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from cloud.hub.groups import Key, Presence
+from cloud.hub.registry.database import Database
+from cloud.hub.registry.generations import Generations, current_generations
+from cloud.hub.registry.schema import gateways, tenants
+from cloud.hub.registry.writer import Writer
+
+
+class GatewayRecord(NamedTuple):
+    """A gateway as the directory knows it. Times are UTC microseconds since 1970."""
+
+    tenant: str
+    name: str
+    first_seen: int
+    last_seen: int
+    connected: bool
+    remote: str
+    generation: int
+    landed: int
+    """Messages of it that are in the lake."""
+
+
+RECORD = [gateways.c[name] for name in GatewayRecord._fields]
+
+
+class Directory:
+    """For the registry's thread. Every method is one transaction, durable on return; raises `RegistryError`."""
+
+    def __init__(self, database: Database, writer: Writer, generations: Generations) -> None:
+        self._database = database
+        self._writer = writer
+        self._generations = generations
+
+    def presence(self, changes: Mapping[Key, Presence]) -> None:
+        """Connections of gateways that came and went; each one that came is a generation, and fences those before."""
+        if not changes:
+            return
+        known = self._database.transaction(lambda tx: self._write_presence(tx, changes))
+        self._generations.give(
+            {key: known[key] + presence.connects for key, presence in changes.items() if presence.connects}
+        )
+
+    def _write_presence(self, tx: sa.Connection, changes: Mapping[Key, Presence]) -> dict[Key, int]:
+        """Returns the generations before."""
+        known = current_generations(tx, changes)
+        new = {key: presence for key, presence in changes.items() if key not in known}
+        if new:
+            _add_gateways(tx, new)
+            known.update(dict.fromkeys(new, 0))
+        here = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
+        columns = ("last_seen", "connected", "remote", "generation", "writer")
+        tx.execute(
+            gateways.update().where(*here).values({name: sa.bindparam(f"at_{name}") for name in columns}),
+            [self._presence_row(key, presence, known[key]) for key, presence in changes.items()],
+        )
+        return known
+
+    def _presence_row(self, key: Key, presence: Presence, generation: int) -> dict[str, Any]:
+        return {
+            "at_tenant": key[0],
+            "at_name": key[1],
+            "at_last_seen": presence.at_us,
+            "at_connected": presence.connected,
+            "at_remote": presence.remote,
+            "at_generation": generation + presence.connects,
+            "at_writer": self._writer.id,
+        }
+
+    def seen(self, when: Mapping[Key, int]) -> None:
+        """Set when each (tenant, gateway) was last heard of; UTC microseconds."""
+        if not when:
+            return
+        here = (gateways.c.tenant == sa.bindparam("at_tenant"), gateways.c.name == sa.bindparam("at_name"))
+        statement = gateways.update().where(*here).values(last_seen=sa.bindparam("at_last_seen"))
+        rows = [{"at_tenant": key[0], "at_name": key[1], "at_last_seen": last} for key, last in when.items()]
+        self._database.transaction(lambda tx: tx.execute(statement, rows))
+
+    def nobody_connected(self) -> None:
+        """At start: whoever was connected to this hub when it died is not any more."""
+        here = gateways.c.writer.is_(None) | gateways.c.writer.in_(sorted(self._writer.settles))
+        statement = gateways.update().where(gateways.c.connected.is_(True), here).values(connected=False)
+        self._database.transaction(lambda tx: tx.execute(statement))
+
+    def gateways(self) -> list[GatewayRecord]:
+        """Every gateway, by name."""
+        query = sa.select(*RECORD).order_by(gateways.c.tenant, gateways.c.name)
+        return [GatewayRecord(*row) for row in self._database.transaction(lambda tx: tx.execute(query).all())]
+
+    def fenced(self, who: Iterable[Key]) -> set[Key]:
+        """Those of these gateways that have connected to another hub of this registry since they last did here."""
+        return self._database.transaction(lambda tx: self._generations.moved(tx, who))
+
+
+def _add_gateways(tx: sa.Connection, new: Mapping[Key, Presence]) -> None:
+    made = {tenant: presence.at_us for (tenant, _), presence in new.items()}
+    there = set(tx.execute(sa.select(tenants.c.name).where(tenants.c.name.in_(sorted(made)))).scalars())
+    rows = [{"name": tenant, "created_at": at_us} for tenant, at_us in made.items() if tenant not in there]
+    if rows:
+        tx.execute(tenants.insert(), rows)
+    tx.execute(gateways.insert(), [_new_row(key, presence) for key, presence in new.items()])
+
+
+def _new_row(key: Key, presence: Presence) -> dict[str, Any]:
+    times = {"first_seen": presence.at_us, "last_seen": presence.at_us}
+    row = {"tenant": key[0], "name": key[1], **times, "connected": False, "remote": presence.remote}
+    return {**row, "generation": 0, "landed": 0}

@@ -1,0 +1,66 @@
+"""Where a registry is: its URL, checked before anything connects, and what of it may be shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from cloud.hub.registry.faults import RegistryUrlError
+
+SQLITE, POSTGRESQL = "sqlite", "postgresql+psycopg"
+FORMS = "postgresql+psycopg://USER@HOST/DATABASE, or sqlite:////ABSOLUTE/PATH"
+EXTRA = "postgresql"
+"""The extra that brings the driver."""
+
+
+def parse(text: str) -> sa.URL:
+    """Read a registry's URL. Raises `RegistryUrlError`, whose message quotes nothing that may be a password."""
+    try:
+        url = sa.make_url(text)
+    except (sa.exc.ArgumentError, ValueError):
+        raise RegistryUrlError(f"the registry's URL cannot be read; write it as {FORMS}") from None
+    if url.drivername in ("postgres", "postgresql"):
+        url = url.set(drivername=POSTGRESQL)
+    if url.drivername == SQLITE:
+        _check_sqlite(url)
+    elif url.drivername == POSTGRESQL:
+        _check_postgresql(url)
+    else:
+        raise RegistryUrlError(f"a registry cannot be at {url.drivername!r}; write its URL as {FORMS}")
+    return url
+
+
+def sqlite_file(path: Path) -> sa.URL:
+    """The URL of a registry in a file."""
+    return sa.URL.create(SQLITE, database=str(path))
+
+
+def shown(url: sa.URL) -> str:
+    """The URL without password and options."""
+    if url.drivername == SQLITE:
+        return url.database or ""
+    user = f"{url.username}@" if url.username else ""
+    port = f":{url.port}" if url.port is not None else ""
+    return f"postgresql://{user}{url.host or ''}{port}/{url.database or ''}"
+
+
+def _check_sqlite(url: sa.URL) -> None:
+    path = (url.database or "").removeprefix("file:")
+    if not path.startswith("/"):
+        raise RegistryUrlError("a registry in SQLite is a file with an absolute path; write sqlite:////ABSOLUTE/PATH")
+
+
+def _check_postgresql(url: sa.URL) -> None:
+    if "@" in (url.host or ""):
+        raise RegistryUrlError("the registry's URL has an @ too many; in a user's name or password write it as %40")
+    if "password" in url.query:
+        raise RegistryUrlError("a password among the options of the registry's URL would be shown; name a passfile")
+    if not url.database:
+        raise RegistryUrlError(f"the registry's URL names no database; write it as {FORMS}")
+    try:
+        url.get_dialect().import_dbapi()
+    except ImportError:
+        raise RegistryUrlError(
+            f"the driver of PostgreSQL is not installed; install it with: pip install 'waypost[{EXTRA}]'"
+        ) from None

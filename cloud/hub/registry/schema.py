@@ -1,0 +1,187 @@
+"""The registry's tables, and how those of an older program become these."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateColumn
+
+from cloud.hub.registry.faults import RegistryForeign, RegistryTooNew
+
+SCHEMA_VERSION = 4
+"""Raised with every change of the tables below."""
+
+PARAMETERS_MAX = 900
+"""Bound parameters in one statement: SQLite before 3.32 takes 999."""
+
+OLDER_WRITER = ""
+"""Of commits that a program of schema 3 or before prepared: it had no writers."""
+
+
+class Name(sa.types.TypeDecorator[str]):
+    """A name that gateways choose. PostgreSQL takes no NUL in a text, so there it is written ``\\0``, and a backslash
+    twice."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None or dialect.name != "postgresql":
+            return value
+        return value.replace("\\", "\\\\").replace("\0", "\\0")
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> str | None:
+        if value is None or dialect.name != "postgresql":
+            return value  # type: ignore[no-any-return]
+        return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
+
+
+metadata = sa.MetaData()
+
+schema_version = sa.Table(
+    "schema_version",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("registry_id", sa.String(32), nullable=False),
+)
+writers = sa.Table(
+    "writers",
+    metadata,
+    sa.Column("id", sa.String(32), primary_key=True),
+    sa.Column("starts", sa.BigInteger, nullable=False),
+    sa.Column("lake", sa.String(64), nullable=True),
+)
+tenants = sa.Table(
+    "tenants",
+    metadata,
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+)
+gateways = sa.Table(
+    "gateways",
+    metadata,
+    sa.Column("tenant", sa.String(255), sa.ForeignKey("tenants.name"), primary_key=True),
+    sa.Column("name", sa.String(255), primary_key=True),
+    sa.Column("first_seen", sa.BigInteger, nullable=False),
+    sa.Column("last_seen", sa.BigInteger, nullable=False),
+    sa.Column("connected", sa.Boolean, nullable=False),
+    sa.Column("remote", sa.String(255), nullable=False),
+    sa.Column("generation", sa.BigInteger, nullable=False),
+    sa.Column("landed", sa.BigInteger, nullable=False),
+    sa.Column("writer", sa.String(32), nullable=True),
+)
+marks = sa.Table(
+    "marks",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", Name, primary_key=True),
+    sa.Column("address", Name, primary_key=True),
+    sa.Column("mark", sa.BigInteger, nullable=False),
+    sa.Column("spans", sa.LargeBinary, nullable=False),
+    sa.Column("checksum", sa.BigInteger, nullable=True),
+)
+ledgered = sa.Table(
+    "ledgered",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", Name, primary_key=True),
+    sa.Column("address", Name, primary_key=True),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+)
+lineages = sa.Table(
+    "lineages",
+    metadata,
+    sa.Column("tenant", sa.String(255), primary_key=True),
+    sa.Column("gateway", sa.String(255), primary_key=True),
+    sa.Column("epoch", Name, primary_key=True),
+    sa.Column("openings", sa.LargeBinary, nullable=False),
+    sa.Column("ends", sa.LargeBinary, nullable=True),
+)
+commits = sa.Table(
+    "commits",
+    metadata,
+    sa.Column("writer", sa.String(32), primary_key=True),
+    sa.Column("table_name", sa.String(64), primary_key=True),
+    sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("rows", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=True),
+    sa.Column("moves", sa.LargeBinary, key="ranges", nullable=False),
+)
+
+
+def open_schema(tx: sa.Connection) -> str:
+    """Make the tables, or those of an older program into these; returns the registry's id.
+
+    Raises `RegistryForeign`, `RegistryTooNew`.
+    """
+    there = set(sa.inspect(tx).get_table_names())
+    found = _version(tx, there)
+    if found is None:
+        metadata.create_all(tx)
+        registry_id = secrets.token_hex(16)
+        tx.execute(schema_version.insert().values(version=SCHEMA_VERSION, registry_id=registry_id))
+        return registry_id
+    version, registry_id = found
+    if version > SCHEMA_VERSION:
+        raise RegistryTooNew(
+            f"the registry has schema version {version}, this program knows {SCHEMA_VERSION}: "
+            "it was made by a newer program; use that one"
+        )
+    if version < SCHEMA_VERSION:
+        _migrate(tx, version)
+        tx.execute(schema_version.update().values(version=SCHEMA_VERSION))
+    return registry_id
+
+
+def _version(tx: sa.Connection, there: set[str]) -> tuple[int, str] | None:
+    """Schema version and id of the registry; None in an empty database. Raises `RegistryForeign`."""
+    foreign = sorted(there - set(metadata.tables))
+    if schema_version.name not in there:
+        if there and (foreign or _has_rows(tx, there)):
+            raise _foreign(foreign or sorted(there))
+        return None  # tables without a version: an older program was ended while it made them
+    if {column["name"] for column in sa.inspect(tx).get_columns(schema_version.name)} != set(schema_version.c.keys()):
+        raise _foreign([schema_version.name])
+    row = tx.execute(sa.select(schema_version.c.version, schema_version.c.registry_id)).one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
+def _has_rows(tx: sa.Connection, tables: set[str]) -> bool:
+    return any(tx.execute(sa.select(sa.literal(1)).select_from(sa.table(name)).limit(1)).first() for name in tables)
+
+
+def _foreign(tables: list[str]) -> RegistryForeign:
+    named = ", ".join(tables[:3]) + (", …" if len(tables) > 3 else "")
+    return RegistryForeign(
+        f"the database holds tables that are no registry's ({named}); give the registry a database of its own"
+    )
+
+
+def _migrate(tx: sa.Connection, version: int) -> None:
+    """Add the tables and columns an older version did not have; version 4 has put a writer into the key of commits."""
+    before = [table for table in metadata.sorted_tables if sa.inspect(tx).has_table(table.name)]
+    if version < 4:
+        tx.execute(sa.text("ALTER TABLE commits RENAME TO commits_before"))
+        before.remove(commits)
+    metadata.create_all(tx)
+    for table in before:
+        there = {column["name"] for column in sa.inspect(tx).get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                tx.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(tx.engine)}"))
+    if version < 4:
+        _copy_commits(tx)
+
+
+def _copy_commits(tx: sa.Connection) -> None:
+    older = sa.table("commits_before", *(sa.column(c.name) for c in commits.columns if c is not commits.c.writer))
+    columns = [commits.c.writer, *(c for c in commits.columns if c is not commits.c.writer)]
+    rows = sa.select(sa.literal(OLDER_WRITER), *(older.c[c.name] for c in columns[1:]))
+    tx.execute(commits.insert().from_select(columns, rows))
+    tx.execute(sa.text("DROP TABLE commits_before"))

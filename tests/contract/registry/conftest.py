@@ -1,0 +1,66 @@
+"""Where the contract's registries are: a SQLite file, a schema of PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from cloud.hub.registry.location import parse, sqlite_file
+from cloud.hub.registry.registry import Registry
+
+HERE, THERE = "a" * 32, "b" * 32
+"""Writers."""
+
+
+class Place:
+    """One database, in which registries are opened and at which somebody looks from outside."""
+
+    def __init__(self, url: sa.URL) -> None:
+        self.url = url
+        self._opened: list[Registry] = []
+
+    def open(self, writer: str = HERE) -> Registry:
+        """Open it as one hub; closed at the end unless it is before."""
+        registry = Registry(self.url, writer)
+        self._opened.append(registry)
+        return registry
+
+    def execute(self, text: str, **values: Any) -> list[Any]:
+        """A statement of somebody else."""
+        engine = sa.create_engine(self.url, poolclass=sa.NullPool)
+        with engine.begin() as tx:
+            result = tx.execute(sa.text(text), values)
+            return [tuple(row) for row in result] if result.returns_rows else []
+
+    def close(self) -> None:
+        for registry in self._opened:
+            registry.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Place]]:
+    """Makes empty databases."""
+    made: list[Place] = []
+
+    def make() -> Place:
+        if request.param == "sqlite":
+            url = sqlite_file(tmp_path / f"registry{len(made)}.db")
+        else:
+            server = request.getfixturevalue("postgres")
+            url = parse(server.url(server.schema()))
+        made.append(Place(url))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.close()
+
+
+@pytest.fixture
+def place(make_place: Callable[[], Place]) -> Place:
+    """An empty database."""
+    return make_place()

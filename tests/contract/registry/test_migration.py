@@ -1,0 +1,150 @@
+"""A registry of an older program goes on: nothing it knew is lost, and what it left open is settled under its names.
+
+`golden/registry/version3.sql` is what the program of schema 3 wrote, killed with a commit to each table prepared. It
+never changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from bridge.batch import decode, encode
+from bridge.message import Run, Stored
+from cloud.hub.groups import Lineage
+from cloud.hub.registry.registry import Registry
+from cloud.hub.registry.schema import SCHEMA_VERSION
+from cloud.lake.commits import GatewayStore
+from cloud.lake.lake import Transaction
+from cloud.lake.landing import Landing
+from cloud.lake.rows import ReceivedBatch
+from cloud.lake.sequences import SequenceRange, Stream
+from tests.contract.registry.conftest import Place
+from tests.support.memory_lake import MemoryLake
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "registry" / "version3.sql"
+REGISTRY_ID = "1c51b981073ce323ee215f98cf049851"
+TEMPERATURE = Stream("default", "gw1", "e" * 32, "plant/1/temp")
+PUMP = Stream("default", "gw2", "f" * 32, "pump")
+
+
+def statements(dialect: str) -> Iterator[str]:
+    """Of the golden file, in an order that foreign keys allow, as a database writes what SQLite wrote."""
+    found = [
+        each.strip() for each in re.findall(r"^(?:CREATE|INSERT).*?;$", GOLDEN.read_text(), re.MULTILINE | re.DOTALL)
+    ]
+    for each in sorted(found, key=lambda each: '"tenants"' not in each and "TABLE tenants" not in each):
+        yield each if dialect == "sqlite" else translated(each)
+
+
+def translated(statement: str) -> str:
+    """Into PostgreSQL's words."""
+    return statement.replace("BLOB", "BYTEA").replace("X'", r"'\x").replace(",1,'10.0", ",true,'10.0")
+
+
+@pytest.fixture
+def golden(place: Place) -> Place:
+    for statement in statements(place.url.get_backend_name()):
+        place.execute(statement.replace(":", r"\:"))
+    return place
+
+
+def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
+    registry = place.open()
+    registry.commits.write_to(lake.identity)
+    return registry, Landing(lake, registry.commits)
+
+
+def batch(stream: Stream, first: int, last: int) -> ReceivedBatch:
+    run = Run(stream.address, "d", 0, b"", [b"x"] * (last - first + 1), 1_000)
+    return ReceivedBatch(
+        stream.tenant, stream.gateway, decode(encode([Stored(-1, first, run)], space="s", epoch=stream.epoch))
+    )
+
+
+def sequences(lake: MemoryLake, stream: Stream) -> list[int]:
+    rows: list[dict[str, Any]] = [row for part in lake.appended["telemetry"] for row in part.to_pylist()]
+    return sorted(
+        row["sequence"] for row in rows if (row["gateway"], row["address"]) == (stream.gateway, stream.address)
+    )
+
+
+def test_what_was_known_is_known(golden: Place) -> None:
+    registry, _ = open_lake(golden, MemoryLake())
+    assert registry.registry_id == REGISTRY_ID
+    assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]
+    assert registry.commits.confirmed_version("telemetry") == 2
+    given_up = SequenceRange(*TEMPERATURE, 10, 14)
+    assert registry.commits.ledgered([given_up]) == {given_up}
+    assert [(g.name, g.generation, g.landed) for g in registry.directory.gateways()] == [("gw1", 2, 20), ("gw2", 1, 0)]
+    store = GatewayStore("default", "gw1", "e" * 32)
+    copy = Lineage("e" * 32, ["one", "two", "three"], [{7: 38}, {7: 38}, {7: 38}])
+    assert registry.lineages.compare(store, copy) == "two"
+    assert golden.execute("SELECT version FROM schema_version") == [(SCHEMA_VERSION,)]
+
+
+def test_what_the_older_program_had_committed_is_confirmed(golden: Place) -> None:
+    """Killed between lake and registry: the lake knows the commit under the older program's name."""
+    lake = MemoryLake()
+    lake.append("telemetry", pa.table({}), Transaction(f"waypost/{REGISTRY_ID}/telemetry", 3))
+    lake.appended["telemetry"].clear()
+    registry, landing = open_lake(golden, lake)
+    assert registry.commits.unresolved() == []
+    assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 39)]
+    assert registry.commits.landed(PUMP).spans == [(0, 4)]
+    assert registry.commits.ledgered([SequenceRange(*TEMPERATURE, 15, 19)]) == set(), "this one the lake does not know"
+    assert landing.land([batch(TEMPERATURE, 25, 44), batch(PUMP, 0, 4)], 1_000).rows == 5
+    assert sequences(lake, TEMPERATURE) == list(range(40, 45))
+
+
+def test_what_the_older_program_had_not_committed_comes_again_once(golden: Place) -> None:
+    lake = MemoryLake()
+    registry, landing = open_lake(golden, lake)
+    assert registry.commits.unresolved() == []
+    for _ in range(2):
+        landing.land([batch(TEMPERATURE, 0, 39), batch(PUMP, 0, 4)], 1_000)
+    assert sequences(lake, TEMPERATURE) == [*range(10, 20), *range(30, 40)]
+    assert sequences(lake, PUMP) == list(range(5))
+
+
+def test_numbers_begin_anew_under_another_name(golden: Place) -> None:
+    registry, _ = open_lake(golden, MemoryLake())
+    prepared = registry.commits.prepare("telemetry", [], 0)
+    assert prepared.commit == 1
+    assert registry.commits.application(prepared) == f"waypost/{REGISTRY_ID}/{prepared.writer}/telemetry"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_older_ones_still(golden: Place, version: int) -> None:
+    golden.execute("ALTER TABLE marks DROP COLUMN checksum")
+    golden.execute("DROP TABLE lineages" if version == 1 else "ALTER TABLE lineages DROP COLUMN ends")
+    golden.execute("UPDATE schema_version SET version = :version", version=version)
+    registry, landing = open_lake(golden, MemoryLake())
+    assert landing.land([batch(TEMPERATURE, 0, 39)], 1_000).rows == 20
+    assert (
+        registry.lineages.compare(GatewayStore("default", "gw1", "e" * 32), Lineage("e" * 32, ["one", "two"])) is None
+    )
+    checked = golden.execute("SELECT count(*) FROM marks WHERE checksum IS NOT NULL")
+    assert checked == [(1,)], "what is written anew has a checksum"
+
+
+def test_an_upgrade_that_dies_has_not_begun(golden: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(_tx: sa.Connection) -> None:
+        raise Died
+
+    monkeypatch.setattr("cloud.hub.registry.schema._copy_commits", die)
+    with pytest.raises(Died):
+        golden.open()
+    monkeypatch.undo()
+    assert golden.execute("SELECT version FROM schema_version") == [(3,)]
+    registry, _ = open_lake(golden, MemoryLake())
+    assert registry.commits.landed(TEMPERATURE).spans == [(0, 9), (20, 29)]

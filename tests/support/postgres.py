@@ -1,0 +1,129 @@
+"""A PostgreSQL of the tests' own: Debian's server as an ordinary process, in a folder of its own, on loopback."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psycopg
+
+from tests.support.processes import free_port
+
+READY_S: Final = 60.0
+STOP_S: Final = 30.0
+PASSWORD: Final = "p%40ss:word/Ж"
+"""Of the user `careful`, as it stands in a URL."""
+
+HBA: Final = """
+host all careful 127.0.0.1/32 scram-sha-256
+host all stranger 127.0.0.1/32 reject
+host all all 127.0.0.1/32 trust
+"""
+
+
+def binaries() -> Path | None:
+    """The newest server Debian has installed; None: there is none."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/postgres")]
+    return max(found, key=lambda path: int(path.parent.name), default=None)
+
+
+class Postgres:
+    """A server that can be stopped, killed and started again. A context manager."""
+
+    def __init__(self) -> None:
+        found = binaries()
+        assert found is not None
+        self._binaries = found
+        self._user = _ordinary_user()
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="waypost-postgres-"))
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        self._data = self.folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._schemas = 0
+        self._run("initdb", "-D", str(self._data), "-U", "waypost", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
+        (self._data / "pg_hba.conf").write_text(HBA)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments],
+            cwd=self.folder, user=self._user, capture_output=True, text=True, timeout=READY_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self, *settings: str) -> Self:
+        """Start it and wait until it answers. It ends when we do, however that is."""
+        common = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", "shared_buffers=16MB")
+        options = [part for setting in (*common, *settings) for part in ("-c", setting)]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "QUIT", self._binaries / "postgres", "-D", self._data, *options],
+                cwd=self.folder, user=self._user, stdout=log, stderr=log,
+            )  # fmt: skip
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                self.execute("SELECT 1")
+            except psycopg.OperationalError:
+                said = (self.folder / "log").read_text(errors="replace")
+                assert self._process.poll() is None, said
+                assert time.monotonic() < deadline, said
+                time.sleep(0.05)
+            else:
+                return self
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """SIGINT: in good order, at once; SIGQUIT: as a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(STOP_S)
+            self._process = None
+
+    def schema(self) -> str:
+        """Make an empty schema, which is to a registry what a database is, and made and removed sooner; its name."""
+        self._schemas += 1
+        name = f"test{self._schemas}"
+        self.execute(f"CREATE SCHEMA {name}")
+        return name
+
+    def url(self, schema: str, user: str = "waypost") -> str:
+        """The URL of a registry in it."""
+        return f"{self.address(user)}?options=-csearch_path%3D{schema}"
+
+    def address(self, user: str = "waypost", database: str = "postgres") -> str:
+        """The URL without options."""
+        return f"postgresql+psycopg://{user}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, text: str, *values: Any, schema: str = "public") -> list[Any]:
+        """One statement, committed; its rows."""
+        where = f"host=127.0.0.1 port={self.port} user=waypost dbname=postgres connect_timeout=5"
+        with psycopg.connect(where, autocommit=True, options=f"-csearch_path={schema}") as connection:
+            cursor = connection.execute(text, values or None)  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description is not None else []
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGQUIT)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _ordinary_user() -> str | None:
+    """Whom the server runs as: it refuses root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
