@@ -2,7 +2,7 @@
 
     python -m tests.property.fuzz [TARGET…] [--seconds 600] [--work FOLDER]
 
-Targets take turns of some minutes, so that each has had its share whenever the campaign is stopped; it goes on where it
+Targets take turns of a minute, so that each has had its share whenever the campaign is stopped; it goes on where it
 stopped. FOLDER keeps the corpus, the findings (`FOLDER/TARGET/finding-…`) and what each turn used.
 Exits 1 when something was found, 3 without atheris.
 """
@@ -22,7 +22,7 @@ import click
 from tests.property.fuzz.harness import NO_ATHERIS, PROGRESS, work_folder
 from tests.property.fuzz.targets import NAMES
 
-TURN_S: Final = 120.0
+TURN_S: Final = 60.0
 """CPU seconds."""
 LOG_LINES: Final = 30
 """Of a run that found something: they name the exception and its place."""
@@ -69,6 +69,7 @@ class Work:
                 code = process.wait()
             finally:
                 process.kill()
+                process.wait()
                 self._keep_progress()
         if code == NO_ATHERIS:
             click.echo(log.read_text(), err=True, nl=False)
@@ -112,12 +113,18 @@ def campaign(names: tuple[str, ...], seconds: float, work: Path | None, listing:
         raise click.UsageError(f"no target called {', '.join(unknown)}; there are {', '.join(NAMES)}")
     folder = work or work_folder()
     works = {name: Work(folder / name) for name in dict.fromkeys(names or NAMES)}
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _stop)
     try:
         take_turns(works, seconds)
     finally:
         click.echo(table((name, each.turns, len(each.findings)) for name, each in works.items()))
     sys.exit(1 if any(each.findings for each in works.values()) else 0)
+
+
+def _stop(number: int, _frame: object) -> None:
+    """The turn under way ends, and counts. `timeout` sends its signal twice."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def take_turns(works: dict[str, Work], seconds: float) -> None:

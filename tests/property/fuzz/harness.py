@@ -23,7 +23,10 @@ from typing import Final
 RSS_MIB_MAX: Final = 1_024
 """libFuzzer ends the run above it: nothing an input does may add up."""
 INPUT_BYTES_MAX: Final = 8_192
-INPUT_S_MAX: Final = 10
+INPUT_S_MAX: Final = 10.0
+"""CPU seconds: beside other work an input may take any time."""
+HANGS_S: Final = 600
+"""Seconds after which libFuzzer takes an input for one that never ends."""
 NOTED_EVERY_S: Final = 5.0
 """CPU seconds between two notes of what was used."""
 WARM: Final = 0.2
@@ -89,15 +92,23 @@ def fuzz(name: str, seconds: float, work: Path, arguments: Sequence[str]) -> Non
     with atheris.instrument_imports(include=list(INSTRUMENTED)):
         from tests.property.fuzz.targets import target_of  # noqa: PLC0415
     target = target_of(name)
-    options = [f"-rss_limit_mb={RSS_MIB_MAX}", f"-timeout={INPUT_S_MAX}", f"-max_len={INPUT_BYTES_MAX}"]
+    options = [
+        f"-rss_limit_mb={RSS_MIB_MAX}",
+        f"-timeout={HANGS_S}",
+        f"-report_slow_units={HANGS_S}",
+        f"-max_len={INPUT_BYTES_MAX}",
+    ]
     options += [f"-artifact_prefix={work}/finding-", *arguments]
     if not any(Path(argument).is_file() for argument in arguments):
         options += [str(work / CORPUS), str(_written(target.seeds, work / "seeds"))]
     meter = Meter(seconds, work / PROGRESS)
 
     def one(data: bytes) -> None:
+        began_s = time.process_time()
         with contextlib.suppress(*target.raises):
             target.take(data)
+        took_s = time.process_time() - began_s
+        assert took_s < INPUT_S_MAX, f"one input took {took_s:.1f} s"
         meter.count()
 
     atheris.Setup([sys.argv[0], *options], one)
