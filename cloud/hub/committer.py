@@ -38,6 +38,7 @@ from cloud.hub.lander import Lander
 from cloud.hub.limits import (
     GIVEN_BACK_AFTER_S,
     GIVEN_BACK_BYTES_MIN,
+    GIVEN_BACK_WITHIN_S,
     PRESENCE_EVERY_S,
     SEEN_EVERY_S,
     STATUS_EVERY_S,
@@ -114,6 +115,7 @@ class Committer:
         self._retry_s = self._retry_at = 0.0
         self._closing: asyncio.Future[None] | None = None
         self._give_back: asyncio.TimerHandle | None = None
+        self._give_back_by_s = 0.0
         self._freed_bytes = 0
         """Since memory was given back."""
 
@@ -375,11 +377,14 @@ class Committer:
         self._freed_bytes += freed_bytes
         if self._freed_bytes < GIVEN_BACK_BYTES_MIN or self._closing is not None:
             return
-        if self._give_back is not None:
-            if freed_bytes < GIVEN_BACK_BYTES_MIN:
-                return  # it is due already
+        now = self._loop.time()
+        if self._give_back is None:
+            self._give_back_by_s = now + GIVEN_BACK_WITHIN_S
+        elif freed_bytes < GIVEN_BACK_BYTES_MIN:
+            return  # it is due already
+        else:
             self._give_back.cancel()
-        self._give_back = self._loop.call_later(GIVEN_BACK_AFTER_S, self._give_back_now)
+        self._give_back = self._loop.call_at(min(now + GIVEN_BACK_AFTER_S, self._give_back_by_s), self._give_back_now)
 
     def _give_back_now(self) -> None:
         self._give_back, self._freed_bytes = None, 0

@@ -96,6 +96,9 @@ GIVEN_BACK_BYTES_MIN = 4 * 1024 * 1024
 GIVEN_BACK_AFTER_S = 2.0
 """How long after such a group, when no other has followed: a busy hub uses the memory again."""
 
+GIVEN_BACK_WITHIN_S = 6.0
+"""How long after the first such group, whatever follows: of what was much, most may be over."""
+
 LANDED_BYTES_A_SECOND = 64 * 1024 * 1024
 """What a gateway's bytes count in its share of the landing's time, beside the making of its rows, which is measured:
 data file and log together take so many a second."""

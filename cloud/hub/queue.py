@@ -84,9 +84,12 @@ class EntryQueue:
             self.drop_behind(dropped)
 
     def drop_gone(self, session: Session, bytes_max: int) -> None:
-        """A connection is gone: what it has sent lands up to so many bytes; the rest is forgotten, it comes again."""
+        """A connection is gone: what it has sent lands up to so many bytes of rows; the rest is forgotten, it comes
+        again."""
         entries = self.fresh.get(session.key, ())
-        sizes = accumulate(entry.bytes if entry.session is session else 0 for entry in entries)
+        sizes = accumulate(
+            max(entry.bytes, entry.landing_bytes) if entry.session is session else 0 for entry in entries
+        )
         kept = [
             entry
             for entry, size in zip(entries, sizes, strict=True)

@@ -76,8 +76,8 @@ HELD_BYTES_MAX = 64 * 1024 * 1024
 """Bytes that may wait for a retry of their own while others land; what is above goes back to its gateways."""
 
 LEFT_BEHIND_BYTES_MAX = 4 * 1024 * 1024
-"""Bytes that land of what a connection sent that is gone, one larger batch's first parts among them: a gateway whose
-connections are short gets on, and one that left much behind keeps the memory for some seconds only."""
+"""Bytes of rows that land of what a connection sent that is gone, one larger batch's first parts among them: a gateway
+whose connections are short gets on, and one that left much behind keeps memory and time for some seconds only."""
 
 STANDS_S = 30.0
 """Age of the oldest thing without an answer at which landing counts as standing: the gather, a pause and a large

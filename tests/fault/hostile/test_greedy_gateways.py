@@ -28,8 +28,8 @@ ROUNDS = 3
 """A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
 ANSWERS = 4
 RESIDENT_MIB_MAX = 1_024.0
-KEPT_MIB_MAX = 200.0
-GIVEN_BACK_S = 60.0
+KEPT_MIB_MAX = 100.0
+GIVEN_BACK_S = 10.0
 
 
 def said_once_for_all() -> list[bytes]:

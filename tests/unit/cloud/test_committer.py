@@ -616,6 +616,25 @@ class TestLargeLedger:
         assert [report.ledger_ranges for report in bench.reports if report.ledger_ranges] == [1_000] * 10
 
 
+def test_memory_is_given_back_in_time_whatever_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each large landing puts it off, but not for good."""
+    given_back: list[float] = []
+    for name, value in (("BYTES_MIN", 1), ("AFTER_S", 60.0), ("WITHIN_S", 0.2)):
+        monkeypatch.setattr(f"cloud.hub.committer.GIVEN_BACK_{name}", value)
+    monkeypatch.setattr("cloud.hub.committer.give_back", lambda: given_back.append(time.monotonic()))
+
+    async def scenario(bench: Bench) -> None:
+        session, number = bench.session(), 0
+        async with asyncio.timeout(20):
+            while len(given_back) < 2:
+                bench.send(session, str(number), first=3 * number)
+                number += 1
+                await bench.answered(number)
+
+    run(tmp_path, scenario)
+    assert given_back[1] - given_back[0] > 0.1, "and not after each landing"
+
+
 def test_a_landing_takes_no_more_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cloud.hub.queue.LANDING_ROWS_MAX", 10)
 
