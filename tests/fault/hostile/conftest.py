@@ -1,0 +1,29 @@
+"""What attacks did to others and to memory, as a table at the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.fault.hostile.figures import Figures
+
+PROPERTY = "figures of an attack"
+
+
+@pytest.fixture
+def figures(record_property: Callable[[str, object], None]) -> Callable[[Figures], None]:
+    """Keeps them for the table."""
+    return lambda seen: record_property(PROPERTY, tuple(seen))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    found = [Figures(*value) for report in reports for name, value in report.user_properties if name == PROPERTY]
+    if found:
+        heads = ("idle p99 ms", "p99 ms", "before MiB", "most MiB", "given back s")
+        terminalreporter.section("attacks")
+        terminalreporter.write_line(f"{'attack':40}" + "".join(f"{head:>14}" for head in heads))
+        for name, idle_s, attacked_s, *others in found:
+            figures = (idle_s * 1_000, attacked_s * 1_000, *others)
+            terminalreporter.write_line(f"{name:40}" + "".join(f"{figure:14.1f}" for figure in figures))

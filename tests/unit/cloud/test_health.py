@@ -1,0 +1,80 @@
+"""What a hub says of its landing, its gateways and its doors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cloud.hub.committer import Fault
+from cloud.hub.fleet import Totals
+from cloud.hub.groups import Session
+from cloud.hub.health import HubHealth
+from edge.health.problems import Problem, Severity
+
+
+class Hub:
+    """Everything a hub's health asks, well until a test changes it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.chmod(0o700)
+        self.committer = SimpleNamespace(fault=None, failing=False, held=[])
+        self.totals = Totals()
+        self.listener = SimpleNamespace(refused=0)
+        self.shed = SimpleNamespace(shed=0)
+        self.trouble: str | None = None
+        fleet: Any = SimpleNamespace(totals=self.totals)
+        connections: Any = SimpleNamespace(listener=self.listener, admission=SimpleNamespace(figures=self.shed))
+        certificates: Any = lambda: SimpleNamespace(trouble=self.trouble)  # noqa: E731
+        committer: Any = self.committer
+        self.health = HubHealth(
+            fleet=fleet, committer=committer, connections=connections, certificates=certificates, tls=None, data=folder
+        )
+
+    def problems(self) -> list[Problem]:
+        return self.health.problems()
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Hub:
+    return Hub(tmp_path)
+
+
+def fails(hub: Hub) -> None:
+    hub.committer.fault, hub.committer.failing = Fault(0.0, "no space left on device"), True
+
+
+def stands(hub: Hub) -> None:
+    hub.committer.fault = Fault(0.0, "the landing under way does not end")
+
+
+def holds(hub: Hub) -> None:
+    hub.committer.held.append((Session("default", "gw1", "-"), Fault(0.0, "its stream is damaged")))
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "words", "severity"),
+    [
+        (fails, "landing", "it fails: no space left", Severity.ERROR),
+        (stands, "landing", "it stands: the landing under way", Severity.ERROR),
+        (holds, "gateway gw1", "cannot be landed, and is tried again: its stream is damaged", Severity.ERROR),
+        (lambda hub: setattr(hub.totals, "rejected", 1), "intake", "rejected within the last minute", Severity.WARNING),
+        (lambda hub: setattr(hub.totals, "quarantined", 1), "quarantine", "put into quarantine", Severity.WARNING),
+        (lambda hub: setattr(hub.totals, "holes_closed", 1), "sequences", "were given up", Severity.WARNING),
+        (lambda hub: setattr(hub.listener, "refused", 1), "connections", "turned away", Severity.ERROR),
+        (lambda hub: setattr(hub.shed, "shed", 1), "memory", "held most", Severity.WARNING),
+        (lambda hub: setattr(hub, "trouble", "no PEM"), "certificate", "no PEM", Severity.ERROR),
+    ],
+)
+def test_what_is_wrong_is_said(
+    hub: Hub, change: Callable[[Hub], None], name: str, words: str, severity: Severity
+) -> None:
+    assert hub.problems() == []
+    change(hub)
+    [problem] = hub.problems()
+    assert (problem.name, problem.severity) == (name, severity)
+    assert words in problem.what
+    assert problem.next_step
