@@ -20,9 +20,10 @@ from edge.broker.message.mqtt_wire import encode_variable_byte_integer
 from edge.broker.message.translation import AMQP_MESSAGE
 from edge.broker.mqtt import packets
 from tests.support.amqp_sender import AmqpSender
-from tests.support.hostile import Raw, unharmed
-from tests.support.processes import Waypost, edge
+from tests.support.hostile import GROWTH_MIB_MAX, Raw, unharmed
+from tests.support.processes import Waypost, edge, resident_mib, wait_until
 
+GIVEN_BACK_S = 10.0
 RESIDENT_MIB_MAX = 256.0
 """The promise for any attack."""
 ROUND_TRIP_S_MAX = 3.0
@@ -33,6 +34,22 @@ ROUND_TRIP_S_MAX = 3.0
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
     with edge(tmp_path_factory.mktemp("gateway"), "gw") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def before_mib(gateway: Waypost) -> float:
+    return resident_mib(gateway.pid)
+
+
+@pytest.fixture(autouse=True)
+def given_back(gateway: Waypost, before_mib: float) -> Iterator[None]:
+    """What an attack took, and what all of them left together."""
+    yield
+    wait_until(
+        lambda: resident_mib(gateway.pid) < before_mib + GROWTH_MIB_MAX,
+        timeout_s=GIVEN_BACK_S,
+        what=f"memory given back ({before_mib:.0f} MiB before)",
+    )
 
 
 def lists(count: int) -> bytes:
@@ -150,3 +167,12 @@ def test_properties_without_end(gateway: Waypost) -> None:
     message = b"\0\x53\x73" + fields + b"\0\x53\x75\xa0\1x"
     with attacked(gateway), AmqpSender(gateway.port("amqp"), "writer", "topic/d") as sender:
         assert sender.send(message).settled() == [State.REJECTED]
+
+
+def test_a_restart_keeps_nothing_of_it(gateway: Waypost, before_mib: float) -> None:
+    """It is the last one: whatever the others of this module left in the store."""
+    assert gateway.stop() == 0
+    gateway.start()
+    with Raw(gateway, 5).connect("after") as client:
+        assert client.subscribe("topic/#") == [0]
+    assert resident_mib(gateway.pid) < before_mib + GROWTH_MIB_MAX
