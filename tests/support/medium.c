@@ -138,10 +138,11 @@ static void owe_the_others(int descriptor, uint32_t error) {
             files[other].owed = error;
 }
 
-static uint32_t sync_error(int descriptor) {
+/* `late`: it is of an older sync, and what was written since then is not forgotten by this one. */
+static uint32_t sync_error(int descriptor, int *late) {
     uint32_t owed = files[descriptor].owed;
     files[descriptor].owed = 0;
-    if (owed && control->sync_errno) return owed; /* a healed medium owes nothing */
+    if (owed && control->sync_errno) { *late = 1; return owed; } /* a healed medium owes nothing */
     if (control->sync_errno == 0 || !(files[descriptor].class & control->classes)) return 0;
     if (control->syncs_before > 0) { control->syncs_before--; return 0; }
     if (control->syncs_failing == 0) return 0;
@@ -296,11 +297,12 @@ static int sync_any(int descriptor, int (*real)(int)) {
     sleep_while_stalled(descriptor);
     pthread_mutex_lock(&mutex);
     if (control->death > 0 && --control->death == 0) _exit(137);
-    uint32_t error = sync_error(descriptor);
+    int late = 0;
+    uint32_t error = sync_error(descriptor, &late);
     int failed = failing(descriptor, error, &control->syncs);
     int result = failed ? -1 : real(descriptor);
     int kept = errno;
-    record(result == 0 ? SYNCED : SYNC_FAILED, files[descriptor].id, 0, NULL, 0, 0);
+    if (!late) record(result == 0 ? SYNCED : SYNC_FAILED, files[descriptor].id, 0, NULL, 0, 0);
     pthread_mutex_unlock(&mutex);
     errno = kept;
     return result;
