@@ -113,7 +113,7 @@ class TestChecker:
     @staticmethod
     def history(*, answered: bool = True) -> History:
         history = History()
-        group = Group(["q"], [Append("q", "a", ["1", "2"])], [("c", "q", 0)], puts={"k": "v"})
+        group = Group([("q", 0)], [], [Append("q", "a", ["1", "2"])], [("c", "q", 0)], puts={"k": "v"})
         history.follow(Line("sealed", group=group))
         if answered:
             history.follow(Line("ok", appended=[("q", 0, "a", 0, ["1", "2"])]))
@@ -217,7 +217,9 @@ class TestCheckerOfLogsInMemory:
         """One message on disk and two in memory, the first of them acknowledged."""
         history = History()
         opened = [("c", self.LOG, 0)]
-        history.follow(Line("sealed", group=Group([self.LOG], [Append(self.LOG, self.ADDRESS, ["1"])], opened)))
+        history.follow(
+            Line("sealed", group=Group([(self.LOG, 0)], [], [Append(self.LOG, self.ADDRESS, ["1"])], opened))
+        )
         history.follow(Line("ok", appended=[(self.LOG, 0, self.ADDRESS, 0, ["1"])]))
         history.follow(Line("took", taken=[(self.LOG, 1, self.ADDRESS, 1, ["2", "3"])], at_s=1.0))
         history.follow(Line("acked", cursor=("c", self.LOG, 1, 1)))

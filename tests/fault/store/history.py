@@ -3,8 +3,8 @@
 A workload records, one JSON line each and before or after the fact as named: ``sealed`` (a group is handed to the
 writer) and perhaps ``unsealed`` (it waits for company), ``ok`` or ``refused`` (its commit ended), ``took`` (messages
 were taken in memory, see `in_memory`), ``acked`` (a cursor is about to move), ``shown`` (all that is read after an
-eviction) and ``opened`` (the same), ``closed``. The checker knows no file and no SQLite, and what it is given was
-read through `edge.broker.store.contract.Store`.
+eviction) and ``opened`` (the same), ``forking`` (a new epoch is to begin), ``closed``. The checker knows no file and no
+SQLite, and what it is given was read through `edge.broker.store.contract.Store`.
 
 Which messages an eviction takes is the store's affair. What is owed is that each message that is gone was acknowledged,
 or stands in the ledger once for each consumer group that had not, and that the ledger says nothing else.
@@ -27,6 +27,9 @@ Message = tuple[str, int, str]
 """(address, sequence, body shortened by `shorten`)."""
 Key = tuple[str, str]
 
+FILTERED = "fast"
+"""Cursor that is not owed everything. It stays at what it does not want, also where that was never written."""
+
 
 class Append(msgspec.Struct):
     log: str
@@ -47,7 +50,10 @@ class Given(msgspec.Struct):
 class Group(msgspec.Struct):
     """What one commit is to make durable."""
 
-    logs: list[str] = []
+    logs: list[tuple[str, int]] = []
+    """Made: name, and where it begins, which is where another one ended that had its number."""
+    freed: list[str] = []
+    """Logs that nobody has any more."""
     appends: list[Append] = []
     opened: list[tuple[str, str, int]] = []
     """Cursors: name, log, position."""
@@ -156,17 +162,22 @@ class Model:
         group = sealed.group
         then = copy.copy(self)
         then.tails, then.born = self.tails.copy(), dict(self.born)
-        then.tails.commit(sealed, self.born)
+        then.tails.commit(sealed, self)
         then.messages = {log: dict(messages) for log, messages in self.messages.items()}
         then.ends, then.sequences = dict(self.ends), dict(self.sequences)
         then.cursors, then.state = dict(self.cursors), {**self.state, **group.puts}
         then.ledger = self.ledger.with_losses(lost for given in group.given for lost in given.losses)
-        for log in group.logs:
-            then.messages[log], then.ends[log] = {}, 0
+        for log in group.freed:
+            then._free(log)
+        for log, end in group.logs:
+            then.messages[log], then.ends[log] = {}, end
         for name, log, position in group.opened:
             then.cursors[name, log] = position
-            waiting = [sealed.asked[key] for key in self.cursors if key[1] == log and key not in group.dropped]
-            there = {p for p in then.messages[log] if p >= position and any(p not in cursor for cursor in waiting)}
+            others = [key for key in self.cursors if key[1] == log and key not in group.dropped]
+            there = {
+                p for p in then.messages[log]
+                if p >= position and any(self.owes(key, p) and p not in sealed.asked[key] for key in others)
+            }  # fmt: skip
             then.born[name, log] = Birth(then.ends[log], frozenset(there))
         for append in group.appends:
             then._append(append)
@@ -176,6 +187,22 @@ class Model:
         for key in group.deletes:
             then.state.pop(key, None)
         return then
+
+    @staticmethod
+    def wants(cursor: str, address: str) -> bool:
+        """What each cursor is owed of its log: one has a filter."""
+        return cursor != FILTERED or address[-1] not in "13"
+
+    def owes(self, cursor: Key, position: int) -> bool:
+        """It was there for the cursor, which wants it."""
+        message = self.messages[cursor[1]].get(position)
+        wanted = message is None or self.wants(cursor[0], message[0])
+        return wanted and self.born[cursor].owed(position)
+
+    def _free(self, log: str) -> None:
+        del self.messages[log], self.ends[log]
+        for key in [key for key in self.cursors if key[1] == log]:
+            del self.cursors[key], self.born[key]
 
     def _append(self, append: Append) -> None:
         for body in append.bodies:
@@ -218,6 +245,8 @@ class History:
 
     def __init__(self) -> None:
         self.epoch: str | None = None
+        self.beginning = False
+        """A new epoch may have begun."""
         self.committed = Model()
         self.uncertain: list[Sealed] = []
         """Groups whose commit was begun after the last one that succeeded; at most one of them may be there."""
@@ -247,6 +276,8 @@ class History:
             assert line.cursor is not None
             name, log, first, last = line.cursor
             self.asked[name, log].add(first, last)
+        elif line.what == "forking":
+            self.beginning = True
         elif line.what in {"opened", "shown"}:
             assert line.observed is not None
             problems = self.problems(line.observed)
@@ -294,7 +325,7 @@ class History:
 
     def adopt(self, observed: Observed) -> None:
         """What a store showed when it was opened is from then on as good as promised."""
-        self.epoch = observed.epoch
+        self.epoch, self.beginning = observed.epoch, False
         model = Model()
         for log, (_, end) in observed.bounds.items():
             model.ends[log] = end
@@ -328,7 +359,7 @@ class History:
 
     def problems(self, observed: Observed) -> list[str]:
         """Why `observed` is none of what is possible; empty when all is well."""
-        if self.epoch not in {None, observed.epoch}:
+        if self.epoch not in {None, observed.epoch} and not self.beginning:
             return [f"epoch {observed.epoch}, was {self.epoch}"]
         found = [list(self._differences(candidate, observed)) for candidate in self.possible()]
         return min(found, key=len)
@@ -380,9 +411,9 @@ class History:
         for position in sorted(missing):
             address, sequence, body = wanted[position]
             asked = candidate.before if evicted and position not in taken else candidate.asked
-            owed = [key[0] for key in cursors if position not in asked[key]]
+            owed = [key[0] for key in cursors if position not in asked[key] and model.wants(key[0], address)]
             if log in ADDRESSES:  # what was gone when a cursor was made is not owed to it
-                there = {key[0] for key in cursors if model.born[key].owed(position)}
+                there = {key[0] for key in cursors if model.owes(key, position)}
                 owed = [name for name in owed if name in there or told[name, address, sequence]]
             if owed and position in taken and all((name, address, sequence) in names for name in owed):
                 gone.append(position)
@@ -411,9 +442,8 @@ class History:
                 there = {message[0] for message in observed.messages[log]}
                 asked.above |= candidate.model.tails.taken[log].keys() - there
                 asked.add(model.ends[log], end - 1)
-                born = model.born[name, log]
-                behind = [p for p in range(position, end) if p not in shown and born.owed(p)]
-                if not (observed.running or there.issuperset(behind)):
+                behind = [p for p in range(position, end) if p not in shown and model.owes((name, log), p)]
+                if not (observed.running or name == FILTERED or there.issuperset(behind)):
                     yield f"cursor {name} of {log} waits for {sorted(set(behind) - there)[:5]}, which are not there"
             if not shown.within(asked):
                 yield f"cursor {name} of {log}: {shown} is ahead of {asked}"

@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from edge.broker.store.limits import MEMORY_LOOK_S
@@ -35,7 +36,7 @@ from tests.fault.store.ledger import Ledger, Row
 from tests.fault.store.limits import LIMITS
 
 if TYPE_CHECKING:
-    from tests.fault.store.history import Birth, Candidate, Group, Key, Observed, Sealed
+    from tests.fault.store.history import Candidate, Group, Model, Observed, Sealed
 
 ADDRESSES: Final = {"queue memory": ("memory/0", "memory/1", "memory/2"), "topic ring/#": ("ring/0", "ring/1")}
 """Of each log in memory, those no other log has."""
@@ -72,17 +73,17 @@ class Tails:
         self.addresses.add(address)
         self.taken[log].update(dict.fromkeys(range(position, position + count), at_s))
 
-    def commit(self, sealed: Sealed, born: Mapping[Key, Birth]) -> None:
-        """A group is going to be committed, and spills what is due; `born` are the cursors there are."""
+    def commit(self, sealed: Sealed, model: Model) -> None:
+        """A group is going to be committed, and spills what is due; `model` is what is there before."""
         group, asked, ends = sealed
         self.reserving = True
         self.refuse(group)
         touched = {*group.evicted, *group.thinned, *(append.log for append in group.appends)}
         for log, taken in self.taken.items():
-            cursors = [key for key in born if key[1] == log and key not in group.dropped]
+            cursors = [key for key in model.cursors if key[1] == log and key not in group.dropped]
             end = ends.get(log, 0) if log in touched else 0
             for position, at_s in taken.items():
-                waits = any(born[key].owed(position) and position not in asked[key] for key in cursors)
+                waits = any(model.owes(key, position) and position not in asked[key] for key in cursors)
                 if position >= end and _due(group.at_s - at_s, waits=waits):
                     end = position + 1
             self.taken[log] = {position: at_s for position, at_s in taken.items() if position >= end}
@@ -132,7 +133,8 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
     for subscription, address, sequence in sorted(names.keys() - model.named):
         log = LOG_OF.get(address)
         _, position = places.get((address, sequence), ("", None))
-        if not any(subscription == name and log in {None, its} for name, its in holders):
+        wanted = candidate.model.wants(subscription, address)
+        if not (wanted and any(subscription == name and log in {None, its} for name, its in holders)):
             yield f"ledger: {subscription} is not owed {address}"
         elif sequence >= observed.sequences.get(address, 0):
             yield f"ledger: {address} {sequence} is named and may be given yet"
@@ -150,7 +152,7 @@ def ledger_differences(candidate: Candidate, observed: Observed) -> Iterator[str
 def _unexplained(candidate: Candidate, observed: Observed, names: Counter[Name]) -> Iterator[str]:
     """Sequences that were skipped, and that some cursor of the log could still wait for."""
     for name, log, *_ in observed.cursors:
-        for address in ADDRESSES.get(log, ()):
+        for address in filter(partial(candidate.model.wants, name), ADDRESSES.get(log, ())):
             skipped = range(candidate.model.sequences.get(address, 0), observed.sequences.get(address, 0))
             if silent := [sequence for sequence in skipped if (name, address, sequence) not in names]:
                 yield f"{address}: {silent[:5]} were skipped, and nothing tells {name} so"

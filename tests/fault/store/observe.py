@@ -8,7 +8,7 @@ import msgspec
 
 from edge.broker.store.records import Summary
 from tests.contract.store.rig import Rig, run_of, sqlite_rig
-from tests.fault.store.history import Observed, shorten
+from tests.fault.store.history import Model, Observed, shorten
 from tests.fault.store.limits import LIMITS
 
 KIND = "session"
@@ -23,6 +23,8 @@ def open_store(directory: Path, *, page_bytes: int = LIMITS.page_bytes, summary:
 
 def account(rig: Rig) -> bool:
     """Let the store say what of its logs in memory a crash took; False when the medium will not have it."""
+    for cursor in rig.store.cursors():
+        select(rig, cursor.cursor, cursor.name)
     rig.store.account_for_lost()
     for _ in range(ATTEMPTS):
         rig.now += 2.0
@@ -33,6 +35,11 @@ def account(rig: Rig) -> bool:
         if rig.commits[-1].error is None:
             return True
     return False
+
+
+def select(rig: Rig, cursor: int, name: str) -> None:
+    """Say which messages a cursor is owed."""
+    rig.store.set_filter(cursor, lambda run: Model.wants(name, run.address))
 
 
 def observe(rig: Rig) -> Observed:

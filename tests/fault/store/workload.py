@@ -23,10 +23,10 @@ from edge.broker.store.limits import PAGE_BYTES_WAITING
 from edge.broker.store.progress import Progress
 from edge.broker.store.records import Committed, CursorRecord, Loss, Summary
 from tests.fault.store import in_memory
-from tests.fault.store.history import Append, Given, Group, Key, Line, shorten
+from tests.fault.store.history import Append, Given, Group, Key, Line, Model, shorten
 from tests.fault.store.in_memory import SHARED
 from tests.fault.store.ledger import Lost
-from tests.fault.store.observe import KIND, account, observe, open_store
+from tests.fault.store.observe import KIND, account, observe, open_store, select
 from tests.fault.store.schedule import Schedule
 
 LOGS = ("queue jobs", "topic plant/#", "topic other", "queue late")
@@ -39,6 +39,9 @@ PAGES = (PAGE_BYTES_WAITING, 4096)
 """Of the database."""
 DEADLETTERS = "queue dead"
 CURSORS = ("slow", "fast", "uplink")
+QUEUES = ("queue job 1", "queue job 2", "queue job 3")
+"""Logs that come and go; they have one cursor."""
+QUEUE = "queue"
 REFUSED = 3
 """Exit code: the store would not open."""
 ADDRESSES = tuple(f"plant/{number}" for number in range(9))
@@ -83,6 +86,9 @@ class Workload:
     def opened(self) -> None:
         store = self.rig.store
         self.names = {log.log: log.name for log in store.info().logs}
+        if self.dice.random() < 0.1:  # before any commit: it would wait for one that waits for its turn
+            self.tell(Line("forking"))
+            store.begin_epoch()
         configured_first = self.dice.random() < 0.3
         if configured_first:
             self.configure()
@@ -135,16 +141,16 @@ class Workload:
         acts = (
             (self.append, 10), (self.acknowledge, 5), (self.put, 2), (self.delete, 1), (self.cursor, 1),
             (self.drop, 0.15), (self.reject, 1), (self.bury, 1), (self.purge, 0.1),
-            (self.take, 7), (self.keep_up, 4), (self.configure, 0.1),
+            (self.take, 7), (self.keep_up, 4), (self.configure, 0.1), (self.queue, 1), (self.free, 0.5),
         )  # fmt: skip
         self.dice.choices([act for act, _ in acts], [weight for _, weight in acts])[0]()
 
     def log(self, name: str | None = None) -> int:
         name = name or self.dice.choice(LOGS + IN_MEMORY)
         new = name not in self.names.values()
-        if new:
-            self.group.logs.append(name)
         number = self.rig.store.log(name)
+        if new:
+            self.group.logs.append((name, self.rig.store.bounds(number)[1]))
         self.names[number] = name
         self.rig.store.delay(number, WAITS_S.get(name, 0.0))
         if new and name in IN_MEMORY:
@@ -196,8 +202,35 @@ class Workload:
         before = {(cursor.name, cursor.log) for cursor in self.rig.store.info().cursors}
         number = self.rig.store.open_cursor(name, log, self.dice.choice((0, self.rig.store.bounds(log)[1])))
         if (name, log) not in before:
-            position = self.rig.store.cursor(number).position
-            self.group.opened.append((name, self.names[log], position))
+            self.made(number)
+
+    def made(self, cursor: int) -> None:
+        name, log, position = self.rig.store.cursor(cursor)[1:4]
+        self.group.opened.append((name, self.names[log], position))
+        select(self.rig, cursor, name)
+
+    def queue(self) -> None:
+        """Messages for a log of its own, made when it is not there: where there is a free one, that one."""
+        name = self.dice.choice(QUEUES)
+        if name in {*self.group.freed, *self.sealed.freed}:
+            return
+        new = name not in self.names.values()
+        log = self.log(name)
+        if new:
+            self.made(self.rig.store.open_cursor(QUEUE, log, 0))
+        self.append_to(log, self.dice.choice(ADDRESSES))
+
+    def free(self) -> None:
+        """Nobody wants such a log any more, and all of it is done with."""
+        logs = [log for log, name in self.names.items() if name in QUEUES and self.committed_cursor(QUEUE, name)]
+        if not logs:
+            return
+        log = self.dice.choice(logs)
+        for record in list(self.rig.store.info().cursors):
+            if record.log == log:
+                self.done_with(self.rig.store.cursor(record.cursor), 0, self.rig.store.bounds(log)[1] - 1)
+        if self.rig.store.free_log(log):
+            self.group.freed.append(self.names.pop(log))
 
     def committed_cursor(self, name: str, log: str) -> bool:
         return not any((name, log) == opened[:2] for opened in (*self.group.opened, *self.sealed.opened))
@@ -267,7 +300,9 @@ class Workload:
             progress.add(low, high)
         there = [
             message for message in self.rig.read_all(cursor.log, max(first, cursor.position))
-            if message[0] < first + count and not progress.within(message[0], message[0])
+            if message[0] < first + count
+            and not progress.within(message[0], message[0])
+            and Model.wants(cursor.name, message[1])
         ]  # fmt: skip
         for position, address, sequence, body in there:
             loss = Loss(cursor.name, address, sequence, sequence, 1, len(body), reason, 1)
