@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from itertools import count
 from typing import Final
 
 from edge.broker.mqtt.session import Session
@@ -15,11 +14,10 @@ time, and a session may live for a year."""
 
 
 class DueSessions:
-    """A session may be here several times, or need no look when its time comes."""
+    """A session may be here several times, or need no look when its time comes. It is here by its client identifier."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Session]] = []
-        self._numbers = count()
+        self._heap: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -28,13 +26,13 @@ class DueSessions:
         """Its client is away: look at it when its will is due, or its end."""
         at = session.due_at
         if at is not None:
-            heapq.heappush(self._heap, (at, next(self._numbers), session))
+            heapq.heappush(self._heap, (at, session.client_id))
 
-    def take(self, now: float) -> Session | None:
+    def take(self, now: float) -> str | None:
         """One whose time has come; None when there is none (any more)."""
         if not self._heap or self._heap[0][0] > now:
             return None
-        return heapq.heappop(self._heap)[2]
+        return heapq.heappop(self._heap)[1]
 
     def tidy(self, sessions: Iterable[Session], number: int) -> None:
         """`sessions` are all there are, `number` of them: forget what counts no more, when that is much."""

@@ -70,6 +70,16 @@ class Qos2Journal:
         self._recovered: dict[tuple[int, int], Entry] = {}
         """What a restart found and no subscription has delivered again yet."""
 
+    def is_done(self, moves_kept: int) -> bool:
+        """All of the record is forgotten once it is written again; `moves_kept` as `encode` takes it."""
+        over = bool(self._done) and all(at is not None and at < moves_kept for at, _, _ in self._done)
+        return over and not (self._unwritten or self._recovered)
+
+    @property
+    def at_rest(self) -> bool:
+        """The record is empty, on disk too."""
+        return not (self._unwritten or self._done or self._recovered)
+
     # --- deliveries -------------------------------------------------------------------------------------------
 
     def deliver(

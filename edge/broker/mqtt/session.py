@@ -225,7 +225,8 @@ class Session:
 
     __slots__ = (
         "_journal", "_journal_changed", "_overlaps", "_retained", "_starved", "_translator", "attachment", "client_id",
-        "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "turn", "user", "will_due",
+        "counted", "ended", "expires_at", "expiry_s", "lifetime", "recorded", "state", "subscribers", "turn", "user",
+        "will_due",
     )  # fmt: skip
 
     def __init__(
@@ -244,6 +245,8 @@ class Session:
         self.state = SessionState()
         self.user = ""
         """Whom the session belongs to; empty: to whoever names it."""
+        self.counted = 0
+        """By which size it counts among the names of its user (`NameQuotas`)."""
         self.expiry_s = 0
         self.recorded = False
         """There is a record of it on disk."""
@@ -286,6 +289,13 @@ class Session:
     def durable(self) -> bool:
         """The session outlives its connection."""
         return self.expiry_s > 0
+
+    @property
+    def at_rest(self) -> bool:
+        """Its client is away, and nothing is known of it beyond what it subscribed to and `SessionState.incoming`."""
+        if self.attachment is not None or self.will_due is not None or not self.recorded:
+            return False
+        return self.state.at_rest and (self._journal is None or self._journal.at_rest)
 
     def acknowledged(self, messages: Iterable[tuple[Delivery, int]], outcome: Outcome = Outcome.ACCEPTED) -> None:
         """The client is done with these deliveries: settle them as ranges, then use the window they freed."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 
 import msgspec
 
@@ -24,18 +25,15 @@ from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.expiry import Lifetime
 from edge.broker.mqtt.figures import PREFIX, BrokerFigures, ClientFigures
 from edge.broker.mqtt.session import Attachment, Session, Subscriber
-from edge.broker.mqtt.session_store import Record, SessionStore
+from edge.broker.mqtt.session_store import SessionStore
+from edge.broker.mqtt.session_table import NEVER_EXPIRES, SessionTable, restored
 from edge.broker.mqtt.wills import Wills
-from edge.broker.retention.names import NameKind
 from edge.broker.router.logs import QUEUE_CURSOR
 from edge.broker.router.router import AddressError, Router, SubscribeOptions
 from edge.broker.store.contract import Store
 from edge.broker.store.records import CursorRecord
 
 log = logging.getLogger(__name__)
-
-NEVER_EXPIRES = 0xFFFF_FFFF
-"""Session expiry interval that means: for ever (MQTT 5 section 3.1.2.11.2)."""
 
 SHARE_PREFIX = "$share/"
 GROUP_PREFIX = "share/"
@@ -64,24 +62,23 @@ class SessionRegistry:
         self.now = 0.0
         """Monotonic seconds at the last `tick`."""
         self._router = router
-        self._names = router.names
         self._store = store
         self._translator = translator
-        self._sessions: dict[str, Session] = {}
         self._connected = 0
         self._due = DueSessions()
-        self._restored: list[Session] = []
-        """Of them none has been looked at yet."""
+        self._restored = True
+        """How long clients have been away is not counted yet, since the start."""
         self._groups: dict[str, int] = {}
         """Members of each shared subscription, connected or not, by the name of what they hold together."""
         self._on_disk = SessionStore(store, router.flush_soon)
         self._journal_changed = self._on_disk.journal_changed  # one object for all sessions
+        self._table = SessionTable(router.names, self._new, self._on_disk.let_go)
         self._restore_all()
         router.participate(self._on_disk)
         router.address_listeners.add(self._readdress)
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return len(self._table)
 
     @property
     def connected(self) -> int:
@@ -90,16 +87,15 @@ class SessionRegistry:
 
     def attached(self) -> list[Attachment]:
         """The connections clients have."""
-        return [session.attachment for session in self._sessions.values() if session.attachment is not None]
+        return [session.attachment for session in self._table.opened.values() if session.attachment is not None]
 
     def has_room(self, client_id: str, user: str) -> bool:
         """There is a session of this client, or `user` may have another one."""
-        return client_id in self._sessions or self._names.has_room(NameKind.SESSION, user, len(client_id))
+        return self._table.has_room(client_id, user)
 
     def owner(self, client_id: str) -> str | None:
         """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
-        session = self._sessions.get(client_id)
-        return session.user if session is not None else None
+        return self._table.user(client_id)
 
     def attach(
         self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int, user: str = ""
@@ -108,20 +104,18 @@ class SessionRegistry:
 
         A connection that had it is taken over [MQTT-3.1.4-3]; a clean start ends the old session [MQTT-3.1.2-4].
         """
-        session = self._sessions.get(client_id)
+        session = self._table.get(client_id)
         if session is not None and session.attachment is not None:
             _take_over(session.attachment, client_id)
-        session = self._sessions.get(client_id)  # the takeover may have ended it
+        session = self._table.get(client_id)  # the takeover may have ended it
         if session is not None and clean_start:
             self._end(session)
             session = None
         present = session is not None
         if session is None:
-            session = self._make(client_id, user)
-        elif session.user != user:
-            self._names.gone(NameKind.SESSION, session.user, len(client_id))
-            self._names.made(NameKind.SESSION, user, len(client_id))
-            session.user = user
+            session = self._table.make(client_id, user)
+        else:
+            self._table.came(session, user)
         self._connected += session.attachment is None
         session.attachment = attachment
         session.expires_at = None
@@ -136,7 +130,7 @@ class SessionRegistry:
         """Its client has gone: publish the Will Message now, later, or not at all (section 3.1.2.5)."""
         if will is None:
             self.wills.drop(session.client_id)
-        elif will.delay_s and session.durable:
+        elif will.delay_s and session.durable and not session.ended:
             delay = will.delay_s if session.expiry_s == NEVER_EXPIRES else min(will.delay_s, session.expiry_s)
             session.will_due = (now + delay, will)
             self._due.add(session)
@@ -145,6 +139,8 @@ class SessionRegistry:
 
     def detach(self, session: Session, now: float) -> None:
         """The client's connection is gone: keep the session for its expiry interval, or end it."""
+        if self._restored:
+            self._count_from(now)
         self._connected -= session.attachment is not None
         session.attachment = None
         session.leave()
@@ -162,6 +158,9 @@ class SessionRegistry:
             if subscriber.live is not None:
                 self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
                 subscriber.live = None
+        if not self._table.left(session, now):
+            log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
+            self._end(session)
 
     def retained(self, pattern: str) -> Iterator[Run | None]:
         """Retained messages (None: a name without one); those of the broker about itself are made when asked for."""
@@ -222,24 +221,24 @@ class SessionRegistry:
         self.wills.tick(now)
         if self._restored:
             self._count_from(now)
-        for _ in range(SESSIONS_ENDED_MAX):
-            session = self._due.take(now)
-            if session is None:
-                break
-            if session.attachment is None and not session.ended:
+        due = chain(iter(partial(self._due.take, now), None), self._table.over(now))
+        for client_id in list(islice(due, SESSIONS_ENDED_MAX)):
+            session = self._table.get(client_id)
+            if session is not None and session.attachment is None:
                 try:
                     self._look_at(session, now)
                 except Exception as error:
-                    report(f"session {session.client_id!r}", "the others go on", error)
-        self._due.tidy(self._sessions.values(), len(self._sessions))
+                    report(f"session {client_id!r}", "the others go on", error)
+        opened = self._table.opened
+        self._due.tidy(opened.values(), len(opened))
+        self._table.pack(now)
 
     def _count_from(self, now: float) -> None:
         """How long the clients of restored sessions have been away counts from our start."""
-        restored, self._restored = self._restored, []
-        for session in restored:
-            if session.attachment is None and not session.ended:
-                if session.expiry_s != NEVER_EXPIRES:
-                    session.expires_at = now + session.expiry_s
+        self._restored = False
+        self._table.begin_at(now)
+        for session in self._table.opened.values():
+            if session.attachment is None:
                 self._due.add(session)
 
     def _look_at(self, session: Session, now: float) -> None:
@@ -252,8 +251,7 @@ class SessionRegistry:
             self._due.add(session)
 
     def _figures(self) -> ClientFigures:
-        sessions = self._sessions.values()
-        return ClientFigures(self.connected, len(self), sum(len(each.subscribers) for each in sessions), self.lifetime)
+        return ClientFigures(self.connected, len(self), self._table.subscriptions, self.lifetime)
 
     def _publish_will(self, session: Session) -> None:
         """Publish the Will Message that waits, if there is one."""
@@ -264,41 +262,24 @@ class SessionRegistry:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _make(self, client_id: str, user: str) -> Session:
-        self._names.made(NameKind.SESSION, user, len(client_id))
-        session = Session(client_id, self._translator, self.lifetime, self._journal_changed)
-        session.user = user
-        self._sessions[client_id] = session
-        return session
+    def _new(self, client_id: str) -> Session:
+        return Session(client_id, self._translator, self.lifetime, self._journal_changed)
 
     def _restore_all(self) -> None:
-        """Bring back the sessions as the store kept them."""
+        """Bring back the sessions as the store kept them: packed, but for those with deliveries under way."""
+        incoming, journals = dict(self._on_disk.incoming()), dict(self._on_disk.journals())
+        cursors = {(each.name, each.log): each for each in self._store.cursors()} if journals else {}
         for client_id, record in self._on_disk.records():
-            self._restore(client_id, record)
-        for client_id, packet_ids in self._on_disk.incoming():
-            if client_id in self._sessions:
-                self._sessions[client_id].state.restore_incoming(packet_ids)
-        journals = list(self._on_disk.journals())
-        if journals:
-            cursors = {(cursor.name, cursor.log): cursor for cursor in self._store.cursors()}
-            for client_id, value in journals:
-                session = self._sessions.get(client_id)
-                if session is not None:
-                    session.journal.restore(value, _pending(session, cursors))
+            packed = restored(record.user, record.expiry_s, record.subscriptions, incoming.pop(client_id, b""))
+            journal = journals.pop(client_id, b"")
+            session = self._table.restore(client_id, packed, in_flight=bool(journal))
+            if session is not None:
+                session.journal.restore(journal, _pending(session, cursors))
+            for request, _ in record.subscriptions:
+                self._enter_group(request.filter)
         for name in [name for name in self._router.durable_subscriptions if name.startswith(GROUP_PREFIX)]:
             if name not in self._groups:  # its members had no sessions that outlive the broker
                 self._router.forget(name)
-
-    def _restore(self, client_id: str, record: Record) -> None:
-        session = self._make(client_id, record.user)
-        session.expiry_s = record.expiry_s
-        self._restored.append(session)
-        for request, identifier in record.subscriptions:
-            subscriber = Subscriber(session, request, identifier, kept=request.qos > 0)
-            session.subscribers[request.filter] = subscriber
-            self._enter_group(subscriber)
-            session.subscriptions_changed(request.filter)
-        session.recorded = True
 
     def _join(self, subscriber: Subscriber) -> None:
         """Join what the request asks for: a durable subscription where messages are kept, a live one for the rest."""
@@ -345,7 +326,7 @@ class SessionRegistry:
 
     def _readdress(self) -> None:
         """Addresses may have another type than before: subscriptions to them are what their type says from now on."""
-        for session in list(self._sessions.values()):
+        for session in list(self._table.opened.values()):
             if session.attachment is None:
                 continue  # its subscriptions are joined when the client comes back
             try:
@@ -376,10 +357,10 @@ class SessionRegistry:
         live = SubscribeOptions(qos=0, share_name=name, qos0_only=True)
         subscriber.live = self._router.subscribe(subscriber, pattern, live)
         if subscriber.session.subscribers.get(subscriber.request.filter) is not subscriber:
-            self._enter_group(subscriber)
+            self._enter_group(subscriber.request.filter)
 
-    def _enter_group(self, subscriber: Subscriber) -> None:
-        share, pattern = _split_share(subscriber.request.filter)
+    def _enter_group(self, subscribed: str) -> None:
+        share, pattern = _split_share(subscribed)
         if share is not None:
             name = _group_name(share, pattern)
             self._groups[name] = self._groups.get(name, 0) + 1
@@ -408,9 +389,7 @@ class SessionRegistry:
     def _end(self, session: Session) -> None:
         """Forget the session and everything kept for it; a delayed will waits no longer (section 3.1.3.2.2)."""
         self._on_disk.forget(session)
-        if self._sessions.get(session.client_id) is session:
-            del self._sessions[session.client_id]
-            self._names.gone(NameKind.SESSION, session.user, len(session.client_id))
+        self._table.remove(session)
         self._publish_will(session)
         session.release_group(ended=True)
         session.clear_merged()

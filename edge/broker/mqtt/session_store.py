@@ -71,10 +71,9 @@ class SessionStore:
         for client_id, value in self._store.items(_SESSION):
             yield client_id, msgspec.msgpack.decode(value, type=Record)
 
-    def incoming(self) -> Iterator[tuple[str, Sequence[int]]]:
-        """The packet identifiers of messages that came in and were not released."""
-        for client_id, value in self._store.items(_INCOMING):
-            yield client_id, array.array("H", value)
+    def incoming(self) -> Iterator[tuple[str, bytes]]:
+        """The packet identifiers of messages that came in and were not released, two bytes each."""
+        return ((client_id, value) for client_id, value in self._store.items(_INCOMING) if value)
 
     def journals(self) -> Iterator[tuple[str, bytes]]:
         """Journals that hold something."""
@@ -131,6 +130,18 @@ class SessionStore:
             session.recorded = False
             for kind in (_SESSION, _INCOMING, _OUTGOING):
                 self._store.delete(kind, session.client_id)
+
+    def let_go(self, session: Session) -> bool:
+        """The object is of no use any more, but what is kept of the session is; False while there is more to be known
+        of it, or to be written."""
+        if session in self._changed:
+            return False
+        if not session.at_rest:
+            if session.attachment is None and session.journal.is_done(self._store.moves_kept):
+                self.journal_changed(session)
+            return False
+        session.ended = True
+        return True
 
     # --- commits (`edge.broker.router.router.CommitParticipant`) ------------------------------------------------
 

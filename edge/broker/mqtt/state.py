@@ -141,6 +141,12 @@ class SessionState:
         """Messages in flight to the client: packet identifiers in use by us."""
         return len(self.outgoing) + (len(self._released) if self._released else 0)
 
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is under way, and nothing known of what was but `incoming`."""
+        under_way = self.outgoing or self._released or self._awaiting_commit
+        return not (under_way or self._pending or self._releasing or self._reserved or self._unstored)
+
     def restore_incoming(self, packet_ids: Iterable[int]) -> None:
         """QoS 2 packet identifiers received and kept, with their messages, over a restart of the gateway."""
         self.incoming.update(packet_ids)

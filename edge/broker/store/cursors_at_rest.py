@@ -11,11 +11,10 @@ from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from edge.broker.model.lowest_numbers import LowestNumbers
 from edge.broker.model.numbered_names import NumberedNames
 from edge.broker.store.sparse_numbers import SparseNumbers
 
-_CHUNK: Final = 512
-"""Rows of which the lowest position is known together."""
 _NOWHERE: Final = (1 << 63) - 1
 """Position of a row that is free."""
 _ROWS_MIN: Final = 1024
@@ -33,7 +32,7 @@ class RestingCursor(NamedTuple):
 class CursorsAtRest:
     """Those of one log, by number."""
 
-    __slots__ = ("_cursors", "_free", "_lowest", "_names", "_positions", "_rows")
+    __slots__ = ("_cursors", "_free", "_names", "_positions", "_rows")
 
     def __init__(self) -> None:
         self._begin()
@@ -41,9 +40,8 @@ class CursorsAtRest:
     def _begin(self) -> None:
         self._names = NumberedNames()
         self._cursors = array("q", [0])
-        self._positions = array("q", [_NOWHERE])
-        self._lowest: list[int | None] = [None]
-        """Of each `_CHUNK` of positions; None: to be looked for."""
+        self._positions = LowestNumbers[int]("q")
+        self._positions.append(_NOWHERE)
         self._free = array("i")
         self._rows = SparseNumbers()
 
@@ -75,12 +73,7 @@ class CursorsAtRest:
     @property
     def lowest(self) -> int | None:
         """The lowest position; None when there are none."""
-        if not len(self):
-            return None
-        for chunk, lowest in enumerate(self._lowest):
-            if lowest is None:
-                self._lowest[chunk] = min(self._positions[chunk * _CHUNK : (chunk + 1) * _CHUNK])
-        return min(lowest for lowest in self._lowest if lowest is not None)
+        return self._positions.lowest if len(self) else None
 
     def put(self, cursor: int, name: str, position: int) -> None:
         """It is here from now on."""
@@ -91,11 +84,9 @@ class CursorsAtRest:
             row = len(self._cursors)
             self._cursors.append(cursor)
             self._positions.append(_NOWHERE)
-            if row % _CHUNK == 0:
-                self._lowest.append(None)
         self._names.add(row, name)
         self._rows.put(cursor, row)
-        self._stand(row, position)
+        self._positions[row] = position
 
     def take(self, cursor: int) -> RestingCursor:
         """It is not here any more. Raises KeyError when it was not."""
@@ -104,7 +95,7 @@ class CursorsAtRest:
         self._names.remove(row)
         self._rows.remove(cursor)
         self._cursors[row] = 0
-        self._stand(row, _NOWHERE)
+        self._positions[row] = _NOWHERE
         self._free.append(row)
         if len(self._cursors) > _ROWS_MIN and 4 * len(self) < len(self._cursors):
             left = list(self)
@@ -115,25 +106,15 @@ class CursorsAtRest:
 
     def move(self, cursor: int, position: int) -> None:
         """It is further on. Raises KeyError."""
-        self._stand(self._row(cursor), position)
+        self._positions[self._row(cursor)] = position
 
     def begin_at(self, first: int) -> None:
         """Nothing below is there any more."""
-        positions = self._positions
-        for row, position in enumerate(positions):
-            if position < first:
-                self._stand(row, first)
+        for row in list(self._positions.up_to(first - 1)):
+            self._positions[row] = first
 
     def _row(self, cursor: int) -> int:
         row = self._rows.get(cursor)
         if row is None:
             raise KeyError(cursor)
         return row
-
-    def _stand(self, row: int, position: int) -> None:
-        before, self._positions[row] = self._positions[row], position
-        lowest = self._lowest[row // _CHUNK]
-        if lowest is None or before == lowest:
-            self._lowest[row // _CHUNK] = None
-        elif position < lowest:
-            self._lowest[row // _CHUNK] = position

@@ -6,12 +6,16 @@ import gc
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bridge.message import Run, Stored
 from edge.broker.limits import SUBSCRIPTION_REST_S, Limits
+from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model import interfaces
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Refusal, SubscribeOptions, Subscription
+from edge.broker.mqtt.events import SubscriptionRequest
+from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import Rig, sqlite_rig
@@ -25,6 +29,8 @@ BYTES_MAX = 350
 FILTERS = 2_000
 FILTER_BYTES_MAX = 300
 """A durable subscription nobody holds, with its cursor."""
+SESSION_BYTES_MAX = 300
+"""A session whose client is away, beside its subscriptions."""
 FIXED_BYTES_MAX = 300_000
 """A store and a router with no names."""
 
@@ -58,7 +64,7 @@ def router_on(rig: Rig) -> Router:
         rig.store,
         table,
         clock_ns=lambda: int(rig.now * 1e9),
-        limits=Limits(queues_max=10 * QUEUES, subscriptions_max=10 * FILTERS),
+        limits=Limits(queues_max=10 * QUEUES, subscriptions_max=10 * FILTERS, sessions_max=10 * FILTERS),
     )
 
 
@@ -158,4 +164,56 @@ def test_a_durable_subscription_nobody_holds(tmp_path: Path) -> None:
         router.forget(name)
     gc.collect()
     assert len(router.durable_subscriptions) == 0
+    rig.store.close()
+
+
+class Connected:
+    """The connection of a client, as far as its session asks."""
+
+    congested = False
+
+    def abort(self) -> None:
+        raise AssertionError
+
+
+def sessions_away(rig: Rig, router: Router, sessions: SessionRegistry, first: int, count: int) -> None:
+    """Clients that subscribe to one topic, and leave for long."""
+    for start in range(first, first + count, GROUP):
+        for i in range(start, start + GROUP):
+            connected: Any = Connected()
+            session, _ = sessions.attach(f"client{i:08d}", connected, clean_start=False, expiry_s=10**8, user="fleet")
+            sessions.subscribe(session, SubscriptionRequest(f"plant/{i:08d}/command", 1), 0)
+            sessions.on_disk.save(session)
+            sessions.detach(session, rig.now)
+        router.flush()
+        while rig.store.committing:
+            rig.turn()
+        sessions.tick(rig.now)
+        rest(rig, router)
+        sessions.tick(rig.now)
+    rig.commits.clear()
+
+
+def test_a_session_whose_client_is_away(tmp_path: Path) -> None:
+    limits = StoreLimits(counted_commits_max=1)
+    rig = sqlite_rig(tmp_path, limits)
+    router = router_on(rig)
+    sessions = SessionRegistry(router, rig.store, MqttTranslator())
+    sessions_away(rig, router, sessions, 0, GROUP)
+    each = allocated(lambda: sessions_away(rig, router, sessions, GROUP, FILTERS)) / FILTERS
+    assert each < FILTER_BYTES_MAX + SESSION_BYTES_MAX
+    total = FILTERS + GROUP
+    assert len(sessions) == total
+    rig.store.close()
+
+    def start() -> tuple[Rig, Router, SessionRegistry]:
+        rig = sqlite_rig(tmp_path, limits)
+        router = router_on(rig)
+        return rig, router, SessionRegistry(router, rig.store, MqttTranslator())
+
+    started: list[tuple[Rig, Router, SessionRegistry]] = []
+    taken = allocated(lambda: started.append(start()))
+    assert taken < (FILTER_BYTES_MAX + SESSION_BYTES_MAX) * total + FIXED_BYTES_MAX
+    rig, _, sessions = started[0]
+    assert len(sessions) == total
     rig.store.close()

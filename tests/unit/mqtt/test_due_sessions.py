@@ -22,7 +22,7 @@ def test_in_order_of_time() -> None:
     for each in (late, never, early):
         due.add(each)
     assert due.take(9.0) is None
-    assert [due.take(30.0), due.take(30.0), due.take(30.0)] == [early, late, None]
+    assert [due.take(30.0), due.take(30.0), due.take(30.0)] == ["early", "late", None]
 
 
 def test_who_comes_and_goes_leaves_a_bounded_trace() -> None:
@@ -32,4 +32,4 @@ def test_who_comes_and_goes_leaves_a_bounded_trace() -> None:
         due.add(one)
         due.tidy([one], 1)
     assert len(due) < 1_010
-    assert due.take(2e9) is one
+    assert due.take(2e9) == "one"

@@ -120,7 +120,7 @@ class TestScram:
         peer.send(scram_auth(client.first(), R.RE_AUTHENTICATE))
         peer.send(scram_auth(client.answer(peer.sent()[0].properties.authentication_data)))
         assert peer.sent()[0].reason is R.SUCCESS
-        assert site.sessions._sessions["c"].subscribers == {}
+        assert site.sessions._table.opened["c"].subscribers == {}
 
     @pytest.mark.parametrize("first", [b"", b"y,,n=", b"p=tls-unique,,n=joe,r=x", b"\xff"])
     def test_nonsense(self, joe: User, first: bytes) -> None:

@@ -1,0 +1,221 @@
+"""A session whose client is away is packed, and nobody can tell: not its client, not who counts."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.message import Run
+from edge.broker.limits import SESSION_REST_S, Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_reason_codes import ReasonCode as R
+from edge.broker.message.mqtt_translator import MqttTranslator
+from edge.broker.model.addresses import AddressTable
+from edge.broker.mqtt import packets as p
+from edge.broker.mqtt import resting_sessions
+from edge.broker.mqtt.events import SubscriptionRequest, Will
+from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
+from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.retention.names import NameKind
+from edge.broker.router.router import Router
+from tests.unit.mqtt.test_commit_order import RULES, Peer, Site
+
+
+def away(site: Site, now: float = SESSION_REST_S) -> None:
+    """Time passes for who is away since 0."""
+    for _ in range(3):
+        site.settle()
+        site.router.tick()
+        site.sessions.tick(now)
+    site.settle()
+
+
+def packed(site: Site) -> bool:
+    return not site.sessions._table.opened
+
+
+def subscribed(site: Site, *requests: SubscriptionRequest, identifier: int | None = None, expiry_s: int = 100) -> Peer:
+    peer = Peer(site, expiry_s=expiry_s)
+    properties = Properties(subscription_identifier=(identifier,)) if identifier else Properties()
+    peer.send(p.Subscribe(1, requests, properties))
+    site.settle()
+    peer.sent()
+    return peer
+
+
+def test_it_is_found_as_it_was_left() -> None:
+    site = Site()
+    request = SubscriptionRequest("topic/+", 1, retain_as_published=True, retain_handling=2)
+    subscribed(site, request, identifier=7).lose()
+    away(site)
+    assert packed(site)
+    assert (len(site.sessions), site.sessions.owner("c"), site.sessions.connected) == (1, "", 0)
+    Peer(site, "other").publish(1, "topic/1", qos=1)
+    away(site)
+    assert site.sessions._figures().subscriptions == 1
+    back = Peer(site)
+    assert back.connack.session_present
+    site.settle()
+    [subscriber] = site.sessions._table.opened["c"].subscribers.values()
+    assert (subscriber.request, subscriber.identifiers) == (request, (7,))
+    [message] = [each for each in back.sent() if isinstance(each, p.Publish)]
+    assert (message.topic, message.properties.subscription_identifier) == ("topic/1", (7,))
+
+
+def test_packet_identifiers_of_qos_2_are_known_again() -> None:
+    site = Site()
+    peer = Peer(site)
+    peer.publish(7)
+    site.settle()
+    peer.lose()
+    away(site)
+    assert packed(site)
+    back = Peer(site)
+    back.publish(7)
+    site.settle()
+    assert [type(each) for each in back.sent()] == [p.PubRec]
+    assert site.router.queues["queue/1"].backlog == 1, "the same message once more is not another one"
+    back.send(p.PubRel(7))
+    site.settle()
+    assert [type(each) for each in back.sent()] == [p.PubComp]
+    assert site.incoming() == []
+
+
+def test_what_is_in_flight_keeps_it_and_it_is_packed_later() -> None:
+    site = Site()
+    peer = subscribed(site, SubscriptionRequest("topic/1", 2))
+    Peer(site, "other", expiry_s=0).publish(1, "topic/1", qos=2)
+    site.settle()
+    site.settle()
+    [message] = [each for each in peer.sent() if isinstance(each, p.Publish)]
+    peer.lose()
+    away(site)
+    assert "c" in site.sessions._table.opened
+    back = Peer(site)
+    site.settle()
+    back.send(p.PubRec(message.packet_id or 0))
+    site.settle()
+    back.send(p.PubComp(message.packet_id or 0))
+    away(site)
+    back.lose()
+    for _ in range(3):
+        away(site)
+    assert "c" not in site.sessions._table.opened
+    assert dict(site.store.items("outgoing")).get("c", b"") == b""
+
+
+def test_it_ends_when_its_time_has_come() -> None:
+    site = Site()
+    subscribed(site, SubscriptionRequest("topic/1", 1), expiry_s=10).lose()
+    away(site)
+    assert packed(site)
+    site.sessions.tick(9.0)
+    assert len(site.sessions) == 1
+    site.sessions.tick(11.0)
+    away(site, 11.0)
+    assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
+    assert site.router.names.count(NameKind.SESSION) == site.router.names.count(NameKind.SUBSCRIPTION) == 0
+    assert list(site.store.items("session")) == []
+    assert not Peer(site).connack.session_present
+
+
+def test_a_will_that_waits_is_published() -> None:
+    site = Site()
+    reader = subscribed(site, SubscriptionRequest("will", 0))
+    peer = Peer(site, "other")
+    session = site.sessions._table.opened["other"]
+    peer.lose()
+    site.sessions.leave_will(session, Will(Run("will", "other", 0, b"", [b"gone"]), 30), 0.0)
+    away(site)
+    assert "other" in site.sessions._table.opened
+    assert reader.sent() == []
+    away(site, 31.0)
+    assert [each.payload for each in reader.sent() if isinstance(each, p.Publish)] == [b"gone"]
+    assert "other" not in site.sessions._table.opened
+
+
+def test_packet_identifiers_count_for_the_user() -> None:
+    site = Site()
+    limits = Limits(sessions_max=3)
+    site.router = Router(site.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None, limits=limits)
+    site.sessions = SessionRegistry(site.router, site.store, MqttTranslator())
+    few, many = Peer(site, "few"), Peer(site, "many")
+    few.publish(1)
+    for packet_id in range(1, 400):
+        many.publish(packet_id)
+    site.settle()
+    few.lose()
+    many.lose()
+    away(site)
+    assert (len(site.sessions), site.router.names.count(NameKind.SESSION)) == (1, 1)
+    assert Peer(site, "few").connack.session_present
+    assert not Peer(site, "many").connack.session_present
+    assert site.incoming("many") == []
+
+
+def test_after_a_restart() -> None:
+    site = Site()
+    peer = subscribed(site, SubscriptionRequest("topic/1", 1), SubscriptionRequest("$share/g/topic/2", 1), expiry_s=50)
+    peer.publish(5)
+    site.settle()
+    site.start()
+    assert packed(site)
+    assert not site.router.durable_subscriptions.opened
+    site.sessions.tick(1_000.0)  # the clients have been away from now on, as far as anybody knows
+    site.sessions.tick(1_049.0)
+    assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 2)
+    assert site.sessions._table.get("c") is not None
+    assert site.sessions._table.opened["c"].state.incoming == {5}
+    away(site, 1_051.0)
+    assert len(site.sessions) == len(site.router.durable_subscriptions) == 0
+
+
+def test_a_takeover_of_a_packed_session() -> None:
+    site = Site()
+    subscribed(site, SubscriptionRequest("topic/1", 1)).lose()
+    away(site)
+    assert Peer(site, clean_start=True).connack.reason is R.SUCCESS
+    site.settle()
+    assert (len(site.sessions), len(site.router.durable_subscriptions)) == (1, 0)
+
+
+REQUEST = st.builds(
+    SubscriptionRequest,
+    st.text(min_size=1, max_size=5),
+    st.integers(0, 2),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2),
+)
+SESSION = st.builds(
+    RestingSession,
+    st.text(max_size=3),
+    st.integers(0, 0xFFFF_FFFF),
+    st.lists(st.tuples(REQUEST, st.integers(0, 268_435_455)), max_size=3),
+    st.binary(max_size=4).map(lambda ids: ids * 2),
+    st.none() | st.floats(0, 1_000),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.none() | SESSION), max_size=40), st.floats(0, 1_000))
+def test_what_is_taken_is_what_was_put(steps: list[tuple[str, RestingSession | None]], now: float) -> None:
+    resting, model = RestingSessions(), dict[str, RestingSession]()
+    before, resting_sessions._ROWS_MIN = resting_sessions._ROWS_MIN, 2  # type: ignore[misc]
+    try:
+        for client_id, session in steps:
+            if client_id in model:
+                assert resting.take(client_id) == model.pop(client_id)
+            elif session is not None:
+                resting.put(client_id, session)
+                model[client_id] = session
+    finally:
+        resting_sessions._ROWS_MIN = before  # type: ignore[misc]
+    assert len(resting) == len(model)
+    assert resting.subscriptions == sum(len(each.subscriptions) for each in model.values())
+    ends = {name: math.inf if each.expires_at is None else each.expires_at for name, each in model.items()}
+    assert set(resting.over(now)) == {name for name, end in ends.items() if end <= now}
+    for client_id, session in model.items():
+        assert resting.user(client_id) == session.user
+        assert resting.take(client_id) == session
