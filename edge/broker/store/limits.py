@@ -38,6 +38,10 @@ OPENINGS_MAX: Final = 64
 """Openings of a store that it remembers: a gateway may start so often between two meetings with its hub. More cost a
 new epoch when they meet, and nothing else."""
 
+OPENING_LOGS_WHOLE_MAX: Final = 256
+"""Logs up to which an opening keeps all their ends: 4 KB. Of more it keeps those that are others than at an older one,
+as long as that is not half of them: a start with 100 000 queues would write 1.5 MB, and keep it 64 times."""
+
 NEIGHBOURS: Final = 64
 NEIGHBOUR_BYTES: Final = 2 * MIB
 """Segments, and bytes of them, looked at on each side of a damaged one to name what is lost: a few ms."""

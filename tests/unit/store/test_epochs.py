@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,8 @@ from tests.contract.store.rig import Rig, sqlite_rig
 from tests.support.stores import change
 
 
-def append(rig: Rig, address: str, count: int = 1) -> None:
-    log = rig.store.log("topic #")
+def append(rig: Rig, address: str, count: int = 1, log_name: str = "topic #") -> None:
+    log = rig.store.log(log_name)
     rig.store.open_cursor("c", log, 0)
     rig.store.append(log, Run(address, "d", 1, b"", [b"x"] * count, 1))
     rig.commit()
@@ -100,6 +102,92 @@ class TestOpenings:
         rig.reopen()
         rig.store.fork(shared)
         assert list(rig.store.epochs.parts("a", 0, 2))[1:] == [(rig.store.epoch, 1, 2)]
+        rig.store.close()
+
+
+class TestManyLogs:
+    """A start writes the ends of the logs that have others than at an older one."""
+
+    LOGS = 400
+
+    def started(self, data: Path, *addresses: str) -> list[str]:
+        """Open, append to some, close; the openings known."""
+        rig = sqlite_rig(data)
+        for address in addresses:
+            append(rig, address, log_name=f"log {address}")
+        rig.store.close()
+        return list(rig.store.openings)
+
+    def many(self, data: Path) -> None:
+        rig = sqlite_rig(data)
+        for i in range(self.LOGS):
+            rig.store.log(f"log {i}")
+        rig.commit()
+        append(rig, "a", log_name="log a")
+        rig.store.close()
+
+    def sizes(self, data: Path) -> list[int]:
+        with contextlib.closing(sqlite3.connect(data / FILE_NAME)) as connection:
+            return [size for (size,) in connection.execute("SELECT length(ends) FROM opening ORDER BY number")]
+
+    def test_little_is_written_and_all_is_known(self, tmp_path: Path) -> None:
+        self.many(tmp_path)
+        self.started(tmp_path, "a", "b")
+        self.started(tmp_path, "b")
+        self.started(tmp_path)
+        first, whole, *others = self.sizes(tmp_path)
+        assert first < 20
+        assert whole > 6 * self.LOGS
+        assert [size < 100 for size in others] == [True, True]
+        rig = sqlite_rig(tmp_path)
+        logs = {name: rig.store.log(f"log {name}") for name in "ab"}
+        ended = [ends for ends in rig.store.opening_ends() if ends is not None]
+        assert [[ends.get(logs[name], 0) for name in "ab"] for ends in ended[:4]] == [[2, 2], [2, 2], [2, 1], [1, 0]]
+        assert all(len(ends) >= self.LOGS for ends in ended[:4])
+        rig.store.close()
+
+    def test_one_that_others_are_told_by_is_kept_as_long_as_they(self, tmp_path: Path) -> None:
+        self.many(tmp_path)
+        for _ in range(OPENINGS_MAX + 2):
+            known = self.started(tmp_path, "a")
+        assert len(known) == OPENINGS_MAX + 1
+        assert sum(self.sizes(tmp_path)) < 20 * self.LOGS
+        rig = sqlite_rig(tmp_path)
+        assert all(ends is not None and len(ends) >= self.LOGS for ends in rig.store.opening_ends())
+        rig.store.close()
+
+    def test_many_that_changed_are_written_whole(self, tmp_path: Path) -> None:
+        self.many(tmp_path)
+        rig = sqlite_rig(tmp_path)
+        for i in range(self.LOGS):
+            rig.store.append(rig.store.log(f"log {i}"), Run(str(i), "d", 1, b"", [b"x"], 1))
+        rig.commit()
+        rig.store.close()
+        self.started(tmp_path)
+        self.started(tmp_path, "a")
+        assert [size > 6 * self.LOGS for size in self.sizes(tmp_path)] == [False, True, True, False]
+
+    def test_a_copy_is_told_by_what_has_changed(self, tmp_path: Path) -> None:
+        self.many(tmp_path)
+        self.started(tmp_path, "a")
+        known = self.started(tmp_path, "a")
+        self.started(tmp_path, "a")
+        rig = sqlite_rig(tmp_path)
+        epoch = rig.store.epoch
+        rig.store.fork(known[-1])
+        new = rig.store.epoch
+        assert list(rig.store.epochs.parts("a", 0, 3)) == [(epoch, 0, 2), (new, 3, 3)]
+        rig.store.close()
+
+    def test_with_a_rotten_one_those_told_by_it_are_nobody_s(self, tmp_path: Path) -> None:
+        self.many(tmp_path)
+        self.started(tmp_path, "a")
+        self.started(tmp_path, "a")
+        change(tmp_path / FILE_NAME, "UPDATE opening SET ends = '{' WHERE number = 2")
+        rig = sqlite_rig(tmp_path)
+        newest, *others = rig.store.opening_ends()
+        assert newest is not None
+        assert others[:2] == [None, None]
         rig.store.close()
 
 
