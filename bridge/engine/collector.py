@@ -27,7 +27,7 @@ _OPENED_AGAIN: Final = Condition("amqp:illegal-state", "a second open")
 class Collector:
     """Reads the events of one connection."""
 
-    __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "more", "opened")
+    __slots__ = ("_links", "_loops", "_transport", "deaf", "identity", "left", "more", "opened")
 
     def __init__(self, transport: Transport, links: Links, loops: Loops) -> None:
         self.identity: str | None = None
@@ -36,6 +36,8 @@ class Collector:
         """The peer's open has come."""
         self.more = False
         """Proton has more to tell."""
+        self.left = 0
+        """How many of the bytes of the last call Proton was not given."""
         self._transport = transport
         self._links = links
         self._loops = loops
@@ -43,12 +45,13 @@ class Collector:
         """Proton reads no more: it met a frame it cannot read (and says nothing), or the end."""
 
     def collect(self, events: list[Event], data: bytes = b"") -> Condition | None:
-        """Append what happened, with these bytes of the peer or without any, as far as `ENDPOINTS_AT_ONCE` allows.
-        Returns what the peer did that no peer may, where it did: what came after is lost."""
+        """Append what happened, with these bytes of the peer (not while there is `more`) or without any, as far as
+        `ENDPOINTS_AT_ONCE` allows. Returns what the peer did that no peer may, where it did: what came after is lost.
+        """
         transport, links, loops = self._transport, self._links.by_address, self._loops
         self.more = False
         left = ENDPOINTS_AT_ONCE
-        self.deaf, taken, groups, event = loops.read(transport, data, links)
+        self.deaf, taken, groups, event, self.left = loops.read(transport, data, links)
         if taken is not None:
             self._tell_received(*taken, events)
         if groups is None:

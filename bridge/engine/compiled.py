@@ -79,17 +79,17 @@ class CompiledLoops(Loops):
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """See `Loops`."""
-        rows, received, waits, deaf = self._read(transport.address, transport.collector_address, data)
+        rows, received, waits, deaf, left = self._read(transport.address, transport.collector_address, data)
         if received is not None:
             link = links.get(rows[0][0])
             if link is not None and not link.closed:
-                return deaf, self._taken(link, received), None, None
+                return deaf, self._taken(link, received), None, None, left
             self._forget(received[1])
         elif not (rows or waits):
-            return deaf, None, None, None
+            return deaf, None, None, None, left
         groups = Groups()
         self._sort(rows, links, groups)  # which makes events: what Proton does when we settle
-        return deaf, None, groups, self.collect(transport, links, groups)
+        return deaf, None, groups, self.collect(transport, links, groups), left
 
     def _taken(self, link: Link, received: Received) -> Taken:
         """As `_take_over`; most often there is no more."""

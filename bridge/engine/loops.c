@@ -106,6 +106,7 @@ enum {
     STATE_ACCEPTED = 0x24, /* AMQP 1.0 section 3.4.2 */
     TAG_BYTES = 8,         /* ours have at most so many; longer ones are a peer's and match nothing */
     LONG_BYTES = 4096,     /* of the peer: what Proton does with more takes longer than to let the lock go */
+    PIECE_BYTES = 8192,    /* of the peer: between two looks whether Python has something to do; 80 attaches, 2 ms */
 };
 
 /* What Proton has at an address; NULL with an error where it was freed. */
@@ -158,17 +159,23 @@ static PyObject *disposition(pn_link_t *link, pn_delivery_t *delivery)
     return row(link, delivery, number, marks);
 }
 
+/* Rows of what happened, and of which links the last ones tell: that is told once, as long as no other link comes
+ * between. */
+struct told {
+    PyObject *rows;
+    uintptr_t n;
+    pn_link_t *receiving, *flowing;
+};
+
 /*
  * Take the delivery and flow events from the head of the collector, up to an event that Python handles or `rows_max`
  * rows, and say what they are about: a row a disposition, and one for each run of transfers or flows of a link. Settles
- * nothing. Returns the number of rows, -1 on an error; `receives`: of one row, the link whose transfers it tells.
+ * nothing. False on an error.
  */
-static int collect_into(PyObject *rows, pn_collector_t *collector, pn_link_t **receives)
+static bool collect_into(struct told *all, pn_collector_t *collector)
 {
-    pn_link_t *receiving = NULL, *flowing = NULL; /* told already, as long as no other link comes between */
     pn_event_t *event;
-    uintptr_t n = 0;
-    while (n < pn.rows_max && (event = pn.collector_peek(collector))) {
+    while (all->n < pn.rows_max && (event = pn.collector_peek(collector))) {
         uintptr_t type = (uintptr_t)pn.event_type(event);
         if (type != pn.type_delivery && type != pn.type_flow) {
             if (pn.types_told >> type & 1)
@@ -181,22 +188,21 @@ static int collect_into(PyObject *rows, pn_collector_t *collector, pn_link_t **r
         if (!link) {
             /* of a delivery that is over with its link: nobody's */
         } else if (type == pn.type_flow) {
-            if (link != flowing)
-                told = ++n && append(rows, row(link, NULL, 0, FLOW));
-            flowing = link;
+            if (link != all->flowing)
+                told = ++all->n && append(all->rows, row(link, NULL, 0, FLOW));
+            all->flowing = link;
         } else if (pn.link_is_sender(link)) {
-            told = ++n && append(rows, disposition(link, pn.event_delivery(event)));
+            told = ++all->n && append(all->rows, disposition(link, pn.event_delivery(event)));
         } else {
-            if (link != receiving)
-                told = ++n && append(rows, row(link, NULL, 0, RECEIVED));
-            receiving = link;
+            if (link != all->receiving)
+                told = ++all->n && append(all->rows, row(link, NULL, 0, RECEIVED));
+            all->receiving = link;
         }
         if (!told)
-            return -1;
+            return false;
         pn.collector_pop(collector);
     }
-    *receives = n == 1 ? receiving : NULL;
-    return (int)n;
+    return true;
 }
 
 /* collect(collector) -> (rows, whether another event waits) */
@@ -204,11 +210,10 @@ static PyObject *collect(PyObject *self, PyObject *const *arguments, Py_ssize_t 
 {
     (void)self, (void)count;
     pn_collector_t *collector = at(arguments[0]);
-    pn_link_t *receives;
-    PyObject *rows = collector ? PyList_New(0) : NULL;
-    if (rows && collect_into(rows, collector, &receives) >= 0)
-        return Py_BuildValue("NN", rows, PyBool_FromLong(pn.collector_peek(collector) != NULL));
-    Py_DecRef(rows);
+    struct told all = {.rows = collector ? PyList_New(0) : NULL};
+    if (all.rows && collect_into(&all, collector))
+        return Py_BuildValue("NN", all.rows, PyBool_FromLong(pn.collector_peek(collector) != NULL));
+    Py_DecRef(all.rows);
     return NULL;
 }
 
@@ -287,9 +292,11 @@ static void push(pn_transport_t *transport, const char *data, size_t size)
 }
 
 /*
- * read(transport, collector, bytes) -> (rows, received, whether another event waits, whether Proton reads no more)
+ * read(transport, collector, bytes) -> (rows, received, whether another event waits, whether Proton reads no more,
+ * how many of the bytes are left)
  *
- * Give Proton bytes of the peer, and take the events they made. Where that is nothing but messages of one link, as it
+ * Give Proton bytes of the peer, a piece at a time, and take the events they made; where Python has to handle one, the
+ * pieces behind it are left: a read may hold a thousand attaches. Where that is nothing but messages of one link, as it
  * is most of the time, they are received as well (as by `receive`; else None).
  */
 static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
@@ -301,17 +308,21 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
     Py_ssize_t size;
     if (!collector || PyBytes_AsStringAndSize(arguments[2], &data, &size))
         return NULL;
-    push(transport, data, (size_t)size);
-    PyObject *rows = PyList_New(0), *received = NULL;
-    pn_link_t *receives;
-    if (rows && collect_into(rows, collector, &receives) >= 0) {
-        bool waits = pn.collector_peek(collector) != NULL;
-        received = receives && !waits ? receive_from(receives) : none();
+    struct told all = {.rows = PyList_New(0)};
+    bool done = all.rows != NULL;
+    do {
+        Py_ssize_t piece = size < PIECE_BYTES ? size : PIECE_BYTES;
+        push(transport, data, (size_t)piece);
+        data += piece, size -= piece;
+        done = done && collect_into(&all, collector);
+    } while (done && size && !pn.collector_peek(collector));
+    if (done) {
+        bool waits = pn.collector_peek(collector) != NULL, deaf = pn.transport_capacity(transport) < 0;
+        PyObject *received = all.n == 1 && all.receiving && !waits ? receive_from(all.receiving) : none();
         if (received)
-            return Py_BuildValue("NNNN", rows, received, PyBool_FromLong(waits),
-                                 PyBool_FromLong(pn.transport_capacity(transport) < 0));
+            return Py_BuildValue("NNNNn", all.rows, received, PyBool_FromLong(waits), PyBool_FromLong(deaf), size);
     }
-    Py_DecRef(rows);
+    Py_DecRef(all.rows);
     return NULL;
 }
 

@@ -46,9 +46,13 @@ class Groups:
 Taken = tuple[Link, Batches, int, int]
 """A link and what `Loops.receive` gives of it."""
 
-Read = tuple[bool, Taken | None, Groups | None, Any]
+Read = tuple[bool, Taken | None, Groups | None, Any, int]
 """Whether Proton reads no more (it met a frame it cannot read, and says nothing; or the end), then either messages of
-one link, which is all that came, or groups and what `Loops.collect` returned; or nothing."""
+one link, which is all that came, or groups and what `Loops.collect` returned; or nothing. Last how many of the bytes
+are left: an event waits that comes before them."""
+
+PIECE_BYTES: Final = 8 * 1024
+"""Given to Proton between two looks whether an event waits: 80 attaches, 2 ms. In `loops.c` too."""
 
 
 class Loops(ABC):
@@ -56,7 +60,8 @@ class Loops(ABC):
 
     @abstractmethod
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
-        """Give Proton bytes of the peer, then do as `collect`. `links` are by `address_of`."""
+        """Give Proton bytes of the peer, a piece at a time, and do as `collect`; what is behind an event that `collect`
+        returns is left. `links` are by `address_of`."""
 
     @abstractmethod
     def write(self, transport: Transport, output: list[bytes]) -> bool:
@@ -103,9 +108,15 @@ class InterpretedLoops(Loops):
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
         """See `Loops`."""
-        transport.push(data)
-        deaf, groups = transport.deaf, Groups()
-        return deaf, None, groups, self.collect(transport, links, groups)
+        groups, event, left = Groups(), None, len(data)
+        while event is None:
+            start = len(data) - left
+            transport.push(data[start : start + PIECE_BYTES])
+            left = max(left - PIECE_BYTES, 0)
+            event = self.collect(transport, links, groups)
+            if not left:
+                break
+        return transport.deaf, None, groups, event, left
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
         """See `Loops`."""

@@ -74,8 +74,10 @@ class Engine:
         self._close_deadline: float | None = None
         self._later: list[Event] = []
         """What has happened and is for the next calls."""
+        self._rest = b""
+        """What came behind that."""
         self._unread_bytes = 0
-        """Of what is left for the next calls, or of a frame that is not complete; about."""
+        """Of what Proton has for the next calls, or of a frame that is not complete; about."""
         self._closing = False
         """Our close was sent."""
         self._done = False
@@ -116,12 +118,12 @@ class Engine:
     @property
     def held_bytes(self) -> int:
         links = self._links
-        held = self._unread_bytes + links.held_bytes + self._loops.held_bytes(links.sessions)
+        held = len(self._rest) + self._unread_bytes + links.held_bytes + self._loops.held_bytes(links.sessions)
         return held if self._sasl is None else held + self._sasl.held_bytes
 
     @property
     def more(self) -> bool:
-        return bool(self._later) or (self._collector.more and not self._links.over)
+        return bool(self._later) or ((self._collector.more or bool(self._rest)) and not self._links.over)
 
     def shed(self) -> Sequence[Event]:
         if self._done:
@@ -145,9 +147,7 @@ class Engine:
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self._later:
             if data and not self._links.over:
-                self._transport.push(data)
-                self._collector.more = True
-                self._unread_bytes += len(data)
+                self._rest += data
             return self._at_once([])
         if self._links.over:
             return ()
@@ -161,11 +161,12 @@ class Engine:
             if not self._sasl.done:
                 return ()
             data, self._collector.identity, self._sasl = self._sasl.rest, self._sasl.identity, None
+        came = len(self._rest) + len(data)
         events = self._collect(now, data)
-        if self._collector.more or len(events) > EVENTS_AT_ONCE:
-            self._unread_bytes += len(data)
-        else:
-            self._unread_bytes = 0 if events else min(self._unread_bytes + len(data), self._frame_bytes_max)
+        unread = self._unread_bytes + came - len(self._rest)
+        if not self._collector.more and len(events) <= EVENTS_AT_ONCE:
+            unread = 0 if events else min(unread, self._frame_bytes_max)
+        self._unread_bytes = unread
         if not (self._links.over or self._collector.more) and self._collector.deaf:
             condition = Condition("amqp:connection:framing-error", "not an AMQP frame")
             self.close(condition)
@@ -179,7 +180,7 @@ class Engine:
         events: list[Event] = [*self._later]
         self._later.clear()
         if not self._links.over:
-            if not self._collector.more:  # else what is left goes with the connection
+            if not (self._collector.more or self._rest):  # else what is left goes with the connection
                 self._transport.push_end()
                 events += self._collect(now)
             events += self._abandon(Condition("amqp:connection:forced", "the peer went away without a close"))
@@ -343,7 +344,10 @@ class Engine:
     def _collect(self, now: float, data: bytes = b"") -> list[Event]:
         events: list[Event] = []
         was_open = self._collector.opened
-        violation = self._collector.collect(events, data)
+        came = self._rest + data if self._rest else data
+        given = b"" if self._collector.more else came
+        violation = self._collector.collect(events, given)
+        self._rest = came[len(given) - self._collector.left :]
         if violation is not None:
             self.close(violation)
             events += self._abandon(violation)
@@ -360,7 +364,7 @@ class Engine:
     def _abandon(self, condition: Condition) -> list[Event]:
         """The socket is of no more use, whatever the protocol would still say. The one `Closed`, or nothing when it was
         before."""
-        self._done = True
+        self._done, self._rest = True, b""
         if self._links.over:
             return []
         self._links.end()

@@ -203,7 +203,7 @@ class Gateway:
     def status(self) -> Status:
         """What the console shows."""
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
-        polling = self._devices.polling if self._devices is not None else 0
+        polling = self._devices.polls.count if self._devices is not None else 0
         router = broker.router
         rooms, log_lines = router.quotas.rooms(), logs.figures()
         return {

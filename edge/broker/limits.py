@@ -350,6 +350,9 @@ HTTP_REQUESTS_MAX: Final = 256
 HTTP_POLLS_MAX: Final = 1_000
 """Requests waiting for a message; each holds a socket and about 20 KiB."""
 
+HTTP_POLLS_OF_ONE_MAX: Final = 250
+"""Those of one user, or of one remote address where nobody has to say who he is: a fleet may share either."""
+
 HTTP_BODY_S_MAX: Final = 30.0
 """From a request's head to the end of its body: 4 MiB in 30 s is a poor cellular link."""
 

@@ -250,9 +250,17 @@ MISTAKES = (
     ),
     Mistake(
         "a wrong password",
-        "{simulate} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
+        "{patient} --protocol mqtt --url mqtt://127.0.0.1:{guarded} {login}",
         1,
         ("bad user name or password", "./waypost device add pump7"),
+        "guessed\n",
+        started=True,
+    ),
+    Mistake(
+        "a wrong password over AMQP",
+        "{patient} --protocol amqp --url amqp://127.0.0.1:{guardedamqp} {login}",
+        1,
+        ("unauthorized-access", "./waypost device add pump7"),
         "guessed\n",
         started=True,
     ),
@@ -291,6 +299,9 @@ MISTAKES = (
         "store purge --all --data {running}",
         1,
         ("{running} is in use", "stop the gateway first"),
+    ),
+    Mistake(
+        "a new epoch nobody agrees to", "store new-epoch --data {gw}", 1, ("nothing is changed", "--yes asks nothing")
     ),
     Mistake("a new epoch while it runs", "store new-epoch --yes --data {running}", 1, ("stop the gateway first",)),
     Mistake(
@@ -453,6 +464,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
             "guarded": str(with_accounts.port("mqtt")),
             "guardedamqp": str(with_accounts.port("amqp")),
             "simulate": "device simulate --kind load --count 1 --drain {seconds}",
+            "patient": f"device simulate --kind load --drain {10 * SECONDS_MAX}",
             "login": "--name pump7 --user pump7 --password-stdin",
             "closed": str(closed_port),
         }

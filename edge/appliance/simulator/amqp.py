@@ -23,6 +23,8 @@ from edge.appliance.simulator.device import (
 TICK_S_MAX = 0.2
 """How soon `stop` and the end of the drain are noticed."""
 
+UNAUTHORIZED = "amqp:unauthorized-access"
+
 
 class _Tick:
     """Timer of the device's clock (Proton calls a method of an object)."""
@@ -58,6 +60,8 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self._delay = RECONNECT_DELAY_S
         self._why = "connection lost"
         self._unreachable = False
+        self._unauthorized = False
+        """Who the device says it is was not believed."""
         self._done = False
 
     def run(self) -> None:
@@ -127,10 +131,13 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         condition = event.transport.condition
         self._why = _words(condition) if condition is not None else "transport error"
         self._unreachable = condition is not None and condition.name == "proton.pythonio"
+        self._unauthorized = condition is not None and condition.name == UNAUTHORIZED
 
     def on_link_error(self, event: Any) -> None:
-        self._why = _words(event.link.remote_condition)
-        self._device.hindered(f"cannot send to {self._device.settings.address}: {self._why}")
+        condition, device = event.link.remote_condition, self._device
+        self._why = _words(condition)
+        tell = device.refused if condition.name == UNAUTHORIZED else device.hindered
+        tell(f"cannot send to {device.settings.address}: {self._why}")
         event.connection.close()
 
     def on_connection_error(self, event: Any) -> None:
@@ -144,6 +151,8 @@ class AmqpDevice(MessagingHandler):  # type: ignore[misc]  # Proton has no usabl
         self._in_flight.clear()
         if was_open:
             self._device.disconnected(self._why)
+        elif self._unauthorized:
+            self._device.refused(f"cannot connect: {self._why}")
         else:
             self._device.hindered(f"cannot connect: {self._why}", unreachable=self._unreachable)
         if self._done:

@@ -64,17 +64,19 @@ class Device:
         """Why readings were not acknowledged, as last seen; empty while nothing went wrong."""
         self.unreachable = False
         """The trouble is that nobody answers."""
+        self._refused = False
+        """The gateway has said no, and never took anything."""
 
     @property
     def measuring(self) -> bool:
         """More readings are to come."""
         count = self.settings.count
-        return not self._stopping and (count is None or self._seq < count)
+        return not (self._stopping or self._refused) and (count is None or self._seq < count)
 
     @property
     def finished(self) -> bool:
-        """Nothing more to measure and nothing left to acknowledge."""
-        return not self.measuring and not len(self.outbox)
+        """Nothing more to measure and nothing left to acknowledge, or nobody who would."""
+        return self._refused or (not self.measuring and not len(self.outbox))
 
     def stop(self) -> None:
         """Measure no more; what is in the outbox is still delivered."""
@@ -105,6 +107,12 @@ class Device:
         if why != self.trouble:
             self.trouble = why
             log.warning("%s: %s", self.settings.name, why)
+
+    def refused(self, why: str) -> None:
+        """The gateway does not take this device's readings. Where it never took one, name, password or rights are wrong
+        and trying again is of no use: the device is finished."""
+        self.hindered(why)
+        self._refused = not self.outbox.acknowledged
 
     def connected(self) -> None:
         self.journal.event("connected", self.settings.url)

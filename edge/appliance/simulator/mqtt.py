@@ -92,10 +92,7 @@ class MqttDevice:
             except (ConnectError, ClientError, ProtocolHandlerError, OSError) as why:
                 if _cancelled():
                     return  # the attempt was cut off at the end, which is nobody's trouble
-                code = why.return_code if isinstance(why, ConnectError) else None
-                # Who came with wrong passwords is turned away for a while: the first refusal is the cause.
-                if code != SERVER_UNAVAILABLE or not self._device.trouble:
-                    self._device.hindered(f"cannot connect: {_cause(why)}", unreachable=not code)
+                self._not_connected(why)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
                 continue
@@ -105,6 +102,16 @@ class MqttDevice:
                 delay = RECONNECT_DELAY_S
             await asyncio.sleep(delay)  # a gateway that accepts and drops is not to be hammered
             delay = min(delay * 2, RECONNECT_DELAY_S_MAX)
+
+    def _not_connected(self, why: Exception) -> None:
+        code = why.return_code if isinstance(why, ConnectError) else None
+        trouble = f"cannot connect: {_cause(why)}"
+        if code and code != SERVER_UNAVAILABLE:
+            self._device.refused(trouble)
+            self._wake.set()
+        elif not code or not self._device.trouble:
+            # Who came with wrong passwords is turned away for a while: the first refusal is the cause.
+            self._device.hindered(trouble, unreachable=not code)
 
     def _client_configuration(self) -> dict[str, Any]:
         return {

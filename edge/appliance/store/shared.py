@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,9 +88,16 @@ def progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
 
 
 def confirm(question: str) -> None:
-    """Go on with a yes. Raises CommandError."""
-    if not click.confirm(question):
-        raise CommandError("nothing is changed", hint="--yes asks nothing")
+    """Go on with a yes. Raises CommandError, also where nobody can answer, and click.Abort for Ctrl-C."""
+    try:
+        agreed = sys.stdin is not None and click.confirm(question)
+    except click.Abort as why:
+        if not isinstance(why.__context__, EOFError):
+            raise
+        agreed = False
+        click.echo(err=True)  # ends the line of the question
+    if not agreed:
+        raise CommandError("nothing is changed, as nobody said yes", hint="--yes asks nothing")
 
 
 def console() -> Console:

@@ -34,13 +34,13 @@ from edge.broker.hono.limits import CORS_S_MAX, TTD_S_MAX
 from edge.broker.hono.service import DeviceService
 from edge.broker.hono.tenant import Principal
 from edge.broker.hono.topics import Endpoint, content_type_of, seconds_of, status_of
-from edge.broker.http.access import BASIC, Access, basic
+from edge.broker.http.access import BASIC, Access, Admission, basic
 from edge.broker.http.api import DeviceApi, Handover, until_gone
 from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
 from edge.broker.http.peer import peer_of
 from edge.broker.http.refusal import Refused
-from edge.broker.limits import HTTP_POLLS_MAX, Limits
+from edge.broker.limits import Limits
 from edge.broker.model.authorization import Ended
 from edge.broker.model.budget import Budget
 from edge.broker.model.interfaces import AddressError, Outcome
@@ -126,7 +126,7 @@ class HonoApi(DeviceApi):
                 if endpoint is Endpoint.RESPONSE:
                     return await self._respond(request, principal, body)
                 sender = self._sender(request, principal)
-                return await self._upload(request, endpoint, sender, body, admission.ended)
+                return await self._upload(request, endpoint, sender, body, admission)
         except DeviceError as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:
@@ -159,7 +159,7 @@ class HonoApi(DeviceApi):
     # --- telemetry and events ---------------------------------------------------------------------------------
 
     async def _upload(
-        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, ended: asyncio.Future[Ended]
+        self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, admission: Admission
     ) -> Response:
         ttd_text = _field(request, "hono-ttd")
         ttd = min(seconds_of(ttd_text, "hono-ttd"), TTD_S_MAX) if ttd_text is not None else 0
@@ -167,17 +167,12 @@ class HonoApi(DeviceApi):
         if not ttd:
             await self._publish_run(run, qos)
             return Response(status_code=_PUBLISHED)
-        if self.polling >= HTTP_POLLS_MAX:
-            raise Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting")
-        self.polling += 1
-        try:
+        with self.polls.waiting(request, admission):
             async with self._subscribed(sender) as (receiver, commands):
                 await self._publish_run(run, qos)
                 with peer_of(request).parking():
-                    found = await self._next_command(request, sender, receiver, commands, ttd, ended)
+                    found = await self._next_command(request, sender, receiver, commands, ttd, admission.ended)
             return found or Response(status_code=_PUBLISHED)
-        finally:
-            self.polling -= 1
 
     def _run(
         self, request: Request, endpoint: Endpoint, sender: Sender, body: bytes, ttd: int | None

@@ -36,12 +36,12 @@ from edge.broker.http.messages import (
     single,
 )
 from edge.broker.http.peer import peer_of
+from edge.broker.http.polls import Polls
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
 from edge.broker.limits import (
     HTTP_ANSWER_S_MAX,
     HTTP_BODY_BYTES_MAX,
     HTTP_BODY_S_MAX,
-    HTTP_POLLS_MAX,
     HTTP_REQUESTS_MAX,
     HTTP_WAIT_S_MAX,
     HTTP_WAIT_S_MIN,
@@ -84,8 +84,7 @@ class DeviceApi:
         """`budget`: of the gateway, which bodies under way are counted in."""
         self.publishing = 0
         """Requests under way that publish what has come whole."""
-        self.polling = 0
-        """Requests waiting for a message."""
+        self.polls = Polls()
         self._router = router
         self._access = access or Access()
         self._body_bytes_max = min(HTTP_BODY_BYTES_MAX, limits.packet_bytes_max)
@@ -190,22 +189,17 @@ class DeviceApi:
     # --- taking -----------------------------------------------------------------------------------------------
 
     async def _poll(self, request: Request) -> Response:
-        if self.polling >= HTTP_POLLS_MAX:
-            return Refused(503, f"more than {HTTP_POLLS_MAX} requests are waiting").response()
-        self.polling += 1
         try:
             async with self._admitted(request) as (device, admission):
                 address = check_address(str(request.path_params["address"]))
                 wait_s = _wait_s(request.query_params.get("wait", "0"))
                 _check_receiving(admission.grant, address)
-                with peer_of(request).parking():
+                with self.polls.waiting(request, admission), peer_of(request).parking():
                     return await self._next(request, admission, SingleReceiver(device, admission.user), address, wait_s)
         except BadRequest as error:
             return Refused(error.status, str(error)).response()
         except Refused as refused:
             return refused.response()
-        finally:
-            self.polling -= 1
 
     async def _next(
         self, request: Request, admission: Admission, receiver: SingleReceiver, address: str, wait_s: float

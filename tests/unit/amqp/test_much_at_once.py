@@ -6,6 +6,7 @@ import pytest
 
 from bridge.engine import Attached, Closed, Detached, Engine, Event, Link, SessionEnded, Transfers
 from bridge.engine.collector import ENDPOINTS_AT_ONCE
+from bridge.engine.loops import PIECE_BYTES
 from bridge.engine.machine import EVENTS_AT_ONCE
 from tests.support.frames import frame
 from tests.unit.amqp.wire import NOW, Pipe, message, of_kind
@@ -53,6 +54,35 @@ def test_attaches_and_detaches() -> None:
     found = calls(pipe.server, pipe.client.data_to_send())
     assert max(map(len, found)) <= ENDPOINTS_AT_ONCE
     assert len(of_kind(flat(found), Detached)) == COUNT
+
+
+def test_proton_is_given_a_read_in_pieces() -> None:
+    """What it makes of 64 KiB of attaches takes 15 ms."""
+    pipe = Pipe()
+    for i in range(COUNT):
+        pipe.client.attach_sender(f"l{i}", "x" * 1_000)
+    data = pipe.client.data_to_send()
+    found = [list(pipe.server.receive_data(data, NOW))]
+    given = len(data) - len(pipe.server._rest)
+    assert 0 < given <= PIECE_BYTES
+    assert pipe.server.held_bytes >= len(data) - given, "the rest is counted"
+    assert pipe.server.more
+    while pipe.server.more:
+        before = len(pipe.server._rest)
+        found.append(list(pipe.server.receive_data(b"", NOW)))
+        assert before - len(pipe.server._rest) <= PIECE_BYTES
+    assert [event.link.name for event in of_kind(flat(found), Attached)] == [f"l{i}" for i in range(COUNT)]
+
+
+def test_messages_are_given_to_proton_at_once() -> None:
+    pipe = Pipe()
+    [(mine, _)] = attached(pipe, 1)
+    bodies = [message(b"%d" % i + bytes(1_000)) for i in range(COUNT)]
+    pipe.client.send_all(mine, 0, bodies, settled=True)
+    [event] = pipe.server.receive_data(pipe.client.data_to_send(), NOW)
+    assert isinstance(event, Transfers)
+    assert event.messages == bodies
+    assert not pipe.server.more
 
 
 def test_messages_on_many_links_before_their_end() -> None:

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 
 from edge.broker.configuration import Authentication
 from edge.broker.http import api as module
+from edge.broker.http import polls
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
 from edge.broker.http.messages import BadRequest, batch, single
@@ -51,7 +52,7 @@ def run(test: Callable[[Rig], Coroutine[Any, Any, None]], gate: Callable[[], Gat
         rig = Rig(gate() if gate is not None else None)
         async with rig.client:
             await test(rig)
-        assert (rig.api.publishing, rig.api.polling, rig.budget.gateway.bytes) == (0, 0, 0)
+        assert (rig.api.publishing, rig.api.polls.count, rig.budget.gateway.bytes) == (0, 0, 0)
 
     asyncio.run(main())
 
@@ -94,8 +95,12 @@ def test_bounds_of_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
         rig.budget.bodies.bytes_max = 10 * ACCOUNT_SHARE_MAX
         assert (await rig.client.post("/t/a", content=b"x" * 11)).status_code == 503
         assert (await rig.client.post("/t/a", content=b"x" * 10)).status_code == 202
-        monkeypatch.setattr(module, "HTTP_POLLS_MAX", 0)
+        monkeypatch.setattr(polls, "HTTP_POLLS_MAX", 0)
         assert (await rig.client.get("/c/queue/a")).status_code == 503
+        monkeypatch.setattr(polls, "HTTP_POLLS_OF_ONE_MAX", 0)
+        answer = await rig.client.get("/c/queue/a")
+        assert (answer.status_code, "retry-after" in answer.headers) == (429, True)
+        assert "as many as one may have" in answer.json()["error"]
 
     run(test)
 

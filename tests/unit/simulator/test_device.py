@@ -99,3 +99,26 @@ def test_each_cause_is_logged_once_in_a_row(caplog: pytest.LogCaptureFixture) ->
         device.hindered(why)
     assert [record.message for record in caplog.records] == ["d1: refused", "d1: away", "d1: refused"]
     assert device.trouble == "refused"
+
+
+def test_a_device_nothing_was_ever_taken_of_ends_when_it_is_refused() -> None:
+    device = make(None)
+    device.measure()
+    device.hindered("the gateway is away")
+    assert device.measuring
+    device.refused("bad user name or password")
+    assert not device.measuring
+    assert device.finished
+    assert device.trouble == "bad user name or password"
+
+
+def test_a_device_that_was_served_before_tries_again() -> None:
+    """Its rights are being changed."""
+    device = make(None)
+    device.measure()
+    device.outbox.send()
+    device.acknowledged(0)
+    device.measure()
+    device.refused("not authorized")
+    assert device.measuring
+    assert not device.finished

@@ -1,0 +1,43 @@
+"""Requests that wait for a message: how many there are, and whose. Each holds a socket for minutes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from starlette.requests import Request
+
+from edge.broker.http.access import Admission
+from edge.broker.http.refusal import Refused
+from edge.broker.limits import HTTP_POLLS_MAX, HTTP_POLLS_OF_ONE_MAX
+from edge.broker.model.remote import remote_of
+
+
+class Polls:
+    """Of one gateway."""
+
+    def __init__(self) -> None:
+        self._of: Counter[str] = Counter()
+        """By user, or by remote address where nobody has to say who he is."""
+
+    @property
+    def count(self) -> int:
+        """Requests waiting."""
+        return self._of.total()
+
+    @contextmanager
+    def waiting(self, request: Request, admission: Admission) -> Iterator[None]:
+        """Around the wait of a request. Raises Refused when there is no place for another one."""
+        whose = admission.user or remote_of(request.client.host if request.client is not None else "")
+        if self._of[whose] >= HTTP_POLLS_OF_ONE_MAX:
+            raise Refused(429, f"{whose[:100]} has {HTTP_POLLS_OF_ONE_MAX} requests waiting, as many as one may have")
+        if self.count >= HTTP_POLLS_MAX:
+            raise Refused(503, f"{HTTP_POLLS_MAX} requests are waiting, as many as there may be")
+        self._of[whose] += 1
+        try:
+            yield
+        finally:
+            self._of[whose] -= 1
+            if not self._of[whose]:
+                del self._of[whose]

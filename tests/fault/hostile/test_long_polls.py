@@ -1,0 +1,102 @@
+"""Long polls without end: one user, or one address, has its share of the places, and a clear answer beyond it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.limits import HTTP_POLLS_OF_ONE_MAX
+from tests.bench.idle import SPARE_FILES, raise_file_limit
+from tests.fault.hostile.neighbour import Neighbour
+from tests.fault.hostile.web import ask, encoded, gateway_of, gateway_with, user
+from tests.support.processes import Waypost, resident_mib, wait_until
+
+BEYOND = 50
+STEP = 100
+IDLE_S = 1.0
+SLOWER_MAX = 3
+FLOOR_S = 0.2
+"""As in `test_budgets`."""
+MEMORY_MIB = 256
+GIVEN_BACK_S = 10.0
+WAIT_S = 20.0
+
+
+def polling(running: Waypost) -> int:
+    """Requests that wait, as the gateway counts them."""
+    return int(
+        json.loads(ask(running.port("http"), "GET", "/api/v1/status", user="carol:carol").body)["clients"]["http"]
+    )
+
+
+@contextlib.contextmanager
+def polls(running: Waypost, count: int, headers: str = "") -> Iterator[list[socket.socket]]:
+    """So many connections that wait for a message that never comes. A connection that has asked for nothing yet has a
+    place of its own, and gives way when there are many of those."""
+    request = f"GET /c/jobs?wait=60 HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}\r\n".encode()
+    with contextlib.ExitStack() as stack:
+        peers: list[socket.socket] = []
+        while len(peers) < count:
+            for _ in range(min(STEP, count - len(peers))):
+                peers.append(stack.enter_context(socket.create_connection(("127.0.0.1", running.port("http")), WAIT_S)))
+                peers[-1].sendall(request)
+            waiting = min(len(peers), HTTP_POLLS_OF_ONE_MAX)
+            wait_until(lambda: polling(running) == waiting, timeout_s=WAIT_S, what=f"{waiting} wait")  # noqa: B023
+        yield peers
+
+
+def answers(peers: list[socket.socket], count: int) -> list[bytes]:
+    """What so many of them are told; the others wait."""
+    found: list[bytes] = []
+
+    def heard() -> bool:
+        ready, _, _ = select.select(peers, [], [], 0)
+        found.extend(peer.recv(4_096) for peer in ready)
+        return len(found) >= count
+
+    wait_until(heard, timeout_s=WAIT_S, what=f"{count} are told")
+    return found
+
+
+def test_of_one_user(tmp_path: Path) -> None:
+    raise_file_limit(HTTP_POLLS_OF_ONE_MAX + BEYOND + SPARE_FILES)
+    rights = {"alice": "recv", "bob": "send, recv", "carol": "view"}
+    extra = "".join(user(name, operations) for name, operations in rights.items())
+    with gateway_with(tmp_path, gateway_of(extra=extra)) as running:
+        port = running.port("http")
+        assert ask(port, "GET", "/c/jobs", user="alice:alice").status == 204, "her password is known now"
+        shown = f"Authorization: Basic {encoded('alice:alice')}\r\n"
+        with polls(running, HTTP_POLLS_OF_ONE_MAX + BEYOND, shown) as peers:
+            told = answers(peers, BEYOND)
+            assert all(answer.startswith(b"HTTP/1.1 429 ") for answer in told)
+            assert all(b"alice has 250 requests waiting" in answer for answer in told)
+            assert ask(port, "GET", "/c/jobs?wait=1", user="bob:bob").status == 204, "he may wait"
+        wait_until(lambda: polling(running) == 0, timeout_s=GIVEN_BACK_S, what="the places are given back")
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(3_000, marks=pytest.mark.slow)])
+def test_of_one_address(tmp_path: Path, count: int) -> None:
+    """Where nobody has to say who he is."""
+    raise_file_limit(count + SPARE_FILES)
+    with gateway_with(tmp_path, gateway_of(authentication="{name: none}")) as running:
+        with Neighbour(running.port("mqtt")) as neighbour:
+            neighbour.wait(100)
+            begin = time.monotonic()
+            time.sleep(IDLE_S)  # the time that is measured
+            attacked = time.monotonic()
+            with polls(running, count):
+                neighbour.wait(100)
+                end = time.monotonic()
+                most_mib = resident_mib(running.pid)
+            wait_until(lambda: polling(running) == 0, timeout_s=GIVEN_BACK_S, what="the places are given back")
+        idle_s, attacked_s = neighbour.p99_s(begin, attacked), neighbour.p99_s(attacked, end)
+        print(f"{count} polls: p99 {idle_s * 1e3:.1f} -> {attacked_s * 1e3:.1f} ms, {most_mib:.0f} MiB")
+        assert most_mib < MEMORY_MIB
+        assert attacked_s <= max(SLOWER_MAX * idle_s, FLOOR_S)
