@@ -316,14 +316,16 @@ class Driver(asyncio.Protocol):
             self.held_bytes = held
             self._meter.held(self, held)
 
-    def shed(self) -> None:
-        """Close the connection as there is no room for what it holds. Who does not read is not told why."""
+    def shed(self, *, told: bool = True) -> None:
+        """Close the connection as there is no room for what it holds, and give that back in this turn: the loop reads
+        thousands of sockets before it tells that one is closed. Who does not read is not told why; nobody is where
+        `told` is false."""
         self._run(self._shed)
         self._put_off = b""
-        self.flush_soon()
-        if self.transport is not None and self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
+        if not told or self.transport is None or self.transport.get_write_buffer_size() > UNCOUNTED_BYTES:
             self.abort()
         else:
+            self.flush_soon()
             self._loop.call_later(LINGER_SHED_S, self.abort)
 
     def abort(self) -> None:

@@ -88,7 +88,7 @@ class Admission:
         oldest: Driver = next(iter(most.holders))
         self.figures.displaced += 1
         self.forget(oldest)
-        oldest.abort()
+        oldest.shed(told=False)
         return True
 
     def begin(self, driver: Driver, cost_bytes: int) -> None:
@@ -231,11 +231,8 @@ class Admission:
         self.figures.shed_bytes += held
         unknown = account.parent is self.budget.unauthenticated
         self.forget(driver)
-        if unknown:
-            driver.abort()  # there is nothing to say to whom has not said in which words
-            return
         driver.resume_reading(NO_MEMORY)  # or the end of its half would not be seen
-        driver.shed()
+        driver.shed(told=not unknown)  # there is nothing to say to whom has not said in which words
 
 
 class Counted:

@@ -50,12 +50,9 @@ class Connection:
     def resume_reading(self, reason: str) -> None:
         self.paused.discard(reason)
 
-    def shed(self) -> None:
-        self.ended = "shed"
+    def shed(self, *, told: bool = True) -> None:
+        self.ended = "shed" if told else "aborted"
         self._counted.ended(self)  # type: ignore[arg-type]
-
-    def abort(self) -> None:
-        self.ended = "aborted"
 
 
 class Rig:
