@@ -55,7 +55,8 @@ FLOOR_S = 0.2
 """What no machine with two busy cores can tell from nothing: an attacker takes one of them, and other tests the other
 (0.02 to 0.13 s were seen then, and 0.17 s without any attack). Attacks whose work comes in one piece (the end of a
 connection with 1 000 links, a large message to 400 at once) have more."""
-GIVEN_BACK_S = 10.0
+GIVEN_BACK_S = 30.0
+"""10 s, on a machine that does nothing else: what a peer had sent before it went is taken first."""
 GIVEN_BACK_MIB = 24
 """What an attack may leave: code it made us load, and pieces the allocator keeps."""
 LOGINS = 10
