@@ -56,7 +56,7 @@ def test_half_connects_of_one_turn(put_off: bool) -> None:
             driver.data_received(CONNECT[:-1])
             drivers.append(driver)
             held = sum(each.connection.held_bytes + len(each._put_off) for each in drivers)
-            assert held <= admission.budget.unauthenticated.bytes_max, "of the whole turn, also of those that are closed"
+            assert held <= admission.budget.unauthenticated.bytes_max, "also of those that are closed"
         assert admission.figures.shed
         assert sum(cast(Socket, each.transport).aborted for each in drivers) == admission.figures.shed
         for each in drivers:
