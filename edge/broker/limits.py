@@ -74,7 +74,7 @@ its peer has said who it is; then the number of connections is bounded, and the 
 AMQP_CONNECTION_BYTES: Final = 36 * KIB
 """The same for AMQP: the engine's buffers."""
 
-TLS_CONNECTION_BYTES: Final = 48 * KIB
+TLS_CONNECTION_BYTES: Final = 25 * KIB
 """What TLS adds to a connection."""
 
 WEBSOCKET_CONNECTION_BYTES: Final = 12 * KIB

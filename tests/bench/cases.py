@@ -181,7 +181,7 @@ CASES: Final[dict[str, Benchmark]] = {
         ),
         Comparison(
             "idle-tls", f"resident memory of each of {IDLE_TLS} idle MQTT connections over TLS",
-            30, idle_tls, None, 64, unit="KiB", lower_is_better=True, warm_rounds=0, ours=WaypostEveryTransport,
+            30, idle_tls, None, 32, unit="KiB", lower_is_better=True, warm_rounds=0, ours=WaypostEveryTransport,
         ),
         backlog.BENCHMARK,
         writes.BENCHMARK,

@@ -48,7 +48,7 @@ def connect(
         for i in range(first, min(first + BATCH, number)):
             device = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
             if tls is not None:
-                device = stack.enter_context(tls.wrap_socket(device))
+                device = stack.enter_context(tls.wrap_socket(device, server_hostname="localhost"))
             client_id = b"%s-%05d" % (name.encode(), i)
             head = b"\x00\x04MQTT\x04\x02" + keep_alive_s.to_bytes(2, "big") + len(client_id).to_bytes(2, "big")
             device.sendall(bytes((0x10, len(head) + len(client_id))) + head + client_id)

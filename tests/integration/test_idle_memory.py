@@ -5,15 +5,28 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from tests.bench.idle import SPARE_FILES, connect, raise_file_limit, subscribe
-from tests.support.processes import edge, resident_mib
+from tests.support.certificates import Authority
+from tests.support.processes import Waypost, edge, resident_mib
 
 WARM = 200
 """Connections before the first look: they load what only a connection loads."""
 COUNT = 1_500
+COUNT_TLS = 300
+"""A handshake takes both ends milliseconds."""
+TLS_RESOURCES = """
+{{apiVersion: waypost/v1, kind: Gateway, metadata: {{name: gw}},
+  spec: {{listeners: {{mqtts: "127.0.0.1:0", tls: {{certificate: {certificate}, key: {key}}}}}}}}}
+---
+{{apiVersion: waypost/v1, kind: AddressSpace, metadata: {{name: default}},
+  spec: {{authenticationService: {{name: none}}}}}}
+"""
 
 
 def growth_kib(folder: Path, *, keep_alive_s: int, subscribed: bool) -> float:
@@ -37,6 +50,22 @@ def test_a_connection(tmp_path: Path) -> None:
 
 def test_a_device_with_a_keep_alive_that_waits_for_commands(tmp_path: Path) -> None:
     assert growth_kib(tmp_path, keep_alive_s=60, subscribed=True) < 4.2
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_connection_over_tls(tmp_path: Path) -> None:
+    raise_file_limit(WARM + COUNT_TLS + SPARE_FILES)
+    authority = Authority(tmp_path / "authority")
+    issued = authority.issue("localhost")
+    config = tmp_path / "gateway.yaml"
+    config.write_text(TLS_RESOURCES.format(certificate=issued.certificate, key=issued.key))
+    arguments = ("edge", "run", "--data", str(tmp_path / "data"), "--config", str(config))
+    with Waypost(tmp_path / "gateway.log", *arguments) as gateway, ExitStack() as stack:
+        port, context = gateway.port("mqtts"), authority.context()
+        connect(stack, port, WARM, name="warm", tls=context)
+        before = resident_mib(gateway.pid)
+        connect(stack, port, COUNT_TLS, tls=context)
+        assert (resident_mib(gateway.pid) - before) * 1024 / COUNT_TLS < 35
 
 
 def test_what_closed_connections_leave_is_used_again(tmp_path: Path) -> None:

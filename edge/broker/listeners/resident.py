@@ -5,13 +5,13 @@ The budget counts what it knows of. What it does not know (buffers of libraries,
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from edge.broker.limits import TRIM_AGAIN_S_MAX, TRIM_AGAIN_S_MIN, TRIM_GROWTH_BYTES
+from edge.broker.listeners.heap import trim_heap
 
 STATM: Final = Path("/proc/self/statm")
 """Pages: all, resident, shared, … (proc(5))."""
@@ -26,15 +26,6 @@ def resident_bytes() -> int:
         return int(STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
-
-
-def trim_heap() -> None:
-    """malloc_trim(3) of glibc; other C libraries have none."""
-    try:
-        trim = ctypes.CDLL(None).malloc_trim
-    except (AttributeError, OSError):
-        return
-    trim(0)
 
 
 class Resident:

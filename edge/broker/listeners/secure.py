@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX, TLS_PARKED_MAX, TLS_SHUTDOWN_S, TLS_STALLED_S
+from edge.broker.listeners.heap import map_large_blocks
 from edge.broker.listeners.tls import Certificates, subject_name
 from edge.broker.model.remote import remote_of
 
@@ -86,6 +87,7 @@ class SecureAcceptor:
         self._admit = admit
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
+        map_large_blocks()
         self._accepting = self._loop.create_task(self._accept(), name=f"{name} accepts")
 
     async def stop(self) -> None:
