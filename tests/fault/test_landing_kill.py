@@ -1,10 +1,13 @@
 """SIGKILL at random moments of a process that lands: what it acknowledged is in the lake, and nothing is there twice.
 
+With its registry on PostgreSQL: at each step of a landing.
+
 The process that is killed is this module run as a program; workload, killing and checking are three parts of it.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -19,12 +22,13 @@ from deltalake import DeltaTable
 
 from bridge.batch import decode, encode
 from bridge.message import Run, Stored
-from cloud.hub.registry.location import sqlite_file
+from cloud.hub.registry.location import parse
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import FAILPOINTS
 from cloud.lake.delta import DeltaLake
 from cloud.lake.landing import Landing
 from cloud.lake.rows import ReceivedBatch
+from tests.support.postgres import Postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 6
@@ -46,13 +50,19 @@ def batch(seed: int, number: int) -> ReceivedBatch:
     return ReceivedBatch("default", gateway, decode(encode([Stored(-1, first, run)], space="s", epoch="e" * 32)))
 
 
-def land(directory: Path, seed: int, start: int) -> None:
-    """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is."""
+def land(directory: Path, seed: int, start: int, url: str, die_at: str) -> None:
+    """Land from batch `start` on, a few at a time; after each landing print what is acknowledged, and how far it is.
+
+    `die_at`: a step; it is killed there in its second landing."""
     chance = random.Random(seed + start)
-    registry = Registry(sqlite_file(directory / "registry.db"), "a" * 32)
+    registry = Registry(parse(url), "a" * 32)
+    done: Counter[str] = Counter()
 
     def step(name: str) -> None:
         print("step", name, flush=True)
+        done[name] += 1
+        if name == die_at and done[name] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     landing = Landing(DeltaLake(directory / "lake", failpoint=step), registry.commits, failpoint=step)
     print("up", flush=True)
@@ -68,9 +78,21 @@ def land(directory: Path, seed: int, start: int) -> None:
 # --- the one who kills ------------------------------------------------------------------------------------------------
 
 
-def life(directory: Path, seed: int, start: int, alive_s: float | None) -> tuple[int, str]:
+def life(
+    directory: Path, seed: int, start: int, alive_s: float | None, url: str = "", die_at: str = ""
+) -> tuple[int, str]:
     """Run it, killed `alive_s` after it is up (None: not at all); how far it acknowledged, and its last step."""
-    command = [sys.executable, "-m", "tests.fault.test_landing_kill", str(directory), str(seed), str(start)]
+    url = url or f"sqlite:///{directory / 'registry.db'}"
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fault.test_landing_kill",
+        str(directory),
+        str(seed),
+        str(start),
+        url,
+        die_at,
+    ]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     far, last = start, "start"
@@ -131,5 +153,24 @@ def test_killed_at_any_moment_it_lands_each_message_once(tmp_path: Path) -> None
     assert rows(tmp_path) == Counter(names(workload))
 
 
+def test_killed_at_each_step_with_the_registry_on_postgresql(tmp_path: Path, postgres: Postgres) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    url = postgres.url(postgres.schema())
+    workload = [batch(seed, number) for number in range(BATCHES)]
+    far = 0
+    for step in FAILPOINTS:
+        reached, last = life(tmp_path, seed, max(0, far - 5), None, url, step)
+        assert last == step
+        far = max(far, reached)
+        found = rows(tmp_path)
+        assert set(found.values()) == {1}, "a message is there twice"
+        assert names(workload[:far]) <= set(found), "an acknowledged message is missing"
+    far, _ = life(tmp_path, seed, BATCHES - 20, None, url)
+    assert far == BATCHES
+    assert set(rows(tmp_path).values()) == {1}
+    assert names(workload[BATCHES - 20 :]) <= set(rows(tmp_path))
+
+
 if __name__ == "__main__":
-    land(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    land(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

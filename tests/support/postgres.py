@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import quote
 
 import psycopg
 
@@ -18,8 +19,11 @@ from tests.support.processes import free_port
 
 READY_S: Final = 60.0
 STOP_S: Final = 30.0
-PASSWORD: Final = "p%40ss:word/Ж"
-"""Of the user `careful`, as it stands in a URL."""
+PASSWORD: Final = "p@ss:word/Ж%41"
+"""Of the user `careful`."""
+
+CAREFUL: Final = f"careful:{quote(PASSWORD, safe='')}"
+"""User and password as they stand in a URL."""
 
 HBA: Final = """
 host all careful 127.0.0.1/32 scram-sha-256
@@ -95,7 +99,7 @@ class Postgres:
         """Make an empty schema, which is to a registry what a database is, and made and removed sooner; its name."""
         self._schemas += 1
         name = f"test{self._schemas}"
-        self.execute(f"CREATE SCHEMA {name}")
+        self.execute(f"CREATE SCHEMA {name} AUTHORIZATION careful")
         return name
 
     def url(self, schema: str, user: str = "waypost") -> str:
@@ -103,7 +107,7 @@ class Postgres:
         return f"{self.address(user)}?options=-csearch_path%3D{schema}"
 
     def address(self, user: str = "waypost", database: str = "postgres") -> str:
-        """The URL without options."""
+        """The URL without options. `user`: may be ``name:password``, percent-encoded."""
         return f"postgresql+psycopg://{user}@127.0.0.1:{self.port}/{database}"
 
     def execute(self, text: str, *values: Any, schema: str = "public") -> list[Any]:
@@ -114,7 +118,9 @@ class Postgres:
             return cursor.fetchall() if cursor.description is not None else []
 
     def __enter__(self) -> Self:
-        return self.start()
+        self.start()
+        self.execute(f"CREATE ROLE careful LOGIN PASSWORD '{PASSWORD}'")
+        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGQUIT)

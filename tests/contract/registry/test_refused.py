@@ -1,0 +1,101 @@
+"""A registry that cannot be opened: one clear line with the next step, and no password in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cloud.hub.registry.faults import RegistryRefused, RegistryUnreachable
+from cloud.hub.registry.location import parse
+from cloud.hub.registry.registry import Registry
+from cloud.lake.faults import RegistryError
+from tests.support.postgres import CAREFUL, PASSWORD, Postgres
+from tests.support.processes import free_port
+
+WRONG = "Wr0ng"
+
+
+def refused(url: str) -> RegistryError:
+    with pytest.raises(RegistryError) as caught:
+        Registry(parse(url), "a" * 32)
+    words = str(caught.value)
+    assert "\n" not in words
+    assert WRONG not in words
+    assert PASSWORD not in words
+    return caught.value
+
+
+CASES: dict[str, tuple[Callable[[Postgres], str], str]] = {
+    "password": (lambda at: at.address(f"careful:{WRONG}"), "correct the user or the password"),
+    "no password": (lambda at: at.address("careful"), "correct the user or the password"),
+    "user": (lambda at: at.address("nobody_there"), "createuser USER"),
+    "database": (lambda at: at.address(database="fleet"), "createdb -O USER DATABASE"),
+    "not let in": (lambda at: at.address("stranger"), "pg_hba.conf"),
+    "no rights": (lambda at: at.url("public", CAREFUL), "GRANT CREATE, USAGE"),
+    "read-only": (lambda at: at.address() + "?options=-cdefault_transaction_read_only%3Don", "name the primary"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_server_refuses(postgres: Postgres, case: str) -> None:
+    url, step = CASES[case]
+    error = refused(url(postgres))
+    assert isinstance(error, RegistryRefused), error
+    assert step in str(error)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
+def test_no_server(host: str) -> None:
+    error = refused(f"postgresql://hub:{WRONG}@{host}:{free_port()}/fleet")
+    assert isinstance(error, RegistryUnreachable)
+    assert "start the server, or correct its address" in str(error)
+
+
+def test_a_server_that_loses_what_it_has_stored(postgres: Postgres) -> None:
+    postgres.stop()
+    try:
+        postgres.start("fsync=off")
+        assert "fsync = off" in str(refused(postgres.url("public")))
+    finally:
+        postgres.stop()
+        postgres.start()
+
+
+def test_files(tmp_path: Path) -> None:
+    """SQLite's own words, and what to do."""
+    (tmp_path / "garbage").write_bytes(b"\x00 this is not a database" * 100)
+    Registry(parse(f"sqlite:///{tmp_path}/registry.db"), "a" * 32).close()
+    cases = {
+        f"sqlite:///{tmp_path}/garbage": "not a database",
+        f"sqlite:///{tmp_path}/no/such/folder/registry.db": "its folder must be there",
+        f"sqlite:///file:{tmp_path}/registry.db?mode=ro&uri=true": "let this user write the file",
+    }
+    for url, words in cases.items():
+        error = refused(url)
+        assert isinstance(error, RegistryRefused)
+        assert words in str(error)
+
+
+@pytest.mark.parametrize(("host", "code"), [("127.0.0.1", 3), ("mysql", 2)])
+def test_the_program_ends_with_one_line(tmp_path: Path, host: str, code: int) -> None:
+    scheme = "mysql" if host == "mysql" else "postgresql"
+    config = tmp_path / "hub.yaml"
+    url = f"{scheme}://hub:{WRONG}@{host}:{free_port()}/fleet"
+    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec:\n  registry: {url}\n")
+    program = [sys.executable, "-m", "edge.appliance.main", "hub", "run", "--data", str(tmp_path / "data"), "--dev"]
+    done = subprocess.run(
+        [*program, "--config", str(config), "--amqp=127.0.0.1:0", "--http=127.0.0.1:0"],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert WRONG not in done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert re.search(r"start the server|write its URL as", errors[0])

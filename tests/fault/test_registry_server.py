@@ -1,0 +1,78 @@
+"""The registry's server stops and comes back under a hub: what is sent is held and lands once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bridge.batch import CAPABILITY, encode
+from bridge.engine import State
+from bridge.message import CLOCK_GOOD, Run, Stored
+from bridge.plain import data_section
+from tests.support.amqp_sender import AmqpSender
+from tests.support.lake import rows
+from tests.support.postgres import CAREFUL, PASSWORD, Postgres
+from tests.support.processes import Waypost, hub, wait_until
+
+MESSAGES = 5
+"""In a batch."""
+
+
+def batch(number: int) -> bytes:
+    first = number * MESSAGES
+    bodies = [b"%d" % sequence for sequence in range(first, first + MESSAGES)]
+    run = Run("load", "device", 1 | CLOCK_GOOD, b"", bodies, time.time_ns())
+    return data_section(encode([Stored(-1, first, run)], space="default", epoch="e" * 32))
+
+
+def status(running: Waypost) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/api/v1/status", timeout=10) as answer:
+        return json.loads(answer.read())  # type: ignore[no-any-return]
+
+
+@contextmanager
+def stopped(server: Postgres, how: signal.Signals) -> Iterator[None]:
+    server.stop(how)
+    try:
+        yield
+    finally:
+        server.start()
+
+
+def test_landing_holds_and_goes_on_with_the_server(tmp_path: Path, postgres: Postgres) -> None:
+    """And neither log nor status tells the password."""
+    config = tmp_path / "hub.yaml"
+    url = postgres.url(postgres.schema(), CAREFUL)
+    config.write_text(f"apiVersion: waypost/v1\nkind: Hub\nspec: {{registry: '{url}'}}\n")
+    shown: list[str] = []
+    with (
+        hub(tmp_path, f"--config={config}") as running,
+        AmqpSender(running.port("amqp"), "gw1", "telemetry", [CAPABILITY]) as gateway,
+    ):
+        sent = 0
+        for how in (signal.SIGQUIT, signal.SIGINT):
+            gateway.send(*(batch(number) for number in range(sent, sent + 20)))
+            with stopped(postgres, how):  # with some of these under way
+                gateway.send(*(batch(number) for number in range(sent + 20, sent + 40)))
+                wait_until(lambda: bool(status(running)["landing"]["failing"]), timeout_s=60, what="landing fails")
+                shown.append(json.dumps(status(running)))
+                assert "registry" in status(running)["landing"]["fault"]["reason"]
+            sent += 40
+            assert gateway.settled() == [State.ACCEPTED] * sent
+        shown.append(json.dumps(status(running)))
+        assert not status(running)["landing"]["failing"]
+        assert running.stop() == 0
+    landed = Counter(row["sequence"] for row in rows(tmp_path / "hub" / "lake", "telemetry"))
+    assert landed == Counter(range(sent * MESSAGES))
+    shown.append(running.log.read_text())
+    assert "the registry cannot be used" in shown[-1]
+    assert "Traceback" not in shown[-1]
+    for secret in (PASSWORD, CAREFUL.partition(":")[2]):
+        assert not any(secret in text for text in shown)

@@ -1,0 +1,79 @@
+"""A registry's URL: what is taken, and what is said of what is not, without showing a password."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.hub.configuration import ConfigurationError, Settings
+from cloud.hub.configuration import parse as parse_configuration
+from cloud.hub.registry.faults import RegistryUrlError
+from cloud.hub.registry.location import parse, shown
+
+SECRET = "h0nk"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("sqlite:////var/lib/waypost/registry.db", "/var/lib/waypost/registry.db"),
+        ("postgresql+psycopg://hub:h0nk@db.example:5433/fleet", "postgresql://hub@db.example:5433/fleet"),
+        ("postgresql://hub@db/fleet?sslmode=verify-full", "postgresql://hub@db/fleet"),
+        ("postgres://db/fleet", "postgresql://db/fleet"),
+        ("postgresql+psycopg:///fleet?host=/run/postgresql", "postgresql:///fleet"),
+        ("postgresql://hub:h0nk%40%2F:@[::1]:5432/fleet", "postgresql://hub@::1:5432/fleet"),
+    ],
+)
+def test_what_is_taken(text: str, what: str) -> None:
+    assert shown(parse(text)) == what
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read"),
+        ("h0nk", "cannot be read"),
+        ("postgresql+psycopg//hub:h0nk@db/fleet", "cannot be read"),
+        ("postgresql://hub:h0nk@db:port/fleet", "cannot be read"),
+        ("mysql://hub:h0nk@db/fleet", "cannot be at 'mysql'"),
+        ("postgresql+psycopg2://hub:h0nk@db/fleet", "cannot be at 'postgresql+psycopg2'"),
+        ("postgresql://hub:h0nk@h0nk@db/fleet", "%40"),
+        ("postgresql://hub:h0nk@db", "names no database"),
+        ("postgresql://hub@db/fleet?password=h0nk", "passfile"),
+        ("sqlite://", "absolute path"),
+        ("sqlite:///:memory:", "absolute path"),
+        ("sqlite:///registry.db", "absolute path"),
+    ],
+)
+def test_what_is_refused(text: str, said: str) -> None:
+    """Each in one line with the file, the line and the path of the value."""
+    with pytest.raises(RegistryUrlError, match=re.escape(said)) as caught:
+        parse(text)
+    assert SECRET not in str(caught.value)
+    document = f"apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 5\n  registry: '{text}'\n"
+    with pytest.raises(ConfigurationError, match=r"^hub\.yaml:5: spec\.registry: ") as told:
+        parse_configuration(document.encode(), "hub.yaml")
+    assert SECRET not in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+def test_the_driver_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(RegistryUrlError, match=re.escape("pip install 'waypost[postgresql]'")):
+        parse("postgresql://hub@db/fleet")
+    parse("sqlite:////var/lib/waypost/registry.db")
+
+
+@given(st.text())
+def test_whatever_it_is(text: str) -> None:
+    with contextlib.suppress(RegistryUrlError):
+        shown(parse(text))
+
+
+def test_a_representation_shows_no_password() -> None:
+    assert SECRET not in repr(Settings(registry="postgresql://hub:h0nk@db/fleet"))
