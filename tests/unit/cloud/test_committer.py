@@ -418,6 +418,7 @@ class TestWhatTheHubCannotDo:
             bench.send(good, "good")
             await bench.answered(1)
             assert bench.answers == [("good", Verdict.LANDED)]
+            await bench.until(lambda: bool(bench.committer.held))  # it may be under way just now
             [(held, why)] = bench.committer.held
             assert held is bad
             assert why.reason
