@@ -41,10 +41,11 @@ def slow(pid: int, share: float = SHARE) -> Iterator[None]:
     ended = threading.Event()
 
     def limit() -> None:
-        while not ended.wait(PERIOD_S * share):
-            os.kill(pid, signal.SIGSTOP)
-            time.sleep(PERIOD_S * (1 - share))
-            os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it has ended: whoever measures finds out
+            while not ended.wait(PERIOD_S * share):
+                os.kill(pid, signal.SIGSTOP)
+                time.sleep(PERIOD_S * (1 - share))
+                os.kill(pid, signal.SIGCONT)
 
     limiting = threading.Thread(target=limit, name="pace")
     _use(pid, {min(cores)})
@@ -58,10 +59,11 @@ def slow(pid: int, share: float = SHARE) -> Iterator[None]:
 
 
 def _use(pid: int, cores: set[int]) -> None:
-    """Every thread of a process on these cores; those it begins later follow."""
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(ProcessLookupError):
-            os.sched_setaffinity(int(thread.name), cores)
+    """Every thread of a process on these cores; those it begins later follow. None where it has ended."""
+    with suppress(FileNotFoundError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread.name), cores)
 
 
 def _run(load: LoadGenerators, settings: Settings) -> list[Result]:

@@ -180,11 +180,11 @@ CASES: Final = (
     ),
     _beside_artemis(
         "mqtt-unlike-in-artemis", f"{_WHAT}, QoS 1, window 20, for an absent session, both on disk", 120,
-        _measure(*_IN), goal=1.0,
+        _measure(*_WINDOWS, "-n", "50000", "-q", "1"), goal=1.0,
     ),
     _beside_artemis(
         "mqtt-fleet-in-artemis", f"{_EACH.format(FLEET)}, for an absent session, both on disk", 120,
-        _one_each(FLEET, 50_000), goal=1.0,
+        _one_each(FLEET, 20_000), goal=1.0,
     ),
     _beside_rabbitmq(
         "mqtt-unlike-in-rabbitmq", f"{_WHAT}, QoS 1, window 20, for an absent session", 90,
