@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.store.recovery.repair import RECOVERED, repair
+from edge.appliance.store.recovery.found_logs import RECOVERED
+from edge.appliance.store.recovery.repair import repair
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import FILE_NAME

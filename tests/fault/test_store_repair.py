@@ -14,7 +14,9 @@ import pytest
 from edge.appliance.errors import Exit
 from edge.appliance.main import run
 from edge.appliance.store.recovery import repair as repairing
-from edge.appliance.store.recovery.repair import RECOVERED, RepairReport, repair
+from edge.appliance.store.recovery.found_logs import RECOVERED
+from edge.appliance.store.recovery.repair import repair
+from edge.appliance.store.recovery.report import RepairReport
 from edge.appliance.store.recovery.verification import verify
 from edge.broker.delivery.durable import Declaration
 from edge.broker.store.errors import StoreDamaged

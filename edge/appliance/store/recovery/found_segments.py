@@ -1,0 +1,76 @@
+"""Which messages a damaged store still has: rows that pass their checks, wherever they are found."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from edge.appliance.store.recovery import snapshot
+from edge.appliance.store.recovery.inspection import log_of
+from edge.appliance.store.recovery.report import RepairReport
+from edge.appliance.store.recovery.rows import end_of, insert, lacks
+from edge.appliance.store.recovery.salvage import Salvage
+from edge.appliance.store.recovery.snapshot import Snapshot
+from edge.broker.store import segment
+from edge.broker.store.limits import CHUNK_BYTES, POSITION_MAX
+from edge.broker.store.segment import Row
+
+UNSOUND_BYTES_MAX: Final = 64 << 20
+"""Rows that fail their checks and are kept in memory for what they still say; of others only the place counts."""
+
+
+class SegmentSearch:
+    """Segments stand for themselves: each is judged by its own CRC."""
+
+    def __init__(self, salvage: Salvage, copy: Path, report: RepairReport, on_progress: Callable[[int], None]) -> None:
+        self._salvage = salvage
+        self._copy = copy
+        self._report = report
+        self._on_progress = on_progress
+        self.unsound: list[Row] = []
+        """Rows that the tree leads to and that fail their checks."""
+
+    def keep(self, out: sqlite3.Connection, taken: Snapshot, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Every segment that passes its CRC: those the tree leads to, and where some are missing those of all pages.
+
+        `bounds`: first position and end of each log, as far as its table has them.
+        """
+        self._keep(out, self._sound(self._salvage.segments()))
+        if taken.treeless or not self._salvage.whole or any(lacks(out, log, *ends) for log, ends in bounds.items()):
+            self._keep(out, (row for row in snapshot.search(self._copy, taken.page_bytes, self._on_progress)
+                             if self._is_live(out, row, bounds, anywhere=taken.treeless)))  # fmt: skip
+        if not taken.treeless and not self._salvage.whole:
+            self._report.note("the tree of the messages is damaged: the newest may be missing", unknown=True)
+
+    def _sound(self, rows: Iterator[Row]) -> Iterator[Row]:
+        size = 0
+        for row in rows:
+            try:
+                segment.verify(row)
+            except segment.SegmentDamaged:
+                if isinstance(row.key, int) and isinstance(row.data, bytes):
+                    size += len(row.data)
+                    self.unsound.append(row if size <= UNSOUND_BYTES_MAX else row._replace(data=b""))
+            else:
+                yield row
+
+    def _is_live(
+        self, out: sqlite3.Connection, row: Row, bounds: Mapping[int, tuple[int, int]], *, anywhere: bool
+    ) -> bool:
+        """False for what was deleted, or refused, and is in a free page. Two that overlap are judged later."""
+        log, start = log_of(row.key)
+        first, end = bounds.get(log, (0, POSITION_MAX))
+        return start >= first and (anywhere or start + row.messages <= max(end, end_of(out, log)))
+
+    def _keep(self, out: sqlite3.Connection, rows: Iterator[Row]) -> None:
+        pending: list[Row] = []
+        size = 0
+        for row in rows:
+            pending.append(row)
+            size += len(row.data)
+            if size >= CHUNK_BYTES:
+                insert(out, "segment", Row._fields, pending)
+                pending, size = [], 0
+        insert(out, "segment", Row._fields, pending)
