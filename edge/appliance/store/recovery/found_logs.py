@@ -34,6 +34,8 @@ class FoundLog:
     counted: int
     end: int = 0
     bytes: int = 0
+    ends: bool = True
+    """Its row says where it ends."""
     without_cursors: bool = False
     """Its cursors are lost, and nobody knows whose they were."""
     missing: MissingMessages = field(default_factory=lambda: MissingMessages("", ()))
@@ -57,7 +59,7 @@ class LogSearch:
         for number in range(1, max([*logs, *filled], default=0) + 1):  # logs are numbered without a gap
             if number not in logs:
                 name = f"{RECOVERED} {number}"
-                logs[number] = FoundLog(number, name, None, 0)
+                logs[number] = FoundLog(number, name, None, 0, ends=False)
                 text = f"the name of log {number} is lost: it is called {name!r}, export it from there"
                 self._report.note(text, unknown=True)
         return dict(sorted(logs.items()))
@@ -78,7 +80,7 @@ class LogSearch:
                 logs[number] = FoundLog(number, name, other.first, other.counted)
                 self._report.note(f"log {name!r} had another number in its table: it is {number}")
             elif log is None:
-                logs[number] = FoundLog(number, name, None, 0)
+                logs[number] = FoundLog(number, name, None, 0, ends=False)
                 self._report.note(
                     f"log {name!r} is known from its index only: it ends with its newest segment", unknown=True
                 )

@@ -87,8 +87,12 @@ class Rebuilding:
             cursors = groups.cursors(logs)
             for log in logs.values():
                 self._log(out, log)
-                self._report.lost_messages += log.missing.count()
             counters = self._counters(out)
+            for log in logs.values():
+                self._end_by_counters(log, counters)
+                row = (log.number, log.name, log.first or 0, log.end, log.bytes)
+                insert(out, "log", ("log", "name", "first", "next", "bytes"), [row])
+                self._report.lost_messages += log.missing.count()
             groups.write(out, logs, cursors)
             self._epoch(out, meta.get("epoch"), counters)
             self._ledger(out, logs, counters)
@@ -121,8 +125,6 @@ class Rebuilding:
             self._on_progress(self._report.bytes)
         out.executemany("DELETE FROM segment WHERE key = ?", ((key,) for key in overlapping))
         self._end(log, expected or 0)
-        row_of_log = (log.number, log.name, log.first or 0, log.end, log.bytes)
-        insert(out, "log", ("log", "name", "first", "next", "bytes"), [row_of_log])
 
     def _end(self, log: FoundLog, end: int) -> None:
         """The end of a log: behind what is kept, and behind what is known to have been there."""
@@ -150,6 +152,17 @@ class Rebuilding:
             if any(first <= damage.first and damage.last <= last for first, last in log.missing.gaps):
                 log.missing.damages.append(damage)
                 self._take(log, damage.runs)
+
+    def _end_by_counters(self, log: FoundLog, counters: Mapping[str, int]) -> None:
+        """Where the row of a log is lost, the counters of its addresses say how much came behind what is kept: messages
+        go from its front alone."""
+        if log.ends or log.number in self._settled:
+            return
+        addresses = [address for address, home in self._homes.items() if home == log.number]
+        lost = sum(counters[address] - list(self._seen[address])[-1][1] - 1 for address in addresses)
+        if 0 < lost <= POSITIONS_LOST_MAX:
+            self._gap(log, log.end, log.end + lost - 1)
+            log.end += lost
 
     def _take(self, log: FoundLog, runs: Sequence[Stored]) -> None:
         for position, sequence, run in runs:
