@@ -112,7 +112,7 @@ class Campaign:
                 dice.choice((Files.LOG, Files.DATABASE)),
                 sync=errno.EIO,
                 syncs_before=dice.randrange(30),
-                syncs_failing=1,
+                syncs_failing=dice.choice((1, 1, 2, 5)),
             )
         elif trouble < 0.5:
             store = Files.DATABASE | Files.LOG
