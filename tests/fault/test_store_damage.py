@@ -15,7 +15,7 @@ from tests.contract.store.rig import sqlite_rig
 from tests.support.seeds import chosen_seed
 from tests.support.stores import make
 
-SEED = 7
+SEED = 1
 """Of the bytes that every run of the tests flips; ``WAYPOST_SEED=random``, or a number, flips others."""
 ROUNDS = 60
 

@@ -23,7 +23,7 @@ from edge.broker.store.segment import Row, SegmentDamaged
 Counters = Callable[[Iterable[str]], Mapping[str, int]]
 """The next sequence of each of these addresses; those that have none are left out."""
 
-_TABLES: Final = ("meta", "log", "cursor")
+SMALL_TABLES: Final = ("meta", "log", "cursor")
 """Small tables whose rows lead to messages: with a row that cannot be found they would be passed over."""
 _PRAGMAS: Final = (("encoding", "UTF-8"), ("auto_vacuum", 0))
 """As every store is made; with anything else SQLite reads names wrongly, or writes over pages in use."""
@@ -47,7 +47,7 @@ def check_tables(connection: sqlite3.Connection) -> None:
         (found,) = connection.execute(f"PRAGMA {pragma}").fetchone()
         if found != expected:
             raise StoreDamaged(f"{pragma} is {found} instead of {expected}: {ADVICE}")
-    for table in _TABLES:
+    for table in SMALL_TABLES:
         for (line,) in connection.execute(f"PRAGMA integrity_check({table})"):
             if line != "ok":
                 raise StoreDamaged(f"table {table} is damaged ({line}): {ADVICE}")

@@ -10,6 +10,7 @@ import enum
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -20,6 +21,10 @@ from edge.broker.store.errors import StoreDamaged, StoreError
 from edge.broker.store.gaps import GAPS, gaps_in
 from edge.broker.store.limits import CHECK_LINES_MAX, FINDINGS_MAX, POSITION_BITS
 from edge.broker.store.progress import Progress
+from edge.broker.store.soundness import SMALL_TABLES
+
+_OPENING: Final = [f"integrity_check({table})" for table in SMALL_TABLES]
+"""What opening a store makes sure of by SQLite: their indexes, too."""
 
 OnProgress = Callable[[int, int], None]
 """Called with (bytes of bodies verified, bytes there are)."""
@@ -31,8 +36,8 @@ class Depth(enum.Enum):
     FULL = "full"
     """Every page, every segment."""
     QUICK = "quick"
-    """The tree of pages without the indexes' contents, counters, cursors, and the newest segments, on which opening the
-    store depends."""
+    """The tree of pages, counters, cursors, the newest segments and the indexes of small tables, on which opening the
+    store depends; no other index."""
     TOUCH = "touch"
     """As QUICK without walking the tree: what opening the store reads."""
 
@@ -112,12 +117,17 @@ def _step(report: Report, found: Iterator[Finding]) -> None:
 
 
 def _check_pages(inspection: Inspection, depth: Depth) -> Iterator[Finding]:
-    if depth is Depth.TOUCH:
-        return
-    pragma = "integrity_check" if depth is Depth.FULL else "quick_check"
-    for (line,) in inspection.query(f"PRAGMA {pragma}({CHECK_LINES_MAX})"):
-        if line != "ok":
-            yield Finding("pages-damaged", "file", str(line).replace("\n", " "))
+    match depth:
+        case Depth.FULL:
+            checks = [f"integrity_check({CHECK_LINES_MAX})"]
+        case Depth.QUICK:
+            checks = [f"quick_check({CHECK_LINES_MAX})", *_OPENING]
+        case Depth.TOUCH:
+            checks = _OPENING
+    for check in checks:
+        for (line,) in inspection.query(f"PRAGMA {check}"):
+            if line != "ok":
+                yield Finding("pages-damaged", "file", str(line).replace("\n", " "))
 
 
 def _check_schema(inspection: Inspection, _: Depth) -> Iterator[Finding]:
