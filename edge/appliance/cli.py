@@ -20,7 +20,7 @@ from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.cli import init
 from edge.appliance.initial.defaults import HTTP
 from edge.appliance.program import log_to_stderr
-from edge.broker.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
+from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:

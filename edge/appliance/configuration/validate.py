@@ -35,16 +35,11 @@ from edge.appliance.configuration.resources import (
 from edge.broker.configuration import Authentication, Direction, valid_host
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
-from edge.broker.limits import (
-    MEMORY_MESSAGES_MIN,
-    PASSWORD_BYTES_MAX,
-    RULES_PER_USER_MAX,
-    USERNAME_CHARACTERS_MAX,
-    Limits,
-)
+from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
 from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import is_filter
+from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 
 HUB_CONNECTOR: Final = "hub"

@@ -27,6 +27,14 @@ from bridge.message import AMQP, Run
 from edge.broker.http.access import Access, Admission
 from edge.broker.http.exchange import PublishRequest, ReceivedMessage, SingleReceiver
 from edge.broker.http.fields import fields_of
+from edge.broker.http.limits import (
+    HTTP_ANSWER_S_MAX,
+    HTTP_BODY_BYTES_MAX,
+    HTTP_BODY_S_MAX,
+    HTTP_REQUESTS_MAX,
+    HTTP_WAIT_S_MAX,
+    HTTP_WAIT_S_MIN,
+)
 from edge.broker.http.messages import (
     CONTENT_TYPE_CHARACTERS_MAX,
     BadRequest,
@@ -38,15 +46,7 @@ from edge.broker.http.messages import (
 from edge.broker.http.peer import peer_of
 from edge.broker.http.polls import Polls
 from edge.broker.http.refusal import RETRY_AFTER_S, Refused
-from edge.broker.limits import (
-    HTTP_ANSWER_S_MAX,
-    HTTP_BODY_BYTES_MAX,
-    HTTP_BODY_S_MAX,
-    HTTP_REQUESTS_MAX,
-    HTTP_WAIT_S_MAX,
-    HTTP_WAIT_S_MIN,
-    Limits,
-)
+from edge.broker.limits import Limits
 from edge.broker.message.mqtt_errors import MqttError
 from edge.broker.message.mqtt_properties import NONE, decode_run
 from edge.broker.message.translation import mqtt_runs

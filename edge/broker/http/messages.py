@@ -16,7 +16,8 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.message import DURABLE, RETAIN, Run
-from edge.broker.limits import ADDRESS_BYTES_MAX, HTTP_BATCH_MAX, TOPIC_LEVELS_MAX
+from edge.broker.http.limits import HTTP_BATCH_MAX
+from edge.broker.limits import ADDRESS_BYTES_MAX, TOPIC_LEVELS_MAX
 from edge.broker.message.mqtt_properties import NONE, Properties, encode_run
 
 CONTENT_TYPE_CHARACTERS_MAX: Final = 255

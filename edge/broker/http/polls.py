@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from starlette.requests import Request
 
 from edge.broker.http.access import Admission
+from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_POLLS_OF_ONE_MAX
 from edge.broker.http.refusal import Refused
-from edge.broker.limits import HTTP_POLLS_MAX, HTTP_POLLS_OF_ONE_MAX
 from edge.broker.model.remote import remote_of
 
 

@@ -20,7 +20,10 @@ from bridge.hidden import hides
 from bridge.sasl import bearer
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Verifier
 from edge.broker.configuration import Authentication
-from edge.broker.limits import (
+from edge.broker.model.authorization import Ended, Grant, Rule
+from edge.broker.model.isolation import report
+from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
+from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     TOKEN_BYTES_MAX,
     TOKEN_EXPIRY_CHECK_S,
@@ -30,9 +33,6 @@ from edge.broker.limits import (
     VERIFICATIONS_MAX,
     VERIFICATIONS_PER_USER_MAX,
 )
-from edge.broker.model.authorization import Ended, Grant, Rule
-from edge.broker.model.isolation import report
-from edge.broker.security.credentials import Secret, Snapshot, User, new_user, verify, with_secret
 from edge.broker.security.login_throttle import Failures
 from edge.broker.security.proof import Bearer, Decided, Proven, Verdict
 

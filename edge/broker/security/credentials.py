@@ -18,14 +18,14 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.sasl.scram import ITERATIONS, SALT_BYTES, Keys, derive
-from edge.broker.limits import (
+from edge.broker.model.authorization import Rule
+from edge.broker.security.limits import (
     PASSWORD_BYTES_MAX,
     RULES_PER_USER_MAX,
     SECRETS_PER_USER_MAX,
     USERNAME_CHARACTERS_MAX,
     USERS_MAX,
 )
-from edge.broker.model.authorization import Rule
 
 FILE: Final = "credentials.db"
 FORMAT: Final = 1

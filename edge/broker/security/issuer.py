@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from edge.broker.configuration import TlsFiles, TokenIssuer
-from edge.broker.limits import (
+from edge.broker.security.limits import (
     ISSUER_ASKED_S_MIN,
     ISSUER_DOCUMENT_BYTES_MAX,
     ISSUER_REFRESH_S,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from edge.broker.limits import (
+from edge.broker.security.limits import (
     FAILURES_KEPT_MAX,
     FAILURES_PER_ADDRESS_MAX,
     FAILURES_PER_USER_MAX,

@@ -14,8 +14,8 @@ import jwt
 from jwt.types import Options
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
 from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security.limits import ISSUER_KEYS_MAX, RULES_PER_USER_MAX, TOKEN_LEEWAY_S, USERNAME_CHARACTERS_MAX
 from edge.broker.security.proof import Proven
 
 ALGORITHMS: Final = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.limits import HTTP_POLLS_OF_ONE_MAX
+from edge.broker.http.limits import HTTP_POLLS_OF_ONE_MAX
 from tests.bench.idle import SPARE_FILES, raise_file_limit
 from tests.fault.hostile.neighbour import Neighbour
 from tests.fault.hostile.web import ask, encoded, gateway_of, gateway_with, user

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.limits import HTTP_STRANGERS_OF_ONE_MAX
+from edge.broker.http.limits import HTTP_STRANGERS_OF_ONE_MAX
 from tests.fault.hostile.web import ask, gateway_of, gateway_with, user
 from tests.support.hostile import Witness
 from tests.support.processes import Waypost, edge, hub, resident_mib, wait_until

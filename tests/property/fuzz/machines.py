@@ -24,7 +24,7 @@ from bridge.sasl.scram import Keys, Verifier, derive
 from bridge.sasl.server import Answer
 from bridge.transport.websocket import MQTT, WebSocketConnection
 from bridge.uplink import Outcomes, Uplink
-from edge.broker.limits import HTTP_HEAD_BYTES_MAX
+from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.web.framing import Framing
 from edge.broker.security.site import Asked, NotOurs, Site
 from tests.property.fuzz.parser import Parser, reads

@@ -7,12 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from edge.broker.limits import (
-    PASSWORD_BYTES_MAX,
-    RULES_PER_USER_MAX,
-    SECRETS_PER_USER_MAX,
-    USERNAME_CHARACTERS_MAX,
-)
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security import credentials
 from edge.broker.security.credentials import (
@@ -25,6 +19,12 @@ from edge.broker.security.credentials import (
     new_user,
     with_rules,
     with_secret,
+)
+from edge.broker.security.limits import (
+    PASSWORD_BYTES_MAX,
+    RULES_PER_USER_MAX,
+    SECRETS_PER_USER_MAX,
+    USERNAME_CHARACTERS_MAX,
 )
 
 RULE = Rule(("a/#", "b/%u"), frozenset({Operation.SEND, Operation.VIEW}))

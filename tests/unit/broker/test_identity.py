@@ -10,17 +10,17 @@ import pytest
 from bridge.sasl import SaslClient, SaslServer
 from bridge.sasl.scram import ScramClient, ScramError, ScramServer
 from edge.broker.configuration import Authentication
-from edge.broker.limits import (
-    PASSWORD_BYTES_MAX,
-    VERDICT_KEPT_S,
-    VERIFICATIONS_MAX,
-    VERIFICATIONS_PER_USER_MAX,
-)
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.security import authenticator as identity
 from edge.broker.security import credentials
 from edge.broker.security.authenticator import Done, Gate, Work
 from edge.broker.security.credentials import Snapshot, User, ending, new_user, with_rules, with_secret
+from edge.broker.security.limits import (
+    PASSWORD_BYTES_MAX,
+    VERDICT_KEPT_S,
+    VERIFICATIONS_MAX,
+    VERIFICATIONS_PER_USER_MAX,
+)
 from edge.broker.security.proof import Proven, Verdict
 from edge.broker.security.sasl_credentials import SaslCredentials
 

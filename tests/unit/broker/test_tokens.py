@@ -17,16 +17,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from edge.broker.configuration import TokenIssuer
-from edge.broker.limits import (
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.security import issuer as issuer_module
+from edge.broker.security.issuer import FILE, Issuer, IssuerError, fetch_keys
+from edge.broker.security.limits import (
     ISSUER_DOCUMENT_BYTES_MAX,
     ISSUER_KEYS_MAX,
     RULES_PER_USER_MAX,
     TOKEN_LEEWAY_S,
     TOKENS_WAITING_MAX,
 )
-from edge.broker.model.authorization import Operation, Rule
-from edge.broker.security import issuer as issuer_module
-from edge.broker.security.issuer import FILE, Issuer, IssuerError, fetch_keys
 from edge.broker.security.proof import Proven, Verdict
 from edge.broker.security.tokens import TokenError, UnknownKey, read_keys, rights, verify
 from tests.support.issuer import AUDIENCE, SigningKey, TestIssuer

@@ -16,8 +16,9 @@ from edge.broker.http import api as module
 from edge.broker.http import polls
 from edge.broker.http.access import Access
 from edge.broker.http.api import DeviceApi
+from edge.broker.http.limits import HTTP_BATCH_MAX
 from edge.broker.http.messages import BadRequest, batch, single
-from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, HTTP_BATCH_MAX, Limits
+from edge.broker.limits import ACCOUNT_SHARE_MAX, ADDRESS_BYTES_MAX, Limits
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.authorization import Operation, Rule
 from edge.broker.model.budget import Budget

@@ -6,7 +6,6 @@ import pytest
 
 from bridge.sasl import bearer, scram
 from edge.broker.configuration import Authentication
-from edge.broker.limits import FAILURES_PER_ADDRESS_MAX, FAILURES_PER_USER_MAX, FAILURES_PERIOD_S, TOKEN_EXPIRY_CHECK_S
 from edge.broker.message.mqtt_properties import Properties
 from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.model.authorization import Operation, Rule
@@ -14,6 +13,12 @@ from edge.broker.mqtt import packets
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.credentials import Snapshot, User, new_user, with_rules, with_secret
+from edge.broker.security.limits import (
+    FAILURES_PER_ADDRESS_MAX,
+    FAILURES_PER_USER_MAX,
+    FAILURES_PERIOD_S,
+    TOKEN_EXPIRY_CHECK_S,
+)
 from edge.broker.security.proof import Decided, Proven, Verdict
 from tests.unit.mqtt.test_authorization import Peer, Site
 

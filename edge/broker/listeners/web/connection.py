@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from edge.broker.http.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.http.peer import KEY, Peer
-from edge.broker.limits import HTTP_BODY_S_MAX, HTTP_HEAD_BYTES_MAX, HTTP_HEAD_S_MAX, HTTP_WRITE_S_MAX
 from edge.broker.listeners.web.framing import Framing
 from edge.broker.listeners.web.places import Places
 from edge.broker.model.remote import remote_of

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from edge.broker.limits import (
+from edge.broker.http.limits import (
     HTTP_STRANGERS_MAX,
     HTTP_STRANGERS_OF_ONE_MAX,
     HTTP_USERS_MAX,

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from edge.broker.configuration import TlsListener
+from edge.broker.http.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.http.peer import peer_of
-from edge.broker.limits import HTTP_HEAD_BYTES_MAX
 from edge.broker.listeners.tls import Certificates
 from edge.broker.listeners.web import connection as module
 from edge.broker.listeners.web import server as server_module
