@@ -211,7 +211,7 @@ def open_data(configuration: HubConfiguration) -> Opened:
         try:
             versions = {table: registry.commits.confirmed_version(table) for table in contract().tables}
             lake = DeltaLake(data / "lake", durable_versions=versions)
-            registry.commits.write_to(lake.identity)
+            registry.commits.write_to(lake)
             registry.directory.nobody_connected()
             return Opened(registry, Landing(lake, registry.commits), registry.directory.gateways())
         except BaseException:

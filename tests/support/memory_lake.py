@@ -15,14 +15,11 @@ from cloud.lake.sequences import SequenceRange
 class MemoryLake:
     """Implements `cloud.lake.lake.Lake`."""
 
-    def __init__(self) -> None:
+    def __init__(self, identity: str = "memory") -> None:
+        self.identity = identity
         self.appended: dict[str, list[pa.Table]] = {name: [] for name in contract().tables}
         """What each append brought, by table."""
         self._committed: dict[tuple[str, str], int] = {}
-
-    @property
-    def identity(self) -> str:
-        return "memory"
 
     @property
     def versions(self) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,10 +19,16 @@ from cloud.hub.registry.schema import OLDER_WRITER, PARAMETERS_MAX, commits, gat
 from cloud.hub.registry.writer import Writer
 from cloud.lake.commits import GatewayStore, Prepared
 from cloud.lake.faults import RegistryError, StreamDamaged, StreamElsewhere
+from cloud.lake.lake import Lake
 from cloud.lake.limits import COMMITS_KEPT
 from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 
+log = logging.getLogger(__name__)
+
 PREPARED, CONFIRMED = "prepared", "confirmed"
+TELEMETRY, LEDGER = "telemetry", "ledger"
+NUMBERED = (TELEMETRY, LEDGER)
+"""The tables of the lake that have numbered commits."""
 
 
 class Commits:
@@ -40,15 +47,42 @@ class Commits:
         rows = database.transaction(lambda tx: tx.execute(mine.group_by(commits.c.table_name)).all())
         self._last: dict[str, int] = {row[0]: row[1] for row in rows}
 
-    def write_to(self, lake: str) -> None:
-        """This hub writes to that lake (an id), and settles what those that did before left open there."""
-        settled = self._database.transaction(lambda tx: self._writer.write_to(tx, lake))
-        self._writer.settles |= settled
+    def write_to(self, lake: Lake) -> None:
+        """This hub writes to that lake, and settles what those that did before left open there.
+
+        A lake that knows later commits of this writer than the registry does shows that the registry is an older copy
+        (restored, or of a standby that took over). Then numbers go on behind the lake's, or a commit that never came
+        there would be taken for one that did; and what has landed of each gateway is read back from the lake.
+        Raises `RegistryError`, `LakeError`.
+        """
+        identity = lake.identity
+        later = {table: self._later(lake, table) for table in NUMBERED}
+
+        def work(tx: sa.Connection) -> frozenset[str]:
+            if later[TELEMETRY]:
+                self._marks.doubt(tx)
+            return self._writer.write_to(tx, identity)
+
+        self._writer.settles |= self._database.transaction(work)
+        for table, last in later.items():
+            if last:
+                known = self._last.get(table, 0)
+                log.error(
+                    "the registry is an older copy: of table %s the lake has commit %d, it %d", table, last, known
+                )
+                self._last[table] = last
+
+    def _later(self, lake: Lake, table: str) -> int | None:
+        """The last commit of this writer that the lake knows, when the registry does not know it."""
+        found = lake.committed(table, self._application(self._writer.id, table))
+        return found if found is not None and found > self._last.get(table, 0) else None
 
     def application(self, prepared: Prepared) -> str:
+        return self._application(prepared.writer, prepared.table)
+
+    def _application(self, writer: str, table: str) -> str:
         """Names registry and writer: a lake that outlives its registry must not mistake new commit ids for old."""
-        parts = ("waypost", self._registry_id, prepared.writer, prepared.table)
-        return "/".join(part for part in parts if part != OLDER_WRITER)
+        return "/".join(part for part in ("waypost", self._registry_id, writer, table) if part != OLDER_WRITER)
 
     def confirmed_version(self, table: str) -> int:
         """The highest version of this hub's table known to be on disk; -1 when there is none."""
@@ -158,7 +192,7 @@ class Commits:
     def _confirm(self, tx: sa.Connection, prepared: Prepared, version: int) -> dict[Stream, SequenceSet]:
         self._writer.require(tx)
         changed: dict[Stream, SequenceSet] = {}
-        if prepared.table != "ledger":
+        if prepared.table != LEDGER:
             changed = self._marks.add(tx, prepared.ranges)
             _count(tx, prepared.ranges)
         elif prepared.ranges:

@@ -25,6 +25,8 @@ from cloud.lake.sequences import SequenceRange, SequenceSet, Stream
 log = logging.getLogger(__name__)
 
 SEQUENCE_MAX = (1 << 63) - 1
+NO_CHECKSUM = -1
+"""No row has this one."""
 
 
 class MarkDamaged(Exception):
@@ -109,6 +111,11 @@ class Marks:
             known = self.known((stream.tenant, stream.gateway))
             if known is not None:
                 known.landed[stream] = landed
+
+    @staticmethod
+    def doubt(tx: sa.Connection) -> None:
+        """No row is to be believed: as if each were damaged."""
+        tx.execute(marks.update().values(checksum=NO_CHECKSUM))
 
     @staticmethod
     def rewrite(tx: sa.Connection, key: Key, whole: Mapping[Stream, SequenceSet]) -> None:

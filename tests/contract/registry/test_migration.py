@@ -57,7 +57,7 @@ def golden(place: Place) -> Place:
 
 def open_lake(place: Place, lake: MemoryLake) -> tuple[Registry, Landing]:
     registry = place.open()
-    registry.commits.write_to(lake.identity)
+    registry.commits.write_to(lake)
     return registry, Landing(lake, registry.commits)
 
 

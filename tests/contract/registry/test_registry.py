@@ -21,6 +21,7 @@ from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import RegistryError, StreamElsewhere
 from cloud.lake.sequences import SequenceRange, Stream
 from tests.contract.registry.conftest import HERE, THERE, Place
+from tests.support.memory_lake import MemoryLake
 
 STREAM = Stream("default", "gw", "e", "a")
 KEY = ("default", "gw")
@@ -167,12 +168,12 @@ class TestSeveralHubs:
     def test_what_a_lost_writer_left_open_is_settled_by_the_next_of_its_lake(self, place: Place) -> None:
         """The file with the writer's id is lost, lake and registry are not."""
         lost, other = place.open(HERE).commits, place.open(THERE).commits
-        lost.write_to("this lake")
-        other.write_to("that lake")
+        lost.write_to(MemoryLake("this"))
+        other.write_to(MemoryLake("that"))
         prepared, theirs = lost.prepare("telemetry", [moved(0, 9)], 10), other.prepare("telemetry", [], 0)
         following = place.open("c" * 32).commits
         assert following.unresolved() == []
-        following.write_to("this lake")
+        following.write_to(MemoryLake("this"))
         assert following.unresolved() == [prepared]
         assert following.application(prepared) == lost.application(prepared)
         following.confirm(prepared, 3)
@@ -269,7 +270,7 @@ class TestThreads:
             lambda: registry.commits.confirm(prepared, 1),
             lambda: registry.commits.forget(prepared),
             lambda: registry.commits.confirmed_version("telemetry"),
-            lambda: registry.commits.write_to("lake"),
+            lambda: registry.commits.write_to(MemoryLake()),
             registry.close,
         ]
         outcomes: list[str] = []

@@ -1,0 +1,70 @@
+"""A registry that is an older copy of itself: restored, or of a standby that took over before it had everything."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.hub.groups import Presence
+from cloud.hub.registry.registry import Registry
+from cloud.lake.landing import Landing
+from tests.contract.registry.conftest import Place
+from tests.contract.registry.test_migration import PUMP, TEMPERATURE, batch, sequences
+from tests.support.memory_lake import MemoryLake
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+def open_lake(place: Place, lake: MemoryLake, die_at: str = "") -> tuple[Registry, Landing]:
+    def failpoint(step: str) -> None:
+        if step == die_at:
+            raise Died
+
+    registry = place.open()
+    registry.commits.write_to(lake)
+    return registry, Landing(lake, registry.commits, failpoint=failpoint)
+
+
+@pytest.fixture
+def lake(place: Place) -> MemoryLake:
+    """Three landings of two gateways, and a registry that has forgotten the last two."""
+    lake = MemoryLake()
+    registry, landing = open_lake(place, lake)
+    registry.directory.presence({(s.tenant, s.gateway): Presence("-", True, 1, 1) for s in (TEMPERATURE, PUMP)})
+    landing.land([batch(TEMPERATURE, 0, 9), batch(PUMP, 0, 9)], 1_000)
+    before = place.execute("SELECT gateway, mark, spans, checksum FROM marks")
+    landing.land([batch(TEMPERATURE, 10, 19)], 1_000)
+    landing.land([batch(PUMP, 10, 19)], 1_000)
+    registry.close()
+    place.execute("DELETE FROM commits WHERE id > 1")
+    for gateway, mark, spans, checksum in before:
+        values = {"gateway": gateway, "mark": mark, "spans": spans, "checksum": checksum}
+        place.execute(
+            "UPDATE marks SET mark = :mark, spans = :spans, checksum = :checksum WHERE gateway = :gateway", **values
+        )
+    return lake
+
+
+def test_what_has_landed_is_read_back(place: Place, lake: MemoryLake) -> None:
+    """Gateways that have not had their answer send again: nothing lands twice, and what is new lands."""
+    _, landing = open_lake(place, lake)
+    sent = [batch(TEMPERATURE, 0, 24), batch(PUMP, 5, 24)]
+    assert set(landing.land(sent, 1_000).held) == {0, 1}, "held until it is known"
+    assert landing.land(sent, 1_000).held == {}
+    assert sequences(lake, TEMPERATURE) == sequences(lake, PUMP) == list(range(25))
+
+
+def test_a_commit_that_never_came_is_not_taken_for_one_of_before(place: Place, lake: MemoryLake) -> None:
+    """Killed after its first prepare: the lake knows commits of that number and beyond, which are others."""
+    registry, landing = open_lake(place, lake, die_at="prepared")
+    new = TEMPERATURE._replace(gateway="gw3")
+    with pytest.raises(Died):
+        landing.land([batch(new, 0, 4)], 1_000)
+    registry.close()
+    registry, landing = open_lake(place, lake)
+    assert registry.commits.landed(new).mark == -1
+    assert landing.land([batch(new, 0, 4)], 1_000).rows == 5
+    registry.close()
+    _, landing = open_lake(place, lake)
+    assert landing.land([batch(new, 0, 9)], 1_000).rows == 5, "once is enough"
