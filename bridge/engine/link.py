@@ -10,14 +10,15 @@ from bridge.engine.terminus import Terminus
 
 
 class Link:
-    """One link. The owner reads everything, writes only `context` and `messages_at_once`; names with an underscore are
-    the machine's.
+    """One link. The owner reads everything, writes only `answers_close`, `context` and `messages_at_once`; names with
+    an underscore are the machine's.
 
     `source`, `target`, capabilities, properties, modes and `max_message_size` are what the *peer* said.
     """
 
     __slots__ = (
         "_address",
+        "_close_waits",
         "_cost_bytes",
         "_delivery_next",
         "_message_bytes_max",
@@ -27,6 +28,7 @@ class Link:
         "_session",
         "_tags",
         "_unsettled",
+        "answers_close",
         "attached",
         "closed",
         "context",
@@ -68,12 +70,16 @@ class Link:
         """Both ends are attached."""
         self.closed = False
         """Detached or closed by either side: nothing can be done with it any more."""
+        self.answers_close = False
+        """The owner answers the peer's detach that closes the link (`Engine.answer_close`); else the machine does."""
         self.context: Any = None
         """Whatever the owner wants to find again."""
         self.messages_at_once = 0
         """Messages one `Transfers` of it may hold, set by the owner where each is work of its own; 0: no bound."""
         self._pn = pn
         self._address = 0
+        self._close_waits = False
+        """The peer has closed it, and the owner is to answer."""
         self._session = session
         self._ours = ours
         self._message_bytes_max = 0

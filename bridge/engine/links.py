@@ -162,6 +162,12 @@ class Links:
         else:
             lib.pn_link_detach(pn)
 
+    def answer_close(self, link: Link, condition: Condition | None) -> None:
+        """See `Engine`."""
+        if link._close_waits and link._pn is not None:
+            self.detach(link, condition=condition)
+            self._free(link)
+
     # --- events of Proton ------------------------------------------------------------------------------------------
 
     def on_attach(self, event: Any, events: list[Event]) -> Condition | None:
@@ -278,8 +284,14 @@ class Links:
             return
         if not link.closed:
             condition = read_condition(lib.pn_link_remote_condition(link._pn))
-            self.detach(link, closed=closed)
             events.append(Detached(link, closed, condition))
+            if closed and link.answers_close:
+                link.closed = link._close_waits = True
+                return
+            self.detach(link, closed=closed)
+        self._free(link)
+
+    def _free(self, link: Link) -> None:
         self._remove(link)
         lib.pn_link_free(link._pn)
         _forget(link)

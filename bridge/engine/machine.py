@@ -292,6 +292,11 @@ class Engine:
         if not link.closed:
             self._links.detach(link, closed=closed, condition=condition)
 
+    def answer_close(self, link: Link, condition: Condition | None = None) -> None:
+        """Answer the detach by which the peer has closed a link with `Link.answers_close`; nothing happens when it has
+        not, or when the link is gone with its session or connection. `condition`: what went wrong."""
+        self._links.answer_close(link, condition)
+
     # --- commands: receiving ----------------------------------------------------------------------------------
 
     def grant(self, link: Link, credit: int, *, drain: bool = False) -> None:

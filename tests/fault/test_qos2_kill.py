@@ -32,12 +32,13 @@ def gateway(tmp_path: Path) -> Iterator[Waypost]:
 class Wire:
     """One connection, packet by packet."""
 
-    def __init__(self, gateway: Waypost, client_id: str, version: int = 5) -> None:
+    def __init__(self, gateway: Waypost, client_id: str, version: int = 5, *, lasting: bool = True) -> None:
+        """`lasting`: the session outlives the connection, and is taken up where there is one; else it begins anew."""
         self.version = version
         self._data = b""
         self._socket = socket.create_connection(("127.0.0.1", gateway.port("mqtt")), WAIT_S)
-        connect = p.Connect(client_id, version, clean_start=False)
-        if version == 5:
+        connect = p.Connect(client_id, version, clean_start=not lasting)
+        if version == 5 and lasting:
             connect = p.Connect(client_id, version, clean_start=False, properties=KEPT)
         self.send(connect)
         connack = self.next()

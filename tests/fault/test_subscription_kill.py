@@ -1,5 +1,5 @@
-"""SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6), and so does the
-answer to the attach of a durable subscription."""
+"""CONNACK, SUBACK and UNSUBACK of a session that outlives its connection mean: on disk (DESIGN section 6), and so does
+the answer to the attach of a durable subscription."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bridge.amqp_values import Symbol, Uint
 from edge.broker.mqtt import packets as p
 from edge.broker.mqtt.events import SubscriptionRequest
 from tests.fault.test_qos2_kill import Wire
-from tests.support.frames import ATTACH, RECEIVER, TRANSFER, FramePeer
+from tests.support.frames import ATTACH, DETACH, RECEIVER, TRANSFER, FramePeer
 from tests.support.processes import Waypost, edge
 
 ROUNDS = 4
@@ -50,6 +50,35 @@ def after_the_kill(gateway: Waypost, *, subscribed: int, version: int) -> list[b
 
 
 @pytest.mark.parametrize("version", [4, 5])
+def test_a_session_a_clean_start_has_ended_is_not_back_after_a_kill_at_its_connack(
+    gateway: Waypost, version: int
+) -> None:
+    for number in range(ROUNDS):
+        wire = Wire(gateway, "receiver", version)
+        assert not wire.session_present
+        wire.send(p.Subscribe(1, (SubscriptionRequest(f"topic/{number}", 1),)))
+        assert isinstance(wire.next(), p.SubAck)
+        anew = Wire(gateway, "receiver", version, lasting=False)
+        assert not anew.session_present
+        gateway.kill()
+        gateway.start()
+        wire.close()
+        anew.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_new_session_outlives_a_kill_at_its_connack(gateway: Waypost, version: int) -> None:
+    for number in range(ROUNDS):
+        wire = Wire(gateway, f"receiver-{number}", version)
+        gateway.kill()
+        gateway.start()
+        again = Wire(gateway, f"receiver-{number}", version)
+        assert again.session_present
+        wire.close()
+        again.close()
+
+
+@pytest.mark.parametrize("version", [4, 5])
 def test_a_subscription_outlives_a_kill_at_its_suback(gateway: Waypost, version: int) -> None:
     for number in range(ROUNDS):
         wire = Wire(gateway, "receiver", version)
@@ -81,3 +110,22 @@ def test_a_durable_subscription_of_amqp_outlives_a_kill_at_its_attach(gateway: W
         sender.close()
         with attached(gateway, number) as peer:
             assert peer.grant(0, 1).expect(TRANSFER).payload.endswith(b"%d" % number)
+
+
+def test_a_durable_subscription_of_amqp_is_not_back_after_a_kill_at_the_answer_to_its_close(gateway: Waypost) -> None:
+    for number in range(ROUNDS):
+        with attached(gateway, number) as peer:
+            peer.send(DETACH, Uint(0), True).expect(DETACH)
+            gateway.kill()
+        gateway.start()
+        sender = Wire(gateway, "sender", 5)
+        publish(sender, number, b"kept for nobody")
+        with attached(gateway, number) as peer:
+            publish(sender, number, b"%d" % number)
+            assert peer.grant(0, 1).expect(TRANSFER).payload.endswith(b"%d" % number)
+        sender.close()
+
+
+def publish(sender: Wire, number: int, body: bytes) -> None:
+    sender.send(p.Publish(f"topic/{number}", body, 1, packet_id=1))
+    assert isinstance(sender.next(), p.PubAck)

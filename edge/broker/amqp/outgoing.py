@@ -119,6 +119,7 @@ class OutgoingLink(Consumer):
     def subscribe(self, address: str, options: SubscribeOptions) -> None:
         """Have the router deliver to this link. Raises AddressError."""
         self._subscription = self._router.subscribe(self, address, options)
+        self._link.answers_close = isinstance(self._subscription, DurableSubscription)
 
     def answer(self, source: Terminus) -> None:
         """Answer the attach, with this source. What a durable subscription is owed counts from the answer on, so that
@@ -187,14 +188,28 @@ class OutgoingLink(Consumer):
             current.settle(self, first, last, outcome)
 
     def ended(self, *, closed: bool) -> None:
-        """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`."""
+        """The link is over. What was not settled goes back; a durable subscription goes when it was `closed`, and the
+        peer hears that it has when that is on disk."""
         self._retained = None
         self._outstanding.clear()
         subscription, self._subscription = self._subscription, None
+        deleted = None
         if subscription is not None:
-            self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
+            deleted = self._router.unsubscribe(self, subscription, forget=closed or not self._durable)
+        if not self._link.answers_close:
+            return
+        if deleted is None:
+            self._answer_close(None)
+        else:
+            self._router.waits.add(deleted, self, self._answer_close)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _answer_close(self, why: Refusal | None) -> None:
+        """Of a link the peer has closed; nothing happens otherwise."""
+        failed = why and Condition(CONDITIONS[why], f"the subscription could not be deleted: {why.value}")
+        self._engine.answer_close(self._link, failed or None)
+        self._driver.flush_soon()
 
     def _send_retained(self, subscription: Subscription, walk: Iterator[Run | None]) -> None:
         for _ in range(RETAINED_STEPS_MAX):

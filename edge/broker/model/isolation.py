@@ -39,6 +39,11 @@ def end_consumer(consumer: Consumer, error: Exception) -> None:
     _end(consumer, f"consumer {consumer.name!r}", error)
 
 
+def end_party(party: Consumer | Origin, error: Exception) -> None:
+    """As `end_consumer`, of whoever waited for a commit."""
+    _end(party, repr(party.name), error)
+
+
 def answered(origin: Origin, tokens: Sequence[int], why: Refusal | None) -> bool:
     """Give an origin answers: accepted, or refused for `why`. False when it raised: its connection ends, and the caller
     gives it no more answers."""

@@ -74,10 +74,10 @@ class Agreed(msgspec.Struct, frozen=True):
     announced_keep_alive_s: int | None
 
 
-def agree(connect: events.Connect, limits: Limits) -> Agreed:
+def agree(connect: events.Connect, limits: Limits, *, keeps_session: bool = True) -> Agreed:
     """Hold session expiry and keep alive to our limits. MQTT 5 clients are told and have to follow [MQTT-3.1.2-21];
-    of older ones only the session's end is ours to decide."""
-    expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max)
+    of older ones only the session's end is ours to decide. `keeps_session`: it may outlive the connection at all."""
+    expiry_s = min(connect.session_expiry_s, limits.session_expiry_s_max) if keeps_session else 0
     if connect.version < 5:
         return Agreed(expiry_s, None, None)
     keep_alive_s = min(connect.keep_alive_s or KEEP_ALIVE_S_MAX, limits.keep_alive_s_max, KEEP_ALIVE_S_MAX)

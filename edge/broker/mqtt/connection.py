@@ -157,6 +157,13 @@ class Connection:
 
     # --- answers to CONNECT -----------------------------------------------------------------------------------
 
+    def admit(self) -> None:
+        """The client may connect, and `accept` follows: how it has proven who it is, is kept no longer. Idempotent."""
+        if self._phase not in ENDED:
+            self._client_id = self._connect.client_id or self._client_id
+            self._connect = self._connect.accepted()
+            self._connect_bytes = len(self._client_id) + self._connect.kept_bytes
+
     def accept(
         self,
         state: SessionState,
@@ -177,8 +184,9 @@ class Connection:
         if self._phase in ENDED:
             return ()
         self._now = self._now if now is None else now
-        phase, connect = after_step(self._phase, Step.ACCEPT), self._connect
-        client_id = connect.client_id or assigned_client_id
+        phase = after_step(self._phase, Step.ACCEPT)
+        self.admit()
+        connect, client_id = self._connect, self._client_id or assigned_client_id
         if not client_id:
             raise LocalError("a client without an identifier has to be assigned one")
         if connect.will is not None:
@@ -200,7 +208,14 @@ class Connection:
             return self._last(publish_will=False)
         self._phase = phase
         self._out.append(answer)
-        return self._open(connect, client_id, state)
+        self._state, self._client_id, self._connect_deadline = state, client_id, 0.0
+        state.connection = self
+        found: list[Event] = []
+        dropped = self._sender.resume() if state.in_flight else []
+        if dropped:
+            found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
+        found.extend(self._take(self._unread.take()))
+        return found or self._last(publish_will=True)
 
     def refuse(self, reason: ReasonCode, text: str = "") -> None:
         """Answer CONNECT with an error and close; older clients get the return code that says it, if one does, and
@@ -400,18 +415,6 @@ class Connection:
         self.version = connect.version
         self._dialogue = dialogue(connect.authentication_method)
         found.append(connect)
-
-    def _open(self, connect: events.Connect, client_id: str, state: SessionState) -> Sequence[Event]:
-        self._state, self._client_id = state, client_id
-        self._connect_bytes, self._connect_deadline = connect.kept_bytes, 0.0
-        self._connect = connect.accepted()
-        state.connection = self
-        found: list[Event] = []
-        dropped = self._sender.resume() if state.in_flight else []
-        if dropped:
-            found.append(events.Acknowledged(dropped, Outcome.TOO_LARGE))
-        found.extend(self._take(self._unread.take()))
-        return found or self._last(publish_will=True)
 
     @property
     def _sender(self) -> Outbound:

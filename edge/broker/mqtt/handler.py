@@ -21,7 +21,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.answers import QOS_2, REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
-from edge.broker.mqtt.connect import agree
+from edge.broker.mqtt.connect import Agreed, agree
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
     Acknowledged,
@@ -69,8 +69,8 @@ class ConnectionHandler(Origin):
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
 
     __slots__ = (
-        "_admission", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts", "_interception", "_interceptor",
-        "_left", "_login", "_router", "_session", "_sessions", "connection", "name", "user",
+        "_admission", "_arriving", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts", "_interception",
+        "_interceptor", "_left", "_login", "_router", "_session", "_sessions", "connection", "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,8 @@ class ConnectionHandler(Origin):
         self._session: Session | None = None
         """Set by CONNECT for good; `_left` says whether it is still ours."""
         self._left = False
+        self._arriving = False
+        """The session is ours, and the client has not heard so."""
         self._connect: Connect | None = None
         self._gate = gate
         self._login: Login | None = None
@@ -311,10 +313,6 @@ class ConnectionHandler(Origin):
             log.warning("%s: not admitted: %s", self.name, error)
             self.connection.refuse(ReasonCode.NOT_AUTHORIZED)
             return
-        announced_expiry_s = None
-        if not self._admission.keeps_session:
-            announced_expiry_s = 0 if connect.version == 5 and connect.session_expiry_s else None
-            connect = msgspec.structs.replace(connect, clean_start=True, session_expiry_s=0)
         if proven is not None:
             refusal = self._take_grant(proven, connect)
             if refusal is not None:
@@ -324,34 +322,51 @@ class ConnectionHandler(Origin):
             self._release()
             self.connection.refuse(ReasonCode.QUOTA_EXCEEDED, NO_PLACE)
             return
-        self._connect = connect = connect.accepted()
-        agreed = agree(connect, self.connection.limits)
-        self._session, present = self._sessions.attach(
-            self.name,
-            self,
-            clean_start=connect.clean_start,
-            expiry_s=agreed.session_expiry_s,
-            user=user,
+        self.connection.admit()
+        agreed = agree(connect, self.connection.limits, keeps_session=self._admission.keeps_session)
+        self._take_session(connect.accepted(), agreed, assigned, data)
+
+    def _take_session(self, connect: Connect, agreed: Agreed, assigned: str | None, data: bytes | None) -> None:
+        """The client gets its session, and hears so when that is on disk: a session a clean start has ended must not be
+        back after a power cut."""
+        self._arriving = True
+        anew = connect.clean_start or not self._admission.keeps_session
+        session, present = self._sessions.take(
+            self.name, self, clean_start=anew, expiry_s=agreed.session_expiry_s, user=self.user
         )
-        self._interceptor = self._admission.interceptor(self, self._session)
+        self._session = session
+        self._interceptor = self._admission.interceptor(self, session)
         will = self._interceptor.will(connect.will, self._grant)
-        if will is not connect.will:
-            self._connect = msgspec.structs.replace(connect, will=will)
-        self._sessions.wills.keep(self.name, self._connect.will, agreed.session_expiry_s)
+        self._connect = connect if will is connect.will else msgspec.structs.replace(connect, will=will)
         self._drop_subscriptions()
-        events = self.connection.accept(
-            self._session.state,
+        accept = partial(
+            self.connection.accept,
+            session.state,
             present,
             assigned_client_id=assigned,
-            session_expiry_s=agreed.announced_session_expiry_s if announced_expiry_s is None else announced_expiry_s,
+            session_expiry_s=agreed.announced_session_expiry_s,
             server_keep_alive_s=agreed.announced_keep_alive_s,
             response_information=f"{REPLIES}/{self.name}" if connect.request_response_information else None,
             authentication_data=data,
-            now=self._clock(),
         )
-        if not self.connection.closed:
-            self._session.pump()
-        self.handle(events)
+        self._sessions.save(session, will, self, partial(self._accept, session, accept))
+
+    def _accept(self, session: Session, accept: Callable[..., Sequence[Any]], why: Refusal | None) -> None:
+        """It is on disk that the session is the client's, or `why` it could not be written."""
+        if self._left or self.connection.closed:
+            return  # the client did not wait
+        self._arriving = False
+        if why is not None:
+            log.warning("%s: not accepted, its session cannot be kept: %s", self.name, why.value)
+            self.connection.refuse(ReasonCode.SERVER_UNAVAILABLE, f"the session cannot be kept: {why.value}")
+            self._leave(Disconnected(publish_will=False, reason="its session could not be written"))
+        else:
+            self._sessions.join(session)
+            events = accept(now=self._clock())
+            if not self.connection.closed:
+                session.pump()
+            self.handle(events)
+        self._driver.flush_soon()
 
     # --- authorization ----------------------------------------------------------------------------------------
 
@@ -368,12 +383,8 @@ class ConnectionHandler(Origin):
 
     def _drop_subscriptions(self) -> None:
         """End those to what may not be received any more."""
-        session, grant = self._session, self._grant
-        if session is not None and grant is not None:
-            for pattern in [p for p in session.subscribers if not grant.may_receive(p)]:
-                log.warning("%s: subscription to %s ends: not allowed any more", self.name, pattern)
-                self._sessions.unsubscribe(session, pattern)
-                self._sessions.on_disk.save(session)
+        if self._session is not None and self._grant is not None:
+            self._sessions.drop_forbidden(self._session, self._grant)
 
     def _take_grant(self, proven: Proven, connect: Connect) -> ReasonCode | None:
         """Find out what the user may do over this connection; why it may not connect at all, if so."""
@@ -478,7 +489,6 @@ class ConnectionHandler(Origin):
         if event.session_expiry_s is not None and self._admission.keeps_session:
             expiry_s = min(event.session_expiry_s, self.connection.limits.session_expiry_s_max)
             self._sessions.expire_after(session, expiry_s)
-        now = self._clock()
-        will = self._connect.will if self._connect is not None and event.publish_will else None
-        self._sessions.detach(session, now)
-        self._sessions.leave_will(session, will, now)
+        gone = event.publish_will or self._arriving
+        will = self._connect.will if self._connect is not None and gone else None
+        self._sessions.leave(session, self, will, self._clock())

@@ -18,6 +18,8 @@ from bridge.message import Run
 from edge.broker.limits import SESSIONS_ENDED_MAX
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressType
+from edge.broker.model.authorization import Grant
+from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import is_wide
 from edge.broker.mqtt.due_sessions import DueSessions
@@ -65,6 +67,8 @@ class SessionRegistry:
         self._store = store
         self._translator = translator
         self._connected = 0
+        self._arriving: dict[str, Attachment] = {}
+        """Connections that have taken the session of this client identifier, and are not accepted yet."""
         self._due = DueSessions()
         self._restored = True
         """How long clients have been away is not counted yet, since the start."""
@@ -86,8 +90,9 @@ class SessionRegistry:
         return self._connected
 
     def attached(self) -> list[Attachment]:
-        """The connections clients have."""
-        return [session.attachment for session in self._table.opened.values() if session.attachment is not None]
+        """The connections clients have, or are about to."""
+        joined = [session.attachment for session in self._table.opened.values() if session.attachment is not None]
+        return [*joined, *self._arriving.values()]
 
     def has_room(self, client_id: str, user: str) -> bool:
         """There is a session of this client, or `user` may have another one."""
@@ -97,17 +102,22 @@ class SessionRegistry:
         """The user a session belongs to, empty when nobody had to say who he is; None when there is no session."""
         return self._table.user(client_id)
 
-    def attach(
+    def take(
         self, client_id: str, attachment: Attachment, *, clean_start: bool, expiry_s: int, user: str = ""
     ) -> tuple[Session, bool]:
-        """Give the session of `client_id` to a connection; returns it and whether it was there before.
+        """Give the session of `client_id` to a connection; returns it and whether it was there before. What it
+        subscribes to is joined with `join`, when CONNACK goes.
 
         A connection that had it is taken over [MQTT-3.1.4-3]; a clean start ends the old session [MQTT-3.1.2-4].
         """
         session = self._table.get(client_id)
-        if session is not None and session.attachment is not None:
-            _take_over(session.attachment, client_id)
+        before = self._arriving.get(client_id) or (session.attachment if session is not None else None)
+        if before is not None:
+            _take_over(before, client_id)
         session = self._table.get(client_id)  # the takeover may have ended it
+        if session is not None and session.attachment is not None:  # or has failed
+            session.attachment = None
+            self._connected -= 1
         if session is not None and clean_start:
             self._end(session)
             session = None
@@ -116,17 +126,71 @@ class SessionRegistry:
             session = self._table.make(client_id, user)
         else:
             self._table.came(session, user)
-        self._connected += session.attachment is None
-        session.attachment = attachment
-        session.expires_at = None
         session.will_due = None
+        session.expires_at = None
         session.expiry_s = expiry_s
-        self._on_disk.save(session)
-        for subscriber in list(session.subscribers.values()):
-            self._join_again(subscriber)
+        self._arriving[client_id] = attachment
         return session, present
 
-    def leave_will(self, session: Session, will: Will | None, now: float) -> None:
+    def save(self, session: Session, will: Will | None, origin: Origin, tell: Callable[[Refusal | None], None]) -> None:
+        """Write what is to outlive the connection that has taken the session, with its will; `tell` as
+        `CommitWaits.add` does, and at once where nothing is to be written."""
+        kept = self.wills.keep(session.client_id, will, session.expiry_s)
+        ticket = self._on_disk.save(session) or kept
+        if ticket is None:
+            tell(None)
+        else:
+            self._router.waits.add(ticket, origin, tell)
+            self._router.flush_soon()
+
+    def join(self, session: Session) -> None:
+        """The connection that has taken the session is accepted: join what the session subscribes to."""
+        session.attachment = self._arriving.pop(session.client_id)
+        session.expires_at = None
+        self._connected += 1
+        for subscriber in list(session.subscribers.values()):
+            self._join_again(subscriber)
+
+    def leave(self, session: Session, attachment: Attachment, will: Will | None, now: float) -> None:
+        """The connection is gone, and `will` is to be published. Nothing happens where another one has the session."""
+        if attachment in (session.attachment, self._arriving.get(session.client_id)):
+            self._detach(session, now)
+            self._leave_will(session, will, now)
+
+    def _detach(self, session: Session, now: float) -> None:
+        """The client's connection is gone: keep the session for its expiry interval, or end it."""
+        if self._restored:
+            self._count_from(now)
+        joined, session.attachment = session.attachment is not None, None
+        if joined:
+            self._connected -= 1
+        else:
+            self._arriving.pop(session.client_id, None)
+        session.leave()
+        if not session.durable:
+            self._end(session)
+            return
+        if session.expiry_s != NEVER_EXPIRES:
+            session.expires_at = now + session.expiry_s
+            self._due.add(session)
+        if joined:
+            self._leave_for_now(session)
+        if not self._table.left(session, now):
+            log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
+            self._end(session)
+
+    def _leave_for_now(self, session: Session) -> None:
+        """What it subscribes to waits for its client to come back."""
+        session.clear_merged()
+        session.release_group(ended=False)
+        for subscriber in session.subscribers.values():
+            if subscriber.durable is not None:
+                subscriber.durable.leave(subscriber, keep=True)
+            if subscriber.live is not None:
+                self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
+                subscriber.live = None
+
+    def _leave_will(self, session: Session, will: Will | None, now: float) -> None:
         """Its client has gone: publish the Will Message now, later, or not at all (section 3.1.2.5)."""
         if will is None:
             self.wills.drop(session.client_id)
@@ -136,31 +200,6 @@ class SessionRegistry:
             self._due.add(session)
         else:
             self.wills.publish(session.client_id, will, session.user)
-
-    def detach(self, session: Session, now: float) -> None:
-        """The client's connection is gone: keep the session for its expiry interval, or end it."""
-        if self._restored:
-            self._count_from(now)
-        self._connected -= session.attachment is not None
-        session.attachment = None
-        session.leave()
-        if not session.durable:
-            self._end(session)
-            return
-        if session.expiry_s != NEVER_EXPIRES:
-            session.expires_at = now + session.expiry_s
-            self._due.add(session)
-        session.clear_merged()
-        session.release_group(ended=False)
-        for subscriber in session.subscribers.values():
-            if subscriber.durable is not None:
-                subscriber.durable.leave(subscriber, keep=True)
-            if subscriber.live is not None:
-                self._router.unsubscribe(subscriber, subscriber.live, forget=False, keep=True)
-                subscriber.live = None
-        if not self._table.left(session, now):
-            log.warning("%s: its session ends: its user has no room for what it has not released", session.client_id)
-            self._end(session)
 
     def retained(self, pattern: str) -> Iterator[Run | None]:
         """Retained messages (None: a name without one); those of the broker about itself are made when asked for."""
@@ -208,6 +247,13 @@ class SessionRegistry:
         session.subscriptions_changed(pattern)
         self._leave(subscriber, forget=True, finish=True)
         return True
+
+    def drop_forbidden(self, session: Session, grant: Grant) -> None:
+        """End the subscriptions to what may not be received any more."""
+        for pattern in [each for each in session.subscribers if not grant.may_receive(each)]:
+            log.warning("%s: subscription to %s ends: not allowed any more", session.client_id, pattern)
+            self.unsubscribe(session, pattern)
+            self._on_disk.save(session)
 
     @property
     def on_disk(self) -> SessionStore:

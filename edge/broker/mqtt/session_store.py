@@ -5,9 +5,9 @@
             and never for a message that is not stored: after a restart such an identifier means "we have it"
 `outgoing`  the journal of QoS 2 deliveries (`qos2_journal`)
 
-PUBLISH and PUBREL of a kept delivery, PUBCOMP, SUBACK and UNSUBACK leave by the outcome of the commit their own state
-joined. When that commit fails they wait for the next one. What belongs to a session that has ended is not written any
-more: its client identifier may be another session's by then.
+CONNACK, SUBACK, UNSUBACK, PUBCOMP, and PUBLISH and PUBREL of a kept delivery leave by the outcome of the commit
+their own state joined. When that commit fails CONNACK says so, and the others wait for the next one. What belongs to a
+session that has ended is not written any more: its client identifier may be another session's by then.
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ class SessionStore:
         self._waiting: deque[_Waiting] = deque()
         self._failed: list[_Waiting] = []
         """Their commits failed, and none has succeeded since."""
+        self._forgotten: dict[str, Ticket] = {}
+        """By client identifier of sessions that have ended: what deletes them, as long as that is not on disk."""
 
     # --- at start ---------------------------------------------------------------------------------------------
 
@@ -82,9 +84,12 @@ class SessionStore:
     # --- while it runs ----------------------------------------------------------------------------------------
 
     def save(self, session: Session) -> Ticket | None:
-        """Write the record of a session that outlives its connection; None for one that does not."""
-        if session.ended or not (session.durable or session.recorded):
+        """Write the record of a session that outlives its connection; None for one that does not, unless one before it
+        did and is on disk still."""
+        if session.ended:
             return None
+        if not (session.durable or session.recorded):
+            return self._forget_again(session.client_id)
         session.recorded = True
         requests = [(s.request, s.identifiers[0] if s.identifiers else 0) for s in session.subscribers.values()]
         record = Record(session.expiry_s, requests, session.user)
@@ -128,8 +133,19 @@ class SessionStore:
         session.ended = True
         if session.recorded:
             session.recorded = False
-            for kind in (_SESSION, _INCOMING, _OUTGOING):
-                self._store.delete(kind, session.client_id)
+            self._forgotten[session.client_id] = self._delete(session.client_id)
+
+    def _delete(self, client_id: str) -> Ticket:
+        for kind in (_OUTGOING, _INCOMING):
+            self._store.delete(kind, client_id)
+        return self._store.delete(_SESSION, client_id)
+
+    def _forget_again(self, client_id: str) -> Ticket | None:
+        """What deletes the session that has ended; None: it is on disk that there is none."""
+        ticket = self._forgotten.get(client_id)
+        if ticket is not None and ticket.error is not None:
+            ticket = self._forgotten[client_id] = self._delete(client_id)
+        return ticket
 
     def let_go(self, session: Session) -> bool:
         """The object is of no use any more, but what is kept of the session is; False while there is more to be known
@@ -177,6 +193,8 @@ class SessionStore:
                 waiting.tell()
             except Exception as error:
                 _end(waiting.session, error)
+        if kept and self._forgotten:  # what one commit failed with is in the next
+            self._forgotten = {name: ticket for name, ticket in self._forgotten.items() if not ticket.decided}
         if kept and self._failed:
             failed, self._failed = self._failed, []
             for waiting in failed:

@@ -16,6 +16,7 @@ from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.events import Will
 from edge.broker.router.router import Router
 from edge.broker.store.contract import SmallState
+from edge.broker.store.ticket import Ticket
 
 log = logging.getLogger(__name__)
 
@@ -52,21 +53,22 @@ class Wills:
                 log.warning("%s: its will cannot be read: %s", client_id, error)
         self._kept = set(self._left)
 
-    def keep(self, client_id: str, will: Will | None, expiry_s: int) -> None:
-        """The client has connected, with this will or none; its session outlives the connection by `expiry_s`."""
+    def keep(self, client_id: str, will: Will | None, expiry_s: int) -> Ticket | None:
+        """The client connects, with this will or none; its session outlives the connection by `expiry_s`. The ticket is
+        of what has to be on disk for that; None: nothing."""
         self._left.pop(client_id, None)
         if will is None:
-            self.drop(client_id)
-            return
+            return self.drop(client_id)
         self._kept.add(client_id)
         kept = msgspec.structs.replace(will, delay_s=min(will.delay_s, expiry_s))
-        self._store.put(_KIND, client_id, msgspec.msgpack.encode(kept))
+        return self._store.put(_KIND, client_id, msgspec.msgpack.encode(kept))
 
-    def drop(self, client_id: str) -> None:
-        """The client has said good-bye: its will is not wanted any more [MQTT-3.1.2-10]."""
-        if client_id in self._kept:
-            self._kept.discard(client_id)
-            self._store.delete(_KIND, client_id)
+    def drop(self, client_id: str) -> Ticket | None:
+        """The client has said good-bye: its will is not wanted any more [MQTT-3.1.2-10]. The ticket as of `keep`."""
+        if client_id not in self._kept:
+            return None
+        self._kept.discard(client_id)
+        return self._store.delete(_KIND, client_id)
 
     def publish(self, client_id: str, will: Will, user: str = "") -> None:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""

@@ -22,6 +22,7 @@ from edge.broker.router.configured import PLAIN, ConfiguredAddresses
 from edge.broker.router.logs import QUEUE_CURSOR, Logs
 from edge.broker.router.resting_subscriptions import LOOK, Place, RestingSubscriptions
 from edge.broker.store.contract import Store
+from edge.broker.store.ticket import Ticket
 
 logger = logging.getLogger(__name__)
 
@@ -181,17 +182,18 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             subscription.join(consumer)
         return subscription
 
-    def forget(self, name: str) -> None:
-        """Delete one with its backlog; nothing happens when there is none."""
+    def forget(self, name: str) -> Ticket | None:
+        """Delete one with its backlog, by the commit of this ticket; nothing happens when there is none."""
         found = self.opened.get(name)
         if found is not None:
-            self._forget(found)
-        elif name in self._resting:
-            declaration, places = self._resting.take(name)
-            for place in places:
-                self._logs.forget_part(name, place.log, place.cursor)
-            self._is_gone(declaration)
-            self._store.delete(KIND, name)
+            return self._forget(found)
+        if name not in self._resting:
+            return None
+        declaration, places = self._resting.take(name)
+        for place in places:
+            self._logs.forget_part(name, place.log, place.cursor)
+        self._is_gone(declaration)
+        return self._store.delete(KIND, name)
 
     def follow_configuration(self) -> None:
         """Rules or policies have changed: what is stored stays where it is, and is delivered from there."""
@@ -337,11 +339,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
                 self.bases[address] = following
                 self._store.put("base", address, following.to_bytes(8, "big"))
 
-    def _forget(self, subscription: DurableSubscription) -> None:
+    def _forget(self, subscription: DurableSubscription) -> Ticket:
         self._drop(subscription)
         for part in subscription.parts:
             part.close()
-        self._store.delete(KIND, subscription.declaration.name)
+        return self._store.delete(KIND, subscription.declaration.name)
 
     def _drop(self, subscription: DurableSubscription) -> None:
         for part in subscription.parts:

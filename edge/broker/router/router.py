@@ -45,6 +45,7 @@ from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.store.contract import Store
 from edge.broker.store.records import Committed
+from edge.broker.store.ticket import Ticket
 
 __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
@@ -272,9 +273,11 @@ class Router:
         """As `SubscriptionRegistry.subscribe`."""
         return self.subscriptions.subscribe(consumer, address, options)
 
-    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False) -> None:
+    def unsubscribe(
+        self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False
+    ) -> Ticket | None:
         """As `SubscriptionRegistry.unsubscribe`."""
-        self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
+        return self.subscriptions.unsubscribe(consumer, subscription, forget=forget, keep=keep)
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """As `DurableSubscriptions.declare`."""

@@ -17,6 +17,7 @@ from edge.broker.router.credit_watchers import CreditWatchers
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions
 from edge.broker.store.contract import Store
+from edge.broker.store.ticket import Ticket
 
 
 class SubscriptionRegistry:
@@ -74,9 +75,11 @@ class SubscriptionRegistry:
         self._watchers.changed(address)
         return subscription
 
-    def unsubscribe(self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False) -> None:
-        """The consumer is done; `forget` deletes a durable subscription nobody else holds. `keep`: what is outstanding
-        to it is so until it has been settled."""
+    def unsubscribe(
+        self, consumer: Consumer, subscription: Joinable, *, forget: bool, keep: bool = False
+    ) -> Ticket | None:
+        """The consumer is done; `forget` deletes a durable subscription nobody else holds, by the commit of this
+        ticket. `keep`: what is outstanding to it is so until it has been settled."""
         subscription.leave(consumer, keep=keep)
         match subscription:
             case PatternSubscription():
@@ -88,7 +91,8 @@ class SubscriptionRegistry:
             case AnycastGroup():
                 self._watchers.changed(subscription.pattern)
             case DurableSubscription() if forget and not subscription.consumers:
-                self.forget(subscription.declaration.name)
+                return self.forget(subscription.declaration.name)
+        return None
 
     def declare(self, declaration: Declaration) -> DurableSubscription:
         """As `DurableSubscriptions.declare`."""
@@ -96,10 +100,11 @@ class SubscriptionRegistry:
         self._flush_soon()
         return made
 
-    def forget(self, name: str) -> None:
-        """Delete a durable subscription with its backlog; nothing happens when there is none."""
-        self.durable.forget(name)
+    def forget(self, name: str) -> Ticket | None:
+        """As `DurableSubscriptions.forget`."""
+        ticket = self.durable.forget(name)
         self._flush_soon()
+        return ticket
 
     def end_temporary_queue(self, address: str) -> None:
         """As `LiveSubscriptions.end_temporary_queue`."""

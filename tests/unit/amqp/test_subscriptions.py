@@ -11,12 +11,17 @@ from bridge.amqp_values import Described, Symbol, Ulong, decode, encode
 from bridge.engine import Detached, Link, State, Terminus
 from bridge.engine.terminus import source, target
 from bridge.sections import bare_message
+from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.delivery import shared
 from edge.broker.limits import TRANSIENT_BUFFER_BYTES_MAX
 from edge.broker.message.translation import payload_of
+from edge.broker.model.interfaces import Refusal
+from edge.broker.store.errors import StoreError
+from tests.support.frames import DETACH, END, frame
+from tests.support.machines import take_all
 from tests.unit.amqp.broker import Client, Site
 from tests.unit.amqp.test_session import payloads, send
-from tests.unit.amqp.wire import message, of_kind
+from tests.unit.amqp.wire import NOW, message, of_kind
 
 
 def application(properties: dict[str, Any]) -> bytes:
@@ -60,6 +65,38 @@ class TestTopics:
         assert back.attached(link)
         back.engine.detach(link)
         site.settle_down()
+        assert site.router.durable_subscriptions == {}
+
+    @pytest.mark.parametrize("failure", [None, StoreError("no")])
+    def test_a_close_is_answered_when_the_deletion_is_on_disk(self, failure: StoreError | None) -> None:
+        site = Site()
+        client = site.client("subscriber")
+        link = client.receiver(source("topic/a", durability=2, expiry="never"))
+        client.engine.detach(link)
+        client.session.handle(take_all(client.server, client.engine.data_to_send(), NOW))
+        assert site.router.durable_subscriptions == {}
+        assert client.server.data_to_send() == b""
+        site.store.failure = failure
+        site.commit()
+        detach, _ = decode(client.server.data_to_send()[8:])
+        assert detach.descriptor == DETACH
+        assert detach.value[1], "closed"
+        told = [str(each.value[0]) for each in detach.value[2:]]
+        assert told == ([] if failure is None else [CONDITIONS[Refusal.STORE_FAILED]])
+        assert not client.server._links.by_address
+
+    @pytest.mark.parametrize("end", ["connection", "session"])
+    def test_an_end_before_the_deletion_is_on_disk(self, end: str) -> None:
+        site = Site()
+        client = site.client("subscriber")
+        link = client.receiver(source("topic/a", durability=2, expiry="never"))
+        client.engine.detach(link)
+        up = client.engine.data_to_send() + (frame(END, None) if end == "session" else b"")
+        client.session.handle(take_all(client.server, up, NOW))
+        if end == "connection":
+            client.cut()
+        site.commit()
+        assert not client.server._links.by_address
         assert site.router.durable_subscriptions == {}
 
     def test_unshared_subscription_is_for_one_receiver(self) -> None:

@@ -181,10 +181,11 @@ def sessions_away(rig: Rig, router: Router, sessions: SessionRegistry, first: in
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
             connected: Any = Connected()
-            session, _ = sessions.attach(f"client{i:08d}", connected, clean_start=False, expiry_s=10**8, user="fleet")
+            session, _ = sessions.take(f"client{i:08d}", connected, clean_start=False, expiry_s=10**8, user="fleet")
+            sessions.join(session)
             sessions.subscribe(session, SubscriptionRequest(f"plant/{i:08d}/command", 1), 0)
             sessions.on_disk.save(session)
-            sessions.detach(session, rig.now)
+            sessions.leave(session, connected, None, rig.now)
         router.flush()
         while rig.store.committing:
             rig.turn()

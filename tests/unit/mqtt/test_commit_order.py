@@ -95,9 +95,19 @@ class Peer:
     """A client with a session that outlives its connection."""
 
     def __init__(
-        self, site: Site, client_id: str = "c", *, version: int = 5, clean_start: bool = False, expiry_s: int = 100
+        self,
+        site: Site,
+        client_id: str = "c",
+        *,
+        version: int = 5,
+        clean_start: bool = False,
+        expiry_s: int = 100,
+        waits: bool = False,
     ) -> None:
+        """`waits`: for its CONNACK, which the test looks at."""
         self.version = version
+        self._behind: list[Any] = []
+        """Sent behind CONNACK."""
         self.connection = Connection(Limits(), 0.0)
         self.driver = Driver()
         self.handler = ConnectionHandler(
@@ -109,14 +119,17 @@ class Peer:
         )
         block = Properties(session_expiry_interval_s=expiry_s) if version == 5 else NONE
         self.send(p.Connect(client_id, version, clean_start, properties=block))
-        (self.connack, *_) = self.sent()
+        if not waits:
+            site.settle()
+            self.connack, *self._behind = self.sent()
 
     def send(self, *what: p.Packet) -> None:
         data = b"".join(each.encode(self.version) for each in what)
         self.handler.handle(take_all(self.connection, data, 0.0))
 
     def sent(self) -> list[Any]:
-        return split(self.connection.data_to_send(), self.version)
+        found, self._behind = [*self._behind, *split(self.connection.data_to_send(), self.version)], []
+        return found
 
     def lose(self) -> None:
         """The network connection breaks."""
@@ -137,7 +150,7 @@ class TestIncoming:
         site.store.failure = StoreError("no")
         site.router.flush()  # the commit with message 1 runs
         site.store.failure = None
-        new = Peer(site, clean_start=True)
+        new = Peer(site, clean_start=True, waits=True)
         new.publish(2)
         site.end_commit()  # it fails: the old connection hears that 1 is refused
         site.settle()
@@ -182,8 +195,8 @@ class TestIncoming:
         ]
 
     @pytest.mark.parametrize(("before", "now"), [(4, 4), (5, 4), (4, 5)])
-    def test_what_is_refused_after_it_was_sent_again_over_another_connection(self, before: int, now: int) -> None:
-        """Before MQTT 5 nothing says no: who waits for an answer is disconnected, and sends it again."""
+    def test_what_is_refused_is_new_over_another_connection(self, before: int, now: int) -> None:
+        """Its CONNACK waits for a later commit, and so does what it sends behind its CONNECT."""
         site = Site()
         old = Peer(site, version=before)
         site.settle()
@@ -191,19 +204,16 @@ class TestIncoming:
         site.store.failure = StoreError("no")
         site.router.flush()
         old.lose()
-        new = Peer(site, version=now)
+        new = Peer(site, version=now, waits=True)
         new.publish(1)
         assert new.sent() == []
         site.store.failure = None
         site.end_commit()
-        if now == 5:
-            assert [(type(each), each.packet_id, each.reason.failed) for each in new.sent()] == [(p.PubRec, 1, True)]
-        assert new.connection.closed == (now < 5)
-        new.lose()
-        again = Peer(site, version=now)
-        again.publish(1)
+        assert new.sent() == [], "the commit before its own"
         site.settle()
-        assert again.sent() == [p.PubRec(1)]
+        connack, answer = new.sent()
+        assert connack.session_present
+        assert answer == p.PubRec(1)
         assert site.incoming() == [1]
 
     def test_what_the_router_raises_on_can_be_sent_again(self) -> None:
@@ -254,7 +264,7 @@ class TestPubcomp:
         peer.publish(1)
         site.settle()
         peer.sent()
-        Peer(site, "other")
+        Peer(site, "other", waits=True)
         site.router.flush()  # a commit runs that knows nothing of the PUBREL
         peer.send(p.PubRel(1))
         site.end_commit()
@@ -310,11 +320,13 @@ class TestOutgoing:
         assert [type(each) for each in peer.sent()][-1] is p.Publish
         peer.send(p.PubRec(1))
         site.router.flush()
-        new = Peer(site)
-        assert new.connack.session_present
-        assert new.sent() == []
+        new = Peer(site, waits=True)
         site.end_commit()
-        assert new.sent() == [p.PubRel(1)]
+        assert new.sent() == []
+        site.settle()
+        connack, released = new.sent()
+        assert connack.session_present
+        assert released == p.PubRel(1)
         new.send(p.PubComp(1))
         site.settle()
         assert new.sent() == []
@@ -337,6 +349,9 @@ class TestErrors:
         assert new.connack.reason is R.SUCCESS
         assert old.driver.aborted
         assert site.sessions.connected == 1
+        with pytest.raises(LookupError):
+            old.lose()
+        assert site.sessions.connected == 1, "the end of the older one is none of the session"
 
 
 def _raise_once(
@@ -362,6 +377,90 @@ def test_the_expiry_a_client_leaves_with_counts_after_a_restart() -> None:
     assert len(site.sessions) == 1
     site.sessions.tick(1_001.0)
     assert len(site.sessions) == 0
+
+
+class TestConnack:
+    """It says whose session it is, and that a session a clean start has ended is no more."""
+
+    def test_waits_for_the_commit_of_a_new_session(self) -> None:
+        site = Site()
+        peer = Peer(site, waits=True)
+        assert peer.sent() == []
+        assert site.sessions.connected == 0
+        site.settle()
+        [connack] = peer.sent()
+        assert connack.reason is R.SUCCESS
+        assert site.sessions.connected == 1
+
+    @pytest.mark.parametrize("version", [4, 5])
+    def test_waits_for_the_end_of_the_session_before(self, version: int) -> None:
+        site = Site()
+        Peer(site, version=version).lose()
+        site.settle()
+        peer = Peer(site, version=version, clean_start=True, expiry_s=0, waits=True)
+        assert peer.sent() == []
+        assert [client_id for client_id, _ in site.store.items("session")] == ["c"]
+        site.settle()
+        [connack] = peer.sent()
+        assert not connack.session_present
+        assert not list(site.store.items("session"))
+
+    def test_of_a_session_that_leaves_no_trace_waits_for_nothing(self) -> None:
+        peer = Peer(Site(), clean_start=True, expiry_s=0, waits=True)
+        [connack] = peer.sent()
+        assert connack.reason is R.SUCCESS
+
+    def test_says_that_the_commit_has_failed_until_one_succeeds(self) -> None:
+        site = Site()
+        Peer(site).lose()
+        site.settle()
+        site.store.failure = StoreError("no")
+        for _ in range(2):  # the second finds no session, and what deletes it is not on disk
+            peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
+            site.settle()
+            [connack] = peer.sent()
+            assert connack.reason is R.SERVER_UNAVAILABLE
+            assert peer.connection.closed
+            assert site.sessions.connected == 0
+        site.store.failure = None
+        peer = Peer(site, clean_start=True, expiry_s=0, waits=True)
+        assert peer.sent() == []
+        site.settle()
+        assert not list(site.store.items("session"))
+        [connack] = peer.sent()
+        assert connack.reason is R.SUCCESS
+
+    def test_who_does_not_wait_gives_the_session_back(self) -> None:
+        site = Site()
+        peer = Peer(site, waits=True)
+        peer.lose()
+        site.settle()
+        assert site.sessions.connected == 0
+        assert not site.sessions.attached()
+        assert Peer(site).connack.session_present
+
+    def test_of_two_that_wait_the_later_has_the_session(self) -> None:
+        site = Site()
+        first = Peer(site, waits=True)
+        second = Peer(site, waits=True)
+        assert first.connection.closed
+        site.settle()
+        [refused], [connack] = first.sent(), second.sent()
+        assert refused.reason is not R.SUCCESS
+        assert connack.reason is R.SUCCESS
+        assert connack.session_present, "the first made it"
+        assert site.sessions.connected == 1
+
+    def test_nothing_is_delivered_before_it(self) -> None:
+        site = Site()
+        Peer(site).send(p.Subscribe(1, (SubscriptionRequest("queue/1", 0),)))
+        site.settle()
+        sender = Peer(site, "sender")
+        peer = Peer(site, waits=True)
+        sender.publish(1, qos=1)
+        site.router.flush()
+        site.settle()
+        assert [type(each) for each in peer.sent()] == [p.ConnAck, p.Publish]
 
 
 class TestSubscribed:
