@@ -6,7 +6,10 @@ cuts of the promise: ``./waypost test tests/fault/test_power_cut.py -m slow -s``
 
 from __future__ import annotations
 
+import errno
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from tests.fault.store.disk import Disk
 from tests.fault.store.history import Append, Given, Group, History, Line, Observed
 from tests.fault.store.in_memory import RESERVE_MAX, WINDOW_S
 from tests.fault.store.ledger import Lost
-from tests.support.medium import Event, Kind, Medium
+from tests.support.medium import Event, Files, Kind, Medium
 from tests.support.seeds import chosen_seed
 
 SEED = 20_261_122
@@ -105,6 +108,30 @@ class TestDisk:
             disk.apply(Event(Kind.SYNCED, 2, 0, b""))
             found |= self.found(disk)
         assert found == {b"", b"x"}
+
+
+def test_an_error_that_a_sync_tells_late_is_no_second_failure(tmp_path: Path) -> None:
+    """Each open file of a name hears once of a sync that failed; what was written since then is not forgotten by it."""
+    program = """
+import os, sys
+one, other = (os.open(sys.argv[1], os.O_RDWR | os.O_CREAT) for _ in range(2))
+for file in (one, other, other):
+    os.write(file, b"x")
+    try:
+        os.fsync(file)
+        print("synced")
+    except OSError:
+        print("failed")
+"""
+    root = tmp_path / "disk"
+    root.mkdir()
+    with Medium(root, folder=tmp_path, tracing=True) as medium:
+        medium.fail(Files.LOG, sync=errno.EIO, syncs_failing=1)
+        command = [sys.executable, "-c", program, str(root / "x-wal")]
+        told = subprocess.run(command, env=medium.environment, capture_output=True, text=True, check=True).stdout
+        syncs = [event.kind for event in medium.events() if event.kind in {Kind.SYNCED, Kind.SYNC_FAILED}]
+    assert told.split() == ["failed", "failed", "synced"]
+    assert syncs == [Kind.SYNC_FAILED, Kind.SYNCED]
 
 
 class TestChecker:
@@ -284,6 +311,25 @@ class TestCheckerOfLogsInMemory:
         if appends:
             shown.messages[self.LOG].append((3, self.ADDRESS, 3, "4"))
         assert bool(history.problems(shown)) == settles
+
+    def test_a_cursor_made_later_is_not_owed_what_everybody_had_taken(self) -> None:
+        """It begins at what is still on the medium; what came behind that may have left the memory by then."""
+        history = History()
+        opened = [("c", self.LOG, 0)]
+        made = Group([(self.LOG, 0)], [], [Append(self.LOG, self.ADDRESS, ["1"])], opened)
+        history.follow(Line("sealed", group=made))
+        history.follow(Line("ok", appended=[(self.LOG, 0, self.ADDRESS, 0, ["1"])]))
+        history.follow(Line("took", taken=[(self.LOG, 1, self.ADDRESS, 1, ["2", "3"])], at_s=1.0))
+        history.follow(Line("acked", cursor=("c", self.LOG, 0, 2)))
+        for at_s, group in ((2.0, Group(opened=[("late", self.LOG, 0)])), (1.0 + WINDOW_S, Group(puts={"k": "v"}))):
+            group.at_s = at_s
+            history.follow(Line("sealed", group=group))
+            history.follow(Line("ok"))
+        shown = self.shown()
+        shown.cursors = [("c", self.LOG, 0, [(1, 3)]), ("late", self.LOG, 0, [(1, 3)])]
+        shown.ledger = [(n, name, self.ADDRESS, 1, 3, 3, 0, "memory") for n, name in enumerate(("c", "late"))]
+        shown.state = {"k": "v"}
+        assert not history.problems(shown)
 
     def test_nothing_is_lost_by_closing(self) -> None:
         history = self.history()
