@@ -191,8 +191,16 @@ SUBSCRIPTION_REST_S: Final = 2.0
 """How long a durable subscription is kept as it was once nobody holds it: clients come back after a lost connection.
 Then it is a row of numbers and its name (some 200 bytes instead of 3 KiB)."""
 
-SUBSCRIPTIONS_LOOKED_AT_MAX: Final = 500
-"""Durable subscriptions asked in one tick whether anybody holds them; with more, a round takes several ticks."""
+SUBSCRIPTIONS_LOOKED_AT_MAX: Final = 4_000
+"""Durable subscriptions asked in one tick whether anybody holds them, 0.5 us each; with more, a round takes several
+ticks."""
+
+SUBSCRIPTIONS_LAID_DOWN_MAX: Final = 2_000
+"""Of those, how many become numbers in one tick, 20 us each."""
+
+SUBSCRIPTIONS_OPEN_MAX: Final = 1_000
+"""With more of them open, those nobody holds are not kept open: objects of a burst leave the allocator in pieces, which
+the process keeps when they have gone."""
 
 SUBSCRIPTIONS_OPENED_MAX: Final = 50
 """Durable subscriptions nobody holds that are opened in one tick because messages for them may have expired; 0.1 ms
@@ -232,8 +240,11 @@ SESSION_REST_S: Final = 2.0
 """How long a session is kept as it was once its client is away: clients come back after a lost connection. Then it is
 packed (some 200 bytes with one subscription instead of 2 KiB)."""
 
-SESSIONS_LOOKED_AT_MAX: Final = 500
-"""Sessions of clients that are away asked in one tick whether they can be packed, 10 us for one that is."""
+SESSIONS_LOOKED_AT_MAX: Final = 1_000
+"""Sessions of clients that are away asked in one tick whether they can be packed, 20 us for one that is."""
+
+SESSIONS_AWAY_MAX: Final = 1_000
+"""With more of them that are not packed, none is kept as it was: see `SUBSCRIPTIONS_OPEN_MAX`."""
 
 SUBSCRIPTIONS_PER_SESSION_MAX: Final = 1_000
 """Filters one session may hold: a device needs a handful, a hostile one would make every route long."""

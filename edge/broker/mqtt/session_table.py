@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from edge.broker.limits import SESSION_REST_S, SESSIONS_LOOKED_AT_MAX
+from edge.broker.limits import SESSION_REST_S, SESSIONS_AWAY_MAX, SESSIONS_LOOKED_AT_MAX
 from edge.broker.mqtt.events import SubscriptionRequest
 from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
 from edge.broker.mqtt.session import Session, Subscriber
@@ -124,13 +124,14 @@ class SessionTable:
     def pack(self, now: float) -> None:
         """Pack sessions whose clients have been away for a while, some at each tick."""
         began = False
+        rest_s = SESSION_REST_S if len(self._away) <= SESSIONS_AWAY_MAX else 0.0
         for _ in range(SESSIONS_LOOKED_AT_MAX):
             client_id = next(self._looking, None)
             if client_id is None:
                 if began or not self._away:
                     return
                 self._looking, began = iter(list(self._away)), True
-            elif now - self._away.get(client_id, now) >= SESSION_REST_S:
+            elif client_id in self._away and now - self._away[client_id] >= rest_s:
                 session = self.opened[client_id]
                 if self._let_go(session):
                     self._lay_down(session)

@@ -12,7 +12,12 @@ from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
 from edge.broker.delivery.feeds import LogFeeds
-from edge.broker.limits import SUBSCRIPTION_REST_S, SUBSCRIPTIONS_LOOKED_AT_MAX
+from edge.broker.limits import (
+    SUBSCRIPTION_REST_S,
+    SUBSCRIPTIONS_LAID_DOWN_MAX,
+    SUBSCRIPTIONS_LOOKED_AT_MAX,
+    SUBSCRIPTIONS_OPEN_MAX,
+)
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import AddressError, Consumer, Refusal, SubscribeOptions
@@ -214,7 +219,8 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         """Every `limits.TICK_S`: open those in which something may have expired, lay down what nobody holds."""
         for due in self._resting.tick(now_s, now_ns):
             self._reopen(due)
-        began = False
+        began, left = False, SUBSCRIPTIONS_LAID_DOWN_MAX
+        rest_s = SUBSCRIPTION_REST_S if len(self.opened) <= SUBSCRIPTIONS_OPEN_MAX else 0.0
         for _ in range(SUBSCRIPTIONS_LOOKED_AT_MAX):
             name = next(self._looking, None)
             if name is None:
@@ -225,8 +231,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
             found = self.opened.get(name)
             if found is None or found.consumers or not (_is_clients(found.declaration) and found.at_rest):
                 self._idle.pop(name, None)
-            elif now_s - self._idle.setdefault(name, now_s) >= SUBSCRIPTION_REST_S:
+            elif now_s - self._idle.setdefault(name, now_s) >= rest_s:
                 self._lay_down(found, now_ns)
+                left -= 1
+                if not left:
+                    return
 
     def _lay_down(self, subscription: DurableSubscription, now_ns: int) -> None:
         """Keep numbers of it, unless the store is not as far yet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import msgspec
 
@@ -11,7 +12,7 @@ from edge.broker.delivery.attempts import ATTEMPTS
 from edge.broker.delivery.dead_letters import DeadLetters
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.delivery.queue import queue_subscription
-from edge.broker.model.addresses import AddressRule
+from edge.broker.model.addresses import DEFAULT_RULE, AddressRule, AddressTable
 from edge.broker.store.contract import Store
 from edge.broker.store.records import CursorRecord
 
@@ -37,6 +38,17 @@ class Logs:
         log = self._store.log(f"topic {rule.pattern}")
         self._rules[log] = rule.pattern
         return log
+
+    def patterns(self, table: AddressTable) -> Iterator[tuple[int, str]]:
+        """The logs that keep messages, and by which rule of `table` their addresses go; some are of none any more."""
+        for log, name in self._store.holding():
+            kind, _, address = name.partition(" ")
+            if kind == "queue":
+                rule = table.rule_of_filter(address)
+                if rule.type.is_queue:
+                    yield log, rule.pattern
+            elif address in table.patterns or address == DEFAULT_RULE.pattern:
+                yield log, address
 
     def rule_of(self, log: int) -> str | None:
         """Pattern of the rule a log of topics is for; None when there has been none since the start."""

@@ -137,7 +137,7 @@ class Router:
         self.housekeeping = Housekeeping(self._parts())
         self.subscriptions.competing.report_former_queues()
         store.commit_listeners.append(self.committed)
-        store.account_for_lost()
+        self._count_kept(logs)
 
     # --- runs -------------------------------------------------------------------------------------------------
 
@@ -325,6 +325,12 @@ class Router:
         return self.subscriptions.durable.bases
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _count_kept(self, logs: Logs) -> None:
+        """Whatever a former process left, and lost, counts before anybody sends."""
+        self._store.account_for_lost()
+        for log, pattern in logs.patterns(self._addresses.table):
+            self.quotas.open(pattern, self._addresses.policy_of_rule(pattern), log)
 
     def _forget_queue(self, address: str, log: int) -> None:
         """The queue is about to be no more."""

@@ -192,6 +192,10 @@ class Retention(Protocol):
         """Bytes of bodies the log keeps, with those on their way to the medium, as far as deleting has come."""
         ...
 
+    def holding(self) -> Sequence[tuple[int, str]]:
+        """Logs that keep bytes of messages, as committed, and their names; O(logs)."""
+        ...
+
     def meter(self, log: int, meter: Meter | None) -> bool:
         """What the log keeps counts in this meter from now on, and in no other one; False when it does already.
 

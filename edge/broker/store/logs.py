@@ -256,6 +256,11 @@ class LogTable:
         beyond its end."""
         return self._rest.set_cursor(log, cursor, name, position)
 
+    def holding(self) -> list[tuple[int, str]]:
+        """Logs that keep bytes of messages, and their names."""
+        in_use = [log for log, state in self._states.items() if state.bytes]
+        return [(log, self._names[log]) for log in (*self._rest.holding(), *in_use)]
+
     def with_resting_cursors(self, but: str) -> list[int]:
         """Logs at rest whose cursor has another name than this one."""
         return list(self._rest.with_cursors(but))

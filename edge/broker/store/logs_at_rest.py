@@ -123,6 +123,10 @@ class LogsAtRest:
         others = (log for log, name in enumerate(self._cursor_names) if name != number)
         return (log for log in others if log in self and self._cursors[log])
 
+    def holding(self) -> Iterator[int]:
+        """Logs that keep something."""
+        return (log for log, size in enumerate(self._bytes) if size and log in self)
+
     def unwanted(self) -> Iterator[int]:
         """Logs that keep something their cursor has passed, or that nobody has a cursor for."""
         for log in self:

@@ -65,16 +65,23 @@ class Site:
         self.store = MemoryStore(post=self.posted.append, clock=lambda: self.now)
         rules = [AddressRule(f"{kind.value}/#", kind) for kind in AddressType]
         rules += [AddressRule(f"{name}/#", AddressType.QUEUE) for name in policies]
+        self.policies = {f"{name}/#": policy for name, policy in policies.items()}
+        self.rules, self.space = rules, space
+        self.start()
+        self.sender = Sender()
+
+    def start(self, rules: Sequence[AddressRule] | None = None) -> None:
+        """A process over what the store has."""
+        self.store.commit_listeners.clear()
         self.router = Router(
             self.store,
-            AddressTable(rules),
+            AddressTable(rules or self.rules),
             clock_ns=lambda: int(self.now * 1e9),
             flush_soon=lambda: None,
-            policies={f"{name}/#": policy for name, policy in policies.items()},
+            policies=self.policies,
         )
-        self.router.quotas.space_bytes = space
+        self.router.quotas.space_bytes = self.space
         self.router.quotas._free_bytes = lambda: self.free
-        self.sender = Sender()
 
     def settle_down(self) -> None:
         for _ in range(8):
@@ -109,6 +116,25 @@ def quota(
 
 
 DROP, THIN = WhenFull.DROP_OLDEST, WhenFull.THIN
+
+
+class TestStart:
+    def test_what_was_kept_before_counts_before_anybody_sends(self) -> None:
+        site = Site(queue=quota(1000))
+        site.send("queue/a", count=6)
+        site.send("queue/b", count=3)
+        site.start()
+        assert {room.address: room.used for room in site.router.quotas.rooms()} == {"queue/#": 900}
+        assert site.send("queue/c", count=2) == [Refusal.FULL] * 2
+        assert site.send("queue/c", count=1) == [None]
+
+    def test_of_topics_too_and_of_what_is_of_another_type_not(self) -> None:
+        site = Site(queue=quota(None))
+        site.router.subscribe(Reader(), "topic/#", SubscribeOptions(durable_name="kept"))
+        site.send("topic/a", count=2)
+        site.send("queue/a", count=3)
+        site.start([AddressRule("topic/#", AddressType.TOPIC), AddressRule("queue/#", AddressType.ANYCAST)])
+        assert {room.address: room.used for room in site.router.quotas.rooms()} == {"topic/#": 200}
 
 
 class TestReject:

@@ -16,6 +16,7 @@ from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
 from edge.broker.model.interfaces import Outcome, Subscription
 from edge.broker.model.topics import matches
+from edge.broker.router import durable_subscriptions
 from edge.broker.router.router import Router, SubscribeOptions
 from edge.broker.store.limits import Limits as StoreLimits
 from tests.contract.store.rig import sqlite_rig
@@ -166,6 +167,23 @@ class TestAtRest:
         site.send("topic/a/1", b"3")
         back = site.consumer("topic/a/#", options=options("mqtt/c/topic/a/#"))
         assert sorted(name for name, _ in back.got) == ["1", "2", "3"]
+
+    def test_of_many_none_is_kept_open_that_nobody_holds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_OPEN_MAX", 5)
+        monkeypatch.setattr(durable_subscriptions, "SUBSCRIPTIONS_LAID_DOWN_MAX", 3)
+        site = Site()
+        consumers = [site.consumer(f"topic/{i}", options=options(f"mqtt/c/topic/{i}")) for i in range(10)]
+        for consumer in consumers:
+            assert consumer.joined is not None
+            site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        left = []
+        for _ in range(4):
+            site.router.tick()
+            left.append(len(opened(site)))
+        assert left == [7, 4, 4, 4], "so many may be for a while"
+        for _ in range(3):
+            site.settle_down(wait_s=SUBSCRIPTION_REST_S)
+        assert opened(site) == set()
 
     def test_a_missed_wake_delays_and_loses_nothing(self) -> None:
         site = Site()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from edge.broker.message.mqtt_reason_codes import ReasonCode as R
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.mqtt import packets as p
-from edge.broker.mqtt import resting_sessions
+from edge.broker.mqtt import resting_sessions, session_table
 from edge.broker.mqtt.events import SubscriptionRequest, Will
 from edge.broker.mqtt.resting_sessions import RestingSession, RestingSessions
 from edge.broker.mqtt.session_registry import SessionRegistry
@@ -134,6 +135,20 @@ def test_a_will_that_waits_is_published() -> None:
     away(site, 31.0)
     assert [each.payload for each in reader.sent() if isinstance(each, p.Publish)] == [b"gone"]
     assert "other" not in site.sessions._table.opened
+
+
+def test_of_many_none_is_kept_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_table, "SESSIONS_AWAY_MAX", 3)
+    site = Site()
+    peers = [Peer(site, f"c{i}") for i in range(5)]
+    site.settle()
+    for peer in peers:
+        peer.lose()
+    site.sessions.tick(0.1)
+    assert packed(site)
+    Peer(site).lose()
+    site.sessions.tick(0.2)
+    assert list(site.sessions._table.opened) == ["c"]
 
 
 def test_packet_identifiers_count_for_the_user() -> None:
