@@ -26,6 +26,7 @@ from edge.broker.listeners.web.acceptor import Acceptor
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.connection import HttpConnection
 from edge.broker.listeners.web.places import Places
+from edge.broker.listeners.web.turns import Turns
 
 STARTUP_S_MAX = 10.0
 SHUTDOWN_S_MAX = 2
@@ -55,7 +56,7 @@ class WebServer:
         self._plain_connection = partial(HttpConnection, strangers, users)
         self._secure_connection = partial(HttpConnection, secure_strangers, users)
         self._config = uvicorn.Config(
-            app,
+            Turns(app),
             http=HttpConnection,
             proxy_headers=False,  # who an address is does not follow from what a client says
             loop="none",

@@ -1,0 +1,41 @@
+"""Requests begin one a turn of the loop, so that whoever speaks another protocol is served between any two of them.
+
+A request takes about a millisecond until it is answered or waits for something. As many as there are places for would
+take a quarter of a second in one piece, on a Raspberry Pi a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class Turns:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Requests that have not begun; while there are any, `_next` comes in the next turn."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._turn()
+        await self._app(scope, receive, send)
+
+    async def _turn(self) -> None:
+        loop = asyncio.get_running_loop()
+        turn = loop.create_future()
+        self._waiting.append(turn)
+        if len(self._waiting) == 1:
+            loop.call_soon(self._next, loop)
+        await turn
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        turn = self._waiting.popleft()
+        if not turn.done():  # else the server stops
+            turn.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._next, loop)

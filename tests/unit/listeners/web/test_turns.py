@@ -1,0 +1,59 @@
+"""Requests that come together begin one after the other, with a turn of the loop for others between any two."""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.types import Message, Receive, Scope, Send
+
+from edge.broker.listeners.web.turns import Turns
+
+REQUESTS = 20
+
+
+async def nothing() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def nobody(message: Message) -> None:
+    """Hears the answer."""
+
+
+def test_one_a_turn() -> None:
+    began: list[int] = []
+    turns = 0
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.append(turns)
+
+    async def main() -> None:
+        nonlocal turns
+        paced = Turns(app)
+        requests = [asyncio.create_task(paced({"type": "http"}, nothing, nobody)) for _ in range(REQUESTS)]
+        while not all(each.done() for each in requests):
+            turns += 1
+            await asyncio.sleep(0)
+        await paced({"type": "lifespan"}, nothing, nobody)
+
+    asyncio.run(main())
+    assert len(began) == REQUESTS + 1
+    assert len(set(began[:REQUESTS])) == REQUESTS
+
+
+def test_one_that_is_cancelled_keeps_no_other_waiting() -> None:
+    began: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.append(scope["path"])
+
+    async def main() -> None:
+        paced = Turns(app)
+        tasks = [
+            asyncio.create_task(paced({"type": "http", "path": path}, nothing, nobody)) for path in ("a", "b", "c")
+        ]
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        await asyncio.wait(tasks, timeout=10)
+
+    asyncio.run(main())
+    assert began == ["b", "c"]
