@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from tests.fault.hostile.attacks import Stream
 from tests.fault.hostile.crowd import Crowd
 from tests.fault.hostile.figures import Figures
 from tests.fault.hostile.neighbour import Neighbour
+from tests.fault.hostile.watch import IDLE_S, SLOWER_MAX, Watch
 from tests.support.hostile import Raw
 from tests.support.processes import Waypost, resident_mib, wait_until
 from tests.support.said import said
@@ -48,9 +48,6 @@ spec: {{authenticationService: {{name: none}}}}
 """
 ROUNDS = 3
 """A machine with other work delays everybody now and then: one round that shows that others are not harmed will do."""
-IDLE_S = 1.0
-SLOWER_MAX = 3
-"""How many times its idle p99 the p99 of others may be during an attack."""
 FLOOR_S = 0.2
 """What no machine with two busy cores can tell from nothing: an attacker takes one of them, and other tests the other
 (0.02 to 0.13 s were seen then, and 0.17 s without any attack). Attacks whose work comes in one piece (the end of a
@@ -102,29 +99,6 @@ def gateway(
     file = folder / "gateway.yaml"
     file.write_text(RESOURCES.format(memory=memory_mib * MIB, packet=packet_mib * MIB, connections=connections))
     return Waypost(folder / "gw.log", "edge", "run", "--data", str(folder / "gw"), "--config", str(file))
-
-
-class Watch:
-    """The largest resident memory of a process meanwhile."""
-
-    def __init__(self, running: Waypost) -> None:
-        self.before_mib = self.most_mib = resident_mib(running.pid)
-        self._pid = running.pid
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            with contextlib.suppress(OSError, ProcessLookupError):
-                self.most_mib = max(self.most_mib, resident_mib(self._pid))
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
 
 
 def status(running: Waypost) -> Any:

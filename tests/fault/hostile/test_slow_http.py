@@ -9,14 +9,15 @@ import resource
 import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.broker.http.limits import HTTP_STRANGERS_OF_ONE_MAX
+from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.watch import watched
 from tests.fault.hostile.web import ask, gateway_of, gateway_with, user
-from tests.support.hostile import Witness
 from tests.support.processes import Waypost, edge, hub, resident_mib, wait_until
 
 CROWD = 3_000
@@ -27,6 +28,8 @@ SERVED_S_MAX = 0.25
 """Half of the answers: some 1 ms, where the machine does nothing else."""
 ASKING_S_MAX = 1.5
 """The same where the crowd keeps asking: every one of it has its turn, too."""
+FLOOR_S = 0.5
+"""For the p99 of a device meanwhile, where two cores are busy."""
 GROWTH_MIB_MAX = 60.0
 """256 places of some 40 KiB, their sockets, and what Python keeps."""
 GIVEN_BACK_S = 10.0
@@ -80,24 +83,20 @@ def many_files() -> None:
     "name",
     [name if name in USUAL else pytest.param(name, marks=pytest.mark.slow) for name in OPENINGS],
 )
-def test_a_crowd_of_strangers(tmp_path: Path, name: str) -> None:
+def test_a_crowd_of_strangers(tmp_path: Path, figures: Callable[[Figures], None], name: str) -> None:
     with edge(tmp_path, "gw") as gateway:
         port, pid = gateway.port("http"), gateway.pid
         idle = statistics.median(health_s(port) for _ in range(HEALTH_TRIES))
         before, sockets = resident_mib(pid), sockets_of(pid)
-        with Witness(gateway) as witness:
+        with watched(gateway, f"slow HTTP: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
             with crowd(port, OPENINGS[name]):
                 tries = [health_s(port) for _ in range(HEALTH_TRIES)]
                 assert ask(port, "POST", "/t/queue/mine", body=b"x").status == 202
                 grown = resident_mib(pid) - before
-            print(f"{name}: idle {idle * 1e3:.1f} ms, crowd {max(tries) * 1e3:.1f} ms at worst, {grown:.0f} MiB more")
             assert max(tries) < HEALTH_S_MAX
             assert statistics.median(tries) < max(3 * idle, ASKING_S_MAX if name == "no answer read" else SERVED_S_MAX)
             assert grown < GROWTH_MIB_MAX
             wait_until(lambda: sockets_of(pid) <= sockets + 5, timeout_s=GIVEN_BACK_S, what="its sockets are closed")
-        assert witness.failure is None
-        assert witness.rounds
-        assert witness.worst_s < HEALTH_S_MAX
 
 
 def test_a_crowd_of_strangers_at_a_hub(tmp_path: Path) -> None:

@@ -6,17 +6,19 @@ import contextlib
 import socket
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from edge.broker.mqtt import packets
-from tests.support.hostile import Witness
-from tests.support.processes import Waypost, edge, resident_mib, wait_until
+from tests.fault.hostile.figures import Figures
+from tests.fault.hostile.watch import watched
+from tests.support.processes import Waypost, edge, resident_mib
 
 WAIT_S = 20.0
-ROUND_TRIP_S_MAX = 5.0
+FLOOR_S = 0.5
+"""For the p99 of another client, where two cores are busy."""
 GROWTH_MIB_MAX = 40.0
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -108,18 +110,15 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-def test_floods(gateway: Waypost, name: str) -> None:
+def test_floods(gateway: Waypost, figures: Callable[[Figures], None], name: str) -> None:
     """Tens of MiB that mean nothing: memory stays where it was, the round trips of others short."""
     before = resident_mib(gateway.pid)
-    with Witness(gateway) as witness:
+    with watched(gateway, f"WebSocket: {name}", figures, floor_s=FLOOR_S, grown_mib=GROWTH_MIB_MAX):
         with opened(gateway) as peer, contextlib.suppress(ConnectionError, TimeoutError):
             peer.settimeout(2.0)
             peer.sendall(FLOODS[name])
             rest(peer)
         assert resident_mib(gateway.pid) - before < GROWTH_MIB_MAX
-        wait_until(lambda: witness.rounds > 10, timeout_s=WAIT_S, what="others were served")
-    assert witness.failure is None
-    assert witness.worst_s < ROUND_TRIP_S_MAX
 
 
 def test_nothing_is_said_of_it(tmp_path: Path) -> None:
