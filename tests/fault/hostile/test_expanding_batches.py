@@ -22,6 +22,7 @@ from bridge.message import AMQP
 from tests.fault.hostile.other_gateway import OtherGateway
 from tests.support.hostile_gateway import HostileGateway, columns_of, sealed, table_of
 from tests.support.processes import Waypost, hub, peak_mib, resident_mib, wait_until
+from tests.support.said import said
 
 RESIDENT_MIB_MAX = 768.0
 """The hub is at 140 MiB; the promise for any attack is 1 GiB."""
@@ -101,6 +102,7 @@ def test_a_dictionary_said_once_for_all(request: pytest.FixtureRequest, attacked
     assert len(batch) < 400
     with attacked.by(request.node.name) as gateway:
         assert gateway.send(batch).settled() == [State.ACCEPTED]
+        said(attacked.hub.port("http"), "quarantine", severity="warning")
     [(link, content)] = attacked.rows("quarantine", "link", "content")
     assert link == "telemetry"
     assert batch in content
