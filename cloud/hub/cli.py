@@ -57,7 +57,8 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     """
     import msgspec
 
-    from cloud.hub.configuration import ConfigurationError, Settings, load
+    from bridge.resources.errors import ConfigurationRejected
+    from cloud.hub.configuration import Settings, load
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
     from edge.broker.configuration import Endpoint, TlsListener
@@ -67,7 +68,7 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
         settings = load(config_path) if config_path is not None else Settings()
         amqp_endpoint = Endpoint.parse(amqp or settings.amqp or AMQP_DEFAULT)
         http_endpoint = Endpoint.parse(http or settings.http or HTTP_DEFAULT)
-    except (ConfigurationError, ValueError) as error:
+    except (ConfigurationRejected, ValueError) as error:
         raise UsageProblem(str(error)) from error
     if not dev:
         raise UsageProblem(NEEDS_DEV, f"to try it on this machine: waypost hub run --data {data} --dev")

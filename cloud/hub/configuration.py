@@ -19,19 +19,13 @@ from typing import Annotated, Literal
 
 import msgspec
 import sqlalchemy as sa
-import yaml
 
 from bridge.hidden import hides
+from bridge.resources.document import SOURCE_BYTES_MAX, Document, documents
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, path_text
 from cloud.hub.registry import location
 from cloud.hub.registry.faults import RegistryUrlError
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
-
-FILE_BYTES_MAX = 1024 * 1024
-"""A configuration is a page; what is larger is some other file."""
-
-
-class ConfigurationError(Exception):
-    """``FILE:LINE: PATH: what is wrong``."""
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -77,53 +71,39 @@ class Resource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
 
 
 def load(path: Path) -> Settings:
-    """Read a configuration. Raises `ConfigurationError`."""
+    """Read a configuration. Raises `ConfigurationRejected`."""
     try:
         with path.open("rb") as file:
-            text = file.read(FILE_BYTES_MAX + 1)
+            text = file.read(SOURCE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from error
-    if len(text) > FILE_BYTES_MAX:
-        raise ConfigurationError(f"{path}: more than {FILE_BYTES_MAX} bytes")
+        raise rejected(str(path), 0, "", f"cannot be read: {error.strerror}") from error
     return parse(text, str(path))
 
 
-def parse(text: bytes, path: str) -> Settings:
-    """Read the text of a configuration; `path` is for its errors. Raises `ConfigurationError`."""
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        document = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark is not None else 1
-        raise ConfigurationError(f"{path}:{line}: {error.problem}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigurationError(f"{path}: not YAML: {error}") from error
+def parse(text: bytes, source: str) -> Settings:
+    """Read the text of a configuration; `source` is its name. Raises `ConfigurationRejected`."""
+    found = list(documents(text, source))
+    errors = [each for each in found if isinstance(each, ConfigurationError)]
+    if errors:
+        raise ConfigurationRejected(errors)
+    if len(found) != 1 or not isinstance(found[0], Document):
+        raise rejected(source, 0, "", f"one resource of kind Hub is wanted, not {len(found)}")
+    document, origin = found[0]
     try:
         settings = msgspec.convert(document, Resource, strict=True).spec
         settings.registry_url  # noqa: B018 - it is to be one
     except RegistryUrlError as error:
-        steps = ["spec", "registry"]
-        raise ConfigurationError(f"{path}:{_line_of(root, steps)}: {'.'.join(steps)}: {error}") from error
+        place = ("spec", "registry")
+        raise rejected(source, origin.line(place), path_text(place), str(error)) from error
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        steps = [step for step in where.rstrip("`").split(".") if step]
+        steps = tuple(step for step in where.rstrip("`").split(".") if step)
         if " unknown field `" in message:
-            steps.append(message.rsplit("`", 2)[1])
-        place = ".".join(steps) or "the document"
-        raise ConfigurationError(f"{path}:{_line_of(root, steps)}: {place}: {message}") from error
+            steps = (*steps, message.rsplit("`", 2)[1])
+        raise rejected(source, origin.line(steps), path_text(steps), message) from error
     return settings
 
 
-def _line_of(node: yaml.Node | None, steps: list[str]) -> int:
-    """The line of the node a path leads to, or of the last one on the way that is there."""
-    line = node.start_mark.line + 1 if node is not None else 1
-    for step in steps:
-        if not isinstance(node, yaml.MappingNode):
-            return line
-        for key, value in node.value:
-            if key.value == step:
-                line, node = key.start_mark.line + 1, value
-                break
-        else:
-            return line
-    return line
+def rejected(source: str, line: int, path: str, message: str) -> ConfigurationRejected:
+    """For one error."""
+    return ConfigurationRejected([ConfigurationError(source, line, path, message)])

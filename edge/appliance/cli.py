@@ -88,8 +88,8 @@ def run(
     A gateway for trying out, with an uplink to a hub on this machine:
       waypost edge run --data ./gw1 --dev --hub amqp://127.0.0.1:5673 --gateway gw1 --forward 'plant/#'
     """
+    from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import RepositoryError
-    from edge.appliance.configuration.resources import ConfigurationRejected
     from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
 
     options = RunOptions(
@@ -185,8 +185,8 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
 
 async def _follow(gateway: Gateway, options: RunOptions) -> None:
     """Take over what is applied while the gateway runs."""
+    from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import Repository, RepositoryError
-    from edge.appliance.configuration.resources import ConfigurationRejected
     from edge.appliance.options import OptionsRefused, configuration_of
 
     repository = Repository(options.data)

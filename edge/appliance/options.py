@@ -7,10 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration.effective import development, effective, with_hub
 from edge.appliance.configuration.exposure import guarded
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.configuration.resources import (
+    Resource,
+)
 from edge.appliance.configuration.validate import LISTENERS, validate
 from edge.broker.configuration import BrokerConfiguration, Endpoint
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 from click.decorators import FC
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.repository import Change, Repository, RepositoryError
@@ -22,7 +23,6 @@ from edge.appliance.configuration.resources import (
     KINDS,
     AddressSpaceSpec,
     AddressSpec,
-    ConfigurationRejected,
     DeviceSpec,
     GatewaySpec,
     Kind,

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from zlib import crc32
 
+from bridge.resources.errors import ConfigurationRejected, Origin
 from edge.appliance.configuration import schema
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import (
     OWN_VERSION,
     AddressSpec,
-    ConfigurationRejected,
-    Origin,
     Resource,
 )
 from edge.broker.amqp.services import Answer

@@ -18,12 +18,10 @@ from typing import Any, Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
 from edge.appliance.configuration import schema
 from edge.appliance.configuration.resources import (
     KINDS,
-    ConfigurationError,
-    ConfigurationRejected,
-    Origin,
     Resource,
 )
 from edge.appliance.configuration.validate import validate

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from bridge.hidden import hides
+from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
 from edge.broker.configuration import Authentication, Direction, Endpoint
 from edge.broker.model.address_policy import Durability, WhenFull
 from edge.broker.model.addresses import AddressType
@@ -358,20 +359,6 @@ KINDS: Final[dict[str, Kind]] = {
 """In the order in which resources are shown."""
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """Where a resource was read: a file's name and the line of every path in it (``("spec", "address")`` → 4)."""
-
-    source: str
-    lines: dict[tuple[str | int, ...], int] = {}
-
-    def line(self, path: tuple[str | int, ...]) -> int:
-        """The line of a path, or of the nearest thing around it that has one; 0 when nothing has."""
-        for end in range(len(path), -1, -1):
-            if path[:end] in self.lines:
-                return self.lines[path[:end]]
-        return 0
-
-
 @hides("document")
 class Resource(msgspec.Struct, frozen=True):
     """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
@@ -393,39 +380,7 @@ class Resource(msgspec.Struct, frozen=True):
         return (self.kind, self.name)
 
 
-class ConfigurationError(msgspec.Struct, frozen=True, order=True):
-    """One thing wrong with a configuration: where, and what. `line` counts from 1; 0 for the file as a whole."""
-
-    source: str
-    line: int
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        where = f"{self.source}:{self.line}" if self.line else self.source
-        return f"{where}: {self.path}: {self.message}" if self.path else f"{where}: {self.message}"
-
-
-class ConfigurationRejected(ValueError):
-    """A configuration with errors in it. Nothing of it is in force."""
-
-    def __init__(self, errors: list[ConfigurationError]) -> None:
-        super().__init__("\n".join(str(error) for error in errors))
-        self.errors = errors
-
-
-def error_at(resource: Resource, path: tuple[str | int, ...], message: str) -> ConfigurationError:
+def error_at(resource: Resource, path: Path, message: str) -> ConfigurationError:
     """An error about one place of a resource that was read well."""
     shown = f"{resource.kind} {resource.name}: {path_text(path)}" if path else f"{resource.kind} {resource.name}"
     return ConfigurationError(resource.origin.source, resource.origin.line(path), shown, message)
-
-
-def path_text(path: tuple[str | int, ...]) -> str:
-    """``("spec", "connectors", 0, "name")`` as ``spec.connectors[0].name``."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            text += f".{step}" if text else step
-    return text

@@ -15,20 +15,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
 from edge.appliance.configuration import values
 from edge.appliance.configuration.resources import (
     KINDS,
-    ConfigurationError,
     Kind,
     Metadata,
-    Origin,
     Resource,
     Spec,
-    path_text,
 )
 from edge.broker.configuration import Endpoint, valid_port
-
-Path = tuple[str | int, ...]
 
 READERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]]] = {
     "duration": ((str, int, float), values.duration),

@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import inspect
 
+from bridge.resources.errors import ConfigurationError, Path
 from bridge.sasl.scram import ScramError, prepare
 from edge.appliance.configuration import schema, values
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
-    ConfigurationError,
     ConnectorPart,
     DeviceSpec,
     ForwarderPart,
@@ -265,7 +265,7 @@ def _connectors(resources: Sequence[Resource]) -> Errors:
             yield from _connector(resource, path, connector)
 
 
-def _connector(resource: Resource, path: schema.Path, connector: ConnectorPart) -> Errors:
+def _connector(resource: Resource, path: Path, connector: ConnectorPart) -> Errors:
     if "/" in connector.name:
         yield error_at(resource, (*path, "name"), "must not contain /")
     for j, host in enumerate(connector.endpoint_hosts):
@@ -278,7 +278,7 @@ def _connector(resource: Resource, path: schema.Path, connector: ConnectorPart) 
     yield from _tls(resource, (*path, "tls"), connector.tls)
 
 
-def _tls(resource: Resource, path: schema.Path, tls: TlsPart | None) -> Errors:
+def _tls(resource: Resource, path: Path, tls: TlsPart | None) -> Errors:
     if tls is not None and (tls.client_cert is None) != (tls.client_key is None):
         yield error_at(resource, path, "clientCert and clientKey go together")
 
@@ -392,7 +392,7 @@ def _forwarders(resources: Sequence[Resource]) -> Errors:
                 yield error_at(resource, where, "goes in and out to the same remote address: messages would circle")
 
 
-def _remote(resource: Resource, path: schema.Path, address: str, remote: str) -> Errors:
+def _remote(resource: Resource, path: Path, address: str, remote: str) -> Errors:
     if filter_fault(remote):
         yield error_at(resource, path, filter_fault(remote))
     elif is_filter(remote) and remote != address:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.parse import read
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.configuration.resources import (
+    Resource,
+)
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 

@@ -14,11 +14,14 @@ from typing import Final
 import click
 import msgspec
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
 from edge.appliance.configuration.parse import parse
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.configuration.resources import (
+    Resource,
+)
 from edge.appliance.configuration.validate import LISTENERS, validate
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial import systemd as units

@@ -77,10 +77,10 @@ def info(data: Path, config: Path | None, as_json: bool) -> None:
 def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | None:
     """Of the gateway: by the resources in `config`, or those that were applied; None, and a line that says so, when
     those cannot be read."""
+    from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.effective import effective
     from edge.appliance.configuration.parse import read
     from edge.appliance.configuration.repository import Repository, RepositoryError
-    from edge.appliance.configuration.resources import ConfigurationRejected
 
     try:
         return effective(Repository(data).load().resources if config is None else read([str(config)]))

@@ -36,7 +36,7 @@ def import_(data: Path, source: Path, dev: bool, config: Path | None, again: boo
     What was received when, and by whom, is kept; sequences are new. Run again after an interruption it goes on where it
     stopped, and each message is there once.
     """
-    from edge.appliance.configuration.resources import ConfigurationRejected
+    from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
     from edge.appliance.store.restore import import_messages
 

@@ -10,10 +10,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import effective
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.resources import ConfigurationRejected
 from edge.broker.model.addresses import AddressType
 
 names = st.from_regex(r"\A[a-z0-9]([a-z0-9._-]{0,8}[a-z0-9])?\Z")

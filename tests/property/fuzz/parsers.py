@@ -16,10 +16,10 @@ import msgspec
 from bridge import batch, plain
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
 from bridge.message import AMQP, Run, Stored
+from bridge.resources.errors import ConfigurationRejected
 from bridge.sasl.bearer import BearerError
 from bridge.sasl.bearer import read as read_bearer
 from bridge.sasl.scram import Keys, ScramClient, ScramError, ScramServer, Verifier, derive
-from cloud.hub.configuration import ConfigurationError
 from cloud.hub.configuration import parse as parse_hub
 from cloud.hub.documents import DocumentError, ledger_ranges, lineage, status_row
 from cloud.hub.groups import Session
@@ -30,7 +30,6 @@ from cloud.lake.properties import describe_mqtt
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
 from edge.appliance.configuration.parse import parse
-from edge.appliance.configuration.resources import ConfigurationRejected
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.configuration import TokenIssuer
@@ -315,8 +314,10 @@ PARSERS: Final = {
     "bearer": Parser(read_bearer, (BearerError,), [b"n,a=user,\1host=h\1auth=Bearer x.y-z==\1\1"]),
     "hub-configuration": Parser(
         lambda data: parse_hub(data, "fuzz"),
-        (ConfigurationError,),
-        [b"apiVersion: waypost/v1\nkind: Hub\nspec: {amqp: 127.0.0.1:0, gatherMilliseconds: 500, registry: x}\n"],
+        (ConfigurationRejected,),
+        [
+            b"apiVersion: waypost/v1\nkind: Hub\nspec: {amqp: 127.0.0.1:0, gatherMilliseconds: 500, registry: sqlite:////tmp/x}\n"
+        ],
     ),
     **MACHINES,
 }

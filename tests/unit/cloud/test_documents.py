@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cloud.hub.configuration import ConfigurationError, Settings, load
+from bridge.resources.errors import ConfigurationRejected
+from cloud.hub.configuration import Settings, load
 from cloud.hub.documents import DocumentError, ledger_ranges, status_row
 from cloud.hub.groups import Session
 from cloud.lake.landing import LedgerRange
@@ -67,15 +68,17 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  ampq: x\n", ":4: spec.ampq: "),
         ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 9000\n", ":4: spec.gatherMilliseconds: "),
         ("apiVersion: waypost/v2\nkind: Hub\nspec: {}\n", ":1: apiVersion: "),
-        ("kind: Hub\n", ":1: the document: "),
+        ("kind: Hub\n", ":1: "),
         ("kind: [\n", ":2: "),
-        ("", ":1: the document: "),
+        ("", ": one resource of kind Hub is wanted, not 0"),
+        ("kind: Hub\nspec: {}\nkind: Hub\n", ':3: kind: "kind" is written twice; first in line 1'),
+        ("kind: &kind Hub\nspec: *kind\n", ":1: spec: YAML aliases"),
     ],
 )
 def test_a_bad_configuration_names_file_line_and_path(tmp_path: Path, text: str, place: str) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text(text)
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(ConfigurationRejected) as caught:
         load(file)
     assert str(caught.value).startswith(f"{file}{place}")
     assert "\n" not in str(caught.value)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloud.hub.configuration import ConfigurationError, Settings
+from bridge.resources.errors import ConfigurationRejected
+from cloud.hub.configuration import Settings
 from cloud.hub.configuration import parse as parse_configuration
 from cloud.hub.registry.faults import RegistryUrlError
 from cloud.hub.registry.location import parse, shown
@@ -56,7 +57,7 @@ def test_what_is_refused(text: str, said: str) -> None:
         parse(text)
     assert SECRET not in str(caught.value)
     document = f"apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 5\n  registry: '{text}'\n"
-    with pytest.raises(ConfigurationError, match=r"^hub\.yaml:5: spec\.registry: ") as told:
+    with pytest.raises(ConfigurationRejected, match=r"^hub\.yaml:5: spec\.registry: ") as told:
         parse_configuration(document.encode(), "hub.yaml")
     assert SECRET not in str(told.value)
     assert "\n" not in str(told.value)

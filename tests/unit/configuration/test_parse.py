@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
-    ConfigurationRejected,
     GatewaySpec,
 )
 from edge.broker.configuration import Endpoint

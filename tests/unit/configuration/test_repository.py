@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration import parse, repository
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import ConfigurationRejected, Resource
+from edge.appliance.configuration.resources import (
+    Resource,
+)
 
 
 def address(name: str, type_: str = "queue", more: str = "") -> list[Resource]:

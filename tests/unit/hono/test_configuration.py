@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.resources.errors import ConfigurationRejected
 from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import development, effective, notices
-from edge.appliance.configuration.resources import ConfigurationRejected
 from edge.appliance.configuration.validate import validate
 from edge.broker.configuration import DeviceApi, DeviceIdentity
 from edge.broker.hono.limits import ACTS_FOR_MAX
