@@ -6,7 +6,7 @@ scanner walks over values by their size alone. Every step is bounds-checked: the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bridge.amqp_values import Allowance, DecodeError, TooLarge, decode
@@ -34,6 +34,9 @@ _SYMBOLIC = {
     "amqp:footer:map": FOOTER,
 }
 _SMALL_ULONG, _ULONG = 0x53, 0x80
+_LIST8, _LIST32 = 0xC0, 0xD0
+EXPIRY_FIELD = 8
+"""Place of absolute-expiry-time among the properties (section 3.2.4); those of the group come behind it."""
 _DESCRIPTIONS_MAX = 16
 """Descriptors in a row before one value; a peer must not make us count zeros for ever."""
 
@@ -95,6 +98,38 @@ def bare_message(message: bytes) -> tuple[int, int]:
     if section.code < MESSAGE_ANNOTATIONS:
         raise DecodeError(f"section 0x{section.code:x} at byte {start} is out of order")
     return header_end, start
+
+
+def usual_bodies(messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+    """The messages without `header`, where each begins with this header section (or none) and goes on with a whole
+    section of the bare message that nobody needs to look at: no annotations, no properties that reach to
+    absolute-expiry-time. None where one does not, or says so in an unusual form."""
+    bodies = []
+    start = len(header)
+    for message in messages:
+        if not message.startswith(header) or message[start : start + 2] != b"\x00\x53":
+            return None
+        try:
+            code, value = message[start + 2], start + 3
+            if not PROPERTIES <= code <= FOOTER or message[value] == 0:
+                return None
+            _skip(message, value)
+        except (IndexError, DecodeError):
+            return None
+        if code == PROPERTIES and _reaches_expiry(message, value):
+            return None
+        bodies.append(message[start:] if start else message)
+    return bodies
+
+
+def _reaches_expiry(message: bytes, offset: int) -> bool:
+    """The list of properties at `offset` has a field for when the message expires; or is too short to have a count."""
+    code = message[offset]
+    if code == _LIST8:
+        return len(message) < offset + 3 or message[offset + 2] > EXPIRY_FIELD
+    if code == _LIST32:
+        return len(message) < offset + 9 or int.from_bytes(message[offset + 5 : offset + 9], "big") > EXPIRY_FIELD
+    return False
 
 
 def plain_data(bare_message: bytes) -> bytes | None:

@@ -74,7 +74,7 @@ class CompiledLoops(Loops):
         functions = entry((ctypes.c_size_t * len(numbers))(*numbers))
         (
             self._read, self._collect, self._receive, self._settle, self._forget, self._send, self._write,
-            self._credit, self._held, self._has_output,
+            self._credit, self._held, self._has_output, self._usual_bodies,
         ) = functions  # fmt: skip
 
     def read(self, transport: Transport, data: bytes, links: Mapping[int, Link]) -> Read:
@@ -99,8 +99,10 @@ class CompiledLoops(Loops):
             return link, batches, *self._take_over(link, batches, received)
         if len(deliveries) == 1:
             link._unsettled[link._delivery_next] = deliveries[0]
+            link._deliveries.unsettled += 1
         elif deliveries:
             link._unsettled.update(enumerate(deliveries, link._delivery_next))
+            link._deliveries.unsettled += len(deliveries)
         return link, [(settled, messages)], taken, largest
 
     def write(self, transport: Transport, output: list[bytes]) -> bool:
@@ -153,6 +155,7 @@ class CompiledLoops(Loops):
             settled = marks & _SETTLED != 0
             if settled:
                 del sent[tag]
+                link._deliveries.unsettled -= 1
                 over.append(delivery)
             if items is None:
                 items = groups.dispositions.setdefault(link, [])
@@ -173,10 +176,15 @@ class CompiledLoops(Loops):
             if messages:
                 batches.append((settled, messages))
             link._unsettled.update(enumerate(deliveries, number))
+            link._deliveries.unsettled += len(deliveries)
             if not more:
                 return taken, largest
             number += len(deliveries)
             received = self._receive(link._address)
+
+    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """See `Loops`."""
+        return self._usual_bodies(messages, header)  # type: ignore[no-any-return]
 
     def credit(self, link: Link) -> tuple[int, bool]:
         """See `Loops`."""
@@ -185,11 +193,12 @@ class CompiledLoops(Loops):
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Loops`."""
         if state is _STATE_ACCEPTED or state is _STATE_RELEASED:  # no fields
-            self._settle(link._unsettled, deliveries, state)
+            link._deliveries.unsettled -= self._settle(link._unsettled, deliveries, state)
             return
         for number in deliveries:
             delivery = link._unsettled.pop(number, 0)
             if delivery:
+                link._deliveries.unsettled -= 1
                 pn = ffi.cast(_DELIVERY_POINTER, delivery)
                 write_local_state(pn, state, condition)
                 lib.pn_delivery_settle(pn)
@@ -197,9 +206,14 @@ class CompiledLoops(Loops):
     def send(self, link: Link, first_tag: int, messages: Sequence[bytes], *, settled: bool) -> None:
         """See `Loops`."""
         self._send(link._address, first_tag, messages, None if settled else link._sent)
+        if not settled:
+            link._deliveries.unsettled += len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:
         """See `Loops`."""
         delivery = link._sent.pop(tag, None)
-        if delivery is not None and not link.closed:
+        if delivery is None:
+            return
+        link._deliveries.unsettled -= 1
+        if not link.closed:
             lib.pn_delivery_settle(ffi.cast(_DELIVERY_POINTER, delivery))

@@ -9,6 +9,16 @@ from bridge.amqp_values import Symbols
 from bridge.engine.terminus import Terminus
 
 
+class DeliveryCount:
+    """Of all links of a connection."""
+
+    __slots__ = ("unsettled",)
+
+    def __init__(self) -> None:
+        self.unsettled = 0
+        """Deliveries under way, in either direction."""
+
+
 class Link:
     """One link. The owner reads everything, writes only `answers_close`, `context` and `messages_at_once`; names with
     an underscore are the machine's.
@@ -20,6 +30,7 @@ class Link:
         "_address",
         "_close_waits",
         "_cost_bytes",
+        "_deliveries",
         "_delivery_next",
         "_message_bytes_max",
         "_ours",
@@ -47,7 +58,17 @@ class Link:
         "target",
     )
 
-    def __init__(self, pn: Any, session: Any, name: str, *, is_sender: bool, ours: bool) -> None:
+    def __init__(
+        self,
+        pn: Any,
+        session: Any,
+        name: str,
+        *,
+        is_sender: bool,
+        ours: bool,
+        deliveries: DeliveryCount | None = None,
+    ) -> None:
+        """`deliveries`: of the connection; None counts them for this link alone."""
         self.name = name
         self.is_sender = is_sender
         """We send on it."""
@@ -84,6 +105,7 @@ class Link:
         self._ours = ours
         self._message_bytes_max = 0
         self._cost_bytes = 0
+        self._deliveries = DeliveryCount() if deliveries is None else deliveries
         self._delivery_next = 0
         self._unsettled: dict[int, Any] = {}
         self._sent: dict[int, Any] = {}

@@ -11,7 +11,14 @@ from typing import Any
 from cproton import lib
 
 from bridge.engine.events import Attached, Detached, Event, SessionEnded
-from bridge.engine.link import CAPABILITIES_DESIRED, CAPABILITIES_OFFERED, Link, link_properties, symbols
+from bridge.engine.link import (
+    CAPABILITIES_DESIRED,
+    CAPABILITIES_OFFERED,
+    DeliveryCount,
+    Link,
+    link_properties,
+    symbols,
+)
 from bridge.engine.proton import (
     address_of,
     data_bytes,
@@ -45,8 +52,8 @@ class Links:
     """Every link of one connection."""
 
     __slots__ = (
-        "_connection", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max", "by_address",
-        "over", "sessions",
+        "_connection", "_deliveries", "_link_bytes", "_links_max", "_message_bytes_max", "_session", "_sessions_max",
+        "by_address", "over", "sessions",
     )  # fmt: skip
 
     def __init__(self, connection: Any, *, links_max: int, sessions_max: int, message_bytes_max: int) -> None:
@@ -57,6 +64,7 @@ class Links:
         self.over = False
         """The connection is over: nothing is attached any more."""
         self._connection = connection
+        self._deliveries = DeliveryCount()
         self._links_max = links_max
         self._link_bytes = 0
         """What links cost that the peer attached."""
@@ -77,10 +85,7 @@ class Links:
         held = self._link_bytes
         if len(self.sessions) > 1:
             held += SESSION_BYTES * (len(self.sessions) - 1)
-        unsettled = 0
-        for link in self.by_address.values():
-            unsettled += len(link._sent) + len(link._unsettled)
-        return held + DELIVERY_BYTES * unsettled
+        return held + DELIVERY_BYTES * self._deliveries.unsettled
 
     # --- commands ---------------------------------------------------------------------------------------------
 
@@ -104,7 +109,7 @@ class Links:
             self._session = lib.pn_session(self._connection)
             lib.pn_session_open(self._session)
         pn = (lib.pn_sender if is_sender else lib.pn_receiver)(self._session, name.encode())
-        link = self._added(Link(pn, self._session, name, is_sender=is_sender, ours=True))
+        link = self._added(pn, self._session, name, is_sender=is_sender, ours=True)
         write_terminus(lib.pn_link_source(pn), _terminus(source, TerminusKind.SOURCE))
         write_terminus(lib.pn_link_target(pn), _terminus(target, TerminusKind.TARGET))
         lib.pn_link_set_snd_settle_mode(pn, snd_settle_mode)
@@ -175,7 +180,7 @@ class Links:
         link = self.by_address.get(address_of(pn))
         if link is None:
             name = text(lib.pn_link_name(pn)) or ""
-            link = self._added(Link(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False))
+            link = self._added(pn, lib.pn_link_session(pn), name, is_sender=lib.pn_link_is_sender(pn), ours=False)
             maps = _maps(pn)
             if sum(map(encoded_bytes, maps)) > ATTACH_MAPS_BYTES_MAX:
                 link.closed = True
@@ -252,8 +257,9 @@ class Links:
 
     # --- inside -----------------------------------------------------------------------------------------------
 
-    def _added(self, link: Link) -> Link:
-        link._address = address_of(link._pn)
+    def _added(self, pn: Any, session: Any, name: str, *, is_sender: bool, ours: bool) -> Link:
+        link = Link(pn, session, name, is_sender=is_sender, ours=ours, deliveries=self._deliveries)
+        link._address = address_of(pn)
         self.by_address[link._address] = link
         return link
 
@@ -323,6 +329,7 @@ def _maps(pn: Any) -> list[Any]:
 
 def _forget(link: Link) -> None:
     """The link and its deliveries are freed, now or soon: no pointer to them may stay."""
+    link._deliveries.unsettled -= len(link._unsettled) + len(link._sent)
     link._unsettled.clear()
     link._sent.clear()
     link._tags.clear()

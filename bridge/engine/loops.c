@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/types.h>
 
 typedef struct pn_transport_t pn_transport_t;
@@ -77,6 +78,7 @@ typedef struct PyMethodDef {
 enum { METH_FASTCALL = 0x80 };
 
 extern PyObject _Py_NoneStruct, *PyExc_ValueError;
+void Py_IncRef(PyObject *);
 void Py_DecRef(PyObject *);
 PyObject *Py_BuildValue(const char *, ...);
 PyObject *PyErr_Occurred(void);
@@ -326,13 +328,13 @@ static PyObject *read_bytes(PyObject *self, PyObject *const *arguments, Py_ssize
     return NULL;
 }
 
-/* settle(deliveries by number, numbers, state): give incoming deliveries an outcome that has no fields, and forget them.
- * Numbers that are not there are skipped. */
+/* settle(deliveries by number, numbers, state) -> how many: give incoming deliveries an outcome that has no fields, and
+ * forget them. Numbers that are not there are skipped. */
 static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
     PyObject *by_number = arguments[0], *numbers = PyObject_GetIter(arguments[1]), *number;
-    unsigned long long state = PyLong_AsUnsignedLongLong(arguments[2]);
+    unsigned long long state = PyLong_AsUnsignedLongLong(arguments[2]), n = 0;
     if (!numbers || PyErr_Occurred()) {
         Py_DecRef(numbers);
         return NULL;
@@ -343,13 +345,14 @@ static PyObject *settle(PyObject *self, PyObject *const *arguments, Py_ssize_t c
         if (delivery && !PyDict_DelItem(by_number, number)) {
             pn.delivery_update(delivery, state);
             pn.delivery_settle(delivery);
+            n++;
         }
         Py_DecRef(number);
         if (PyErr_Occurred())
             break;
     }
     Py_DecRef(numbers);
-    return PyErr_Occurred() ? NULL : none();
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(n);
 }
 
 /* forget(deliveries): settle deliveries of ours that the peer has settled. */
@@ -365,6 +368,74 @@ static PyObject *forget(PyObject *self, PyObject *const *arguments, Py_ssize_t c
         pn.delivery_settle(delivery);
     }
     Py_DecRef(addresses);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+/* --- what a message is: usual_bodies ------------------------------------------------------------------------------ */
+
+/* Section codes and format codes (AMQP 1.0 sections 3.2 and 1.6), and a place in the list of properties (3.2.4). */
+enum { SMALL_ULONG = 0x53, PROPERTIES = 0x73, FOOTER = 0x78, LIST8 = 0xC0, LIST32 = 0xD0, EXPIRY_FIELD = 8 };
+
+static size_t number_at(const uint8_t *at)
+{
+    return (size_t)at[0] << 24 | (size_t)at[1] << 16 | (size_t)at[2] << 8 | at[3];
+}
+
+/* The value that `left` bytes begin with is whole, and is not described. */
+static bool whole(const uint8_t *value, size_t left)
+{
+    if (!left)
+        return false;
+    int width = *value >> 4;
+    if (width >= 0xA && width & 1)
+        return left >= 5 && left - 5 >= number_at(value + 1);
+    if (width >= 0xA)
+        return left >= 2 && left - 2 >= value[1];
+    return width >= 4 && left >= 1 + (width > 4 ? (size_t)1 << (width - 5) : 0);
+}
+
+/* Properties say when the message expires, or are too short to say how many they are. */
+static bool reaches_expiry(const uint8_t *value, size_t left)
+{
+    if (*value == LIST8)
+        return left < 3 || value[2] > EXPIRY_FIELD;
+    return *value == LIST32 && (left < 9 || number_at(value + 5) > EXPIRY_FIELD);
+}
+
+/* Bytes that begin a usual bare message: as `bridge.sections.usual_bodies` has it. */
+static bool usual(const uint8_t *bare, size_t size)
+{
+    if (size < 4 || bare[0] || bare[1] != SMALL_ULONG || bare[2] < PROPERTIES || bare[2] > FOOTER)
+        return false;
+    return whole(bare + 3, size - 3) && !(bare[2] == PROPERTIES && reaches_expiry(bare + 3, size - 3));
+}
+
+/* usual_bodies(messages, header) -> what follows the header in each of them; None where one is not usual. */
+static PyObject *usual_bodies(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    char *header, *bytes;
+    Py_ssize_t start, size;
+    if (PyBytes_AsStringAndSize(arguments[1], &header, &start))
+        return NULL;
+    PyObject *messages = PyObject_GetIter(arguments[0]), *bodies = PyList_New(0), *message;
+    bool done = messages && bodies, all_usual = true;
+    while (done && all_usual && (message = PyIter_Next(messages))) {
+        done = !PyBytes_AsStringAndSize(message, &bytes, &size);
+        all_usual = done && size >= start && !memcmp(bytes, header, (size_t)start) &&
+                    usual((const uint8_t *)bytes + start, (size_t)(size - start));
+        if (all_usual && start) {
+            done = append(bodies, PyBytes_FromStringAndSize(bytes + start, size - start));
+        } else if (all_usual) {
+            Py_IncRef(message);
+            done = append(bodies, message);
+        }
+        Py_DecRef(message);
+    }
+    Py_DecRef(messages);
+    if (done && all_usual && !PyErr_Occurred())
+        return bodies;
+    Py_DecRef(bodies);
     return PyErr_Occurred() ? NULL : none();
 }
 
@@ -484,6 +555,7 @@ static PyMethodDef methods[] = {
     {"forget", forget, METH_FASTCALL, NULL},     {"send", send, METH_FASTCALL, NULL},
     {"write", write_bytes, METH_FASTCALL, NULL}, {"credit", credit, METH_FASTCALL, NULL},
     {"held", held, METH_FASTCALL, NULL},         {"has_output", has_output, METH_FASTCALL, NULL},
+    {"usual_bodies", usual_bodies, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

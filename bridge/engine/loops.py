@@ -17,6 +17,7 @@ from bridge.engine.links import HANDLERS
 from bridge.engine.proton import SCRATCH_BYTES, address_of, read_remote_state, scratch, write_local_state
 from bridge.engine.states import Condition, Detail, State
 from bridge.engine.transport import Transport
+from bridge.sections import usual_bodies
 
 _DELIVERY = lib.PN_DELIVERY
 _LINK_FLOW = lib.PN_LINK_FLOW
@@ -89,6 +90,10 @@ class Loops(ABC):
     @abstractmethod
     def settle(self, link: Link, deliveries: Iterable[int], state: State, condition: Condition | None) -> None:
         """See `Engine.settle`; the link is open."""
+
+    @abstractmethod
+    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """See `bridge.sections.usual_bodies`."""
 
     @abstractmethod
     def credit(self, link: Link) -> tuple[int, bool]:
@@ -167,7 +172,8 @@ class InterpretedLoops(Loops):
         settled = lib.pn_delivery_settled(delivery)
         if settled:
             del link._tags[delivery]
-            link._sent.pop(tag, None)
+            del link._sent[tag]
+            link._deliveries.unsettled -= 1
             lib.pn_delivery_settle(delivery)
         elif not state.terminal:
             return
@@ -204,7 +210,12 @@ class InterpretedLoops(Loops):
                 unsettled[number] = delivery
                 number += 1
                 advance(pn)
+        link._deliveries.unsettled += number - link._delivery_next
         return taken, largest
+
+    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """See `Loops`."""
+        return usual_bodies(messages, header)
 
     def credit(self, link: Link) -> tuple[int, bool]:
         """See `Loops`."""
@@ -220,6 +231,7 @@ class InterpretedLoops(Loops):
             pn = take(delivery, None)
             if pn is None:
                 continue
+            link._deliveries.unsettled -= 1
             if plain:
                 update(pn, number)
             else:
@@ -243,11 +255,16 @@ class InterpretedLoops(Loops):
                 advance(pn)
                 sent[tag] = delivery
                 tags[delivery] = tag
+        if not settled:
+            link._deliveries.unsettled += len(messages)
 
     def settle_sent(self, link: Link, tag: int) -> None:
         """See `Loops`."""
         delivery = link._sent.pop(tag, None)
-        if delivery is not None and not link.closed:
+        if delivery is None:
+            return
+        link._deliveries.unsettled -= 1
+        if not link.closed:
             link._tags.pop(delivery, None)
             lib.pn_delivery_settle(delivery)
 

@@ -316,6 +316,10 @@ class Engine:
         if not link.closed:
             self._loops.settle(link, deliveries, state, condition)
 
+    def usual_bodies(self, messages: Sequence[bytes], header: bytes) -> list[bytes] | None:
+        """See `bridge.sections.usual_bodies`."""
+        return self._loops.usual_bodies(messages, header)
+
     # --- commands: sending ------------------------------------------------------------------------------------
 
     def send(self, link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:

@@ -9,12 +9,11 @@ from bridge.amqp_values import DecodeError
 from bridge.engine import Condition, Engine, Link, State, Transfers
 from bridge.hidden import hides
 from bridge.message import AMQP, DURABLE, GROUPED, RETAIN, Run
-from bridge.sections import DELIVERY_ANNOTATIONS, FOOTER, PROPERTIES, bare_message, section_at
+from bridge.sections import bare_message
 from edge.broker.amqp.addressing import CONDITIONS, Unacceptable, check_to
 from edge.broker.amqp.scheduler import Flusher
 from edge.broker.limits import ADDRESSED_AT_ONCE, HEADER_USUAL_BYTES_MAX, SENDER_CREDIT
 from edge.broker.message.translation import (
-    EXPIRY_FIELD,
     GROUP_FIELD,
     address_of,
     expiry_ms_of,
@@ -27,11 +26,6 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.router.router import Router
-
-_DELIVERY_ANNOTATIONS = bytes((0, 0x53, DELIVERY_ANNOTATIONS))
-_ANNOTATIONS = b"\x00\x53\x72"
-_PROPERTIES, _BEYOND = bytes((0, 0x53, PROPERTIES)), bytes((0, 0x53, FOOTER + 1))
-"""Sections that are neither header nor annotations begin from the first on and before the second."""
 
 _NS_IN_MS = 1_000_000
 _NOBODY = (Refusal.NO_CONSUMER, Refusal.NO_CONSUMER_CONNECTED)
@@ -194,32 +188,25 @@ class IncomingLink(Origin):
 
     def _alike(self, messages: list[bytes]) -> tuple[bytes, list[bytes]] | None:
         """(header, bodies) when all messages have one header and nothing else of interest; None: look at each."""
+        header = self._header_usual
         if self.address is None:
             return None
-        first, header = messages[0], self._header_usual
+        bodies = self._engine.usual_bodies(messages, header)
+        if bodies is not None:
+            return header, bodies
         try:
-            if header and first.startswith(header):
-                end = start = len(header)
-                section_at(first, end)
-            else:
-                end, start = bare_message(first)
+            end, start = bare_message(messages[0])
         except DecodeError:
             return None
-        if start != end or first.startswith(_ANNOTATIONS, end):
+        found = messages[0][:end]
+        if start != end or found == header:
             return None
-        header = first[:end]
+        bodies = self._engine.usual_bodies(messages, found)
+        if bodies is None:
+            return None
         if end <= HEADER_USUAL_BYTES_MAX:
-            self._header_usual = header
-        bodies = []
-        for message in messages:
-            # the same header, then a section that is neither header, delivery nor message annotations
-            begins = message[end : end + 3]
-            if not message.startswith(header) or not _PROPERTIES <= begins < _BEYOND:
-                return None
-            if begins == _PROPERTIES and _says_when_it_expires(message, end + 3):
-                return None
-            bodies.append(message[end:] if end else message)
-        return header, bodies
+            self._header_usual = found
+        return found, bodies
 
     def _publish(
         self, address: str, header: bytes, flags: int, bodies: list[bytes], tokens: Sequence[int], device: str = ""
@@ -290,14 +277,3 @@ class IncomingLink(Origin):
         if token is not None:
             name = error.condition.name if isinstance(error, Unacceptable) else _DECODE_ERROR
             self._engine.settle(self._link, (token,), State.REJECTED, Condition(name, str(error)))
-
-
-def _says_when_it_expires(message: bytes, offset: int) -> bool:
-    """True when the list of properties at `offset` reaches to its ninth field, absolute-expiry-time, or beyond it to
-    group-id; or when it is cut short."""
-    if len(message) < offset + 3:
-        return True
-    code = message[offset]
-    if code == 0xC0:
-        return message[offset + 2] > EXPIRY_FIELD
-    return code == 0xD0 and int.from_bytes(message[offset + 5 : offset + 9], "big") > EXPIRY_FIELD

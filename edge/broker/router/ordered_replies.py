@@ -12,6 +12,7 @@ message counts as refused, and what was waiting with no consumer is taken back.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from typing import Final
@@ -104,10 +105,14 @@ class OrderedReplies:
         """By origin, oldest first (outside only to be looked at: empty most of the time)."""
         self._awaiting_commit = awaiting_commit
         self._now_s = now_s
+        self._earliest_s = math.inf
+        """No deadline is before this."""
 
     def add(self, origin: Origin, tokens: Sequence[int], withdraw: Withdraw | None) -> tuple[Origin, Sequence[int]]:
         """Whom to answer for `tokens` of `origin`, and under which tokens; `withdraw` where a consumer answers."""
-        reply = OrderedReply(self, origin, tokens, self._now_s() + ANYCAST_ANSWER_S_MAX, withdraw)
+        deadline_s = self._now_s() + ANYCAST_ANSWER_S_MAX
+        self._earliest_s = min(self._earliest_s, deadline_s)
+        reply = OrderedReply(self, origin, tokens, deadline_s, withdraw)
         self.waiting.setdefault(origin, deque()).append(reply)
         return reply, range(len(tokens))
 
@@ -135,8 +140,11 @@ class OrderedReplies:
             del self.waiting[origin]
 
     def expire(self) -> int:
-        """Refuse what consumers have not answered in time; returns how many messages that were."""
+        """Refuse what consumers have not answered in time; returns how many messages that were. Who waits is looked
+        through when the first of them may be late, and not before."""
         now_s, count = self._now_s(), 0
+        if now_s < self._earliest_s:
+            return 0
         for replies in list(self.waiting.values()):
             while replies and replies[0].deadline_s <= now_s:
                 oldest = replies[0]
@@ -146,4 +154,6 @@ class OrderedReplies:
                 oldest.withdraw(oldest)
                 count += len(late)
                 oldest.refused(late, Refusal.NO_ANSWER)
+        oldest_of_each = (replies[0].deadline_s for replies in self.waiting.values() if replies)
+        self._earliest_s = min(oldest_of_each, default=math.inf)
         return count

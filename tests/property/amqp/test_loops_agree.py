@@ -98,6 +98,9 @@ class Script:
         """What the engines still know of deliveries, beside the addresses, and what they have to say."""
         links = [link for way in self.ways for link in way[2:]]
         engines = [self.pipe.client, self.pipe.server]
+        for engine in engines:
+            count = sum(len(link._sent) + len(link._unsettled) for link in engine._links.by_address.values())
+            assert engine._links._deliveries.unsettled == count
         return [(engine.held_bytes, engine.has_output, engine.closed) for engine in engines] + [
             (link.credit, link.closed, sorted(link._sent), sorted(link._unsettled))
             + (() if link.closed else (lib.pn_link_unsettled(link._pn), lib.pn_link_queued(link._pn)))
@@ -140,3 +143,37 @@ def test_damaged_bytes(cuts: list[int], at: int, value: int) -> None:
     data = CONVERSATION[:at] + bytes([value]) + CONVERSATION[at + 1 :]
     compiled, interpreted = both(lambda: [plain(event) for event in feed(data, [*EDGES, *cuts])])
     assert compiled == interpreted
+
+
+sections = st.one_of(
+    st.binary(max_size=12),
+    st.builds(
+        lambda descriptor, value, rest: b"\0" + descriptor + value + rest,
+        st.sampled_from([b"\x53\x70", b"\x53\x72", b"\x53\x73", b"\x53\x75", b"\x53\x78", b"\x53\x79", b"\x80", b"\0"]),
+        st.sampled_from(
+            [b"", b"\x40", b"\x45", b"\x50", b"\x71\0\0\0", b"\x98" + bytes(16), b"\xa0\x03abc", b"\xb0\0\0\0\x02ab",
+             b"\xb0\xff\xff\xff\xff", b"\xc0\x02\x08@", b"\xc0\x01\x09", b"\xc0\0", b"\xd0\0\0\0\x05\0\0\0\x08@",
+             b"\xd0\0\0\0\x04\0\0\0\x09", b"\xd0\0\0\0\0", b"\x00\x53\x01\x40", b"\x30"]
+        ),
+        st.binary(max_size=3),
+    ),
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), sections), min_size=1, max_size=4), st.sampled_from([b"", b"\0Sp\xc0\x02\x01A"])
+)
+def test_what_is_usual(found: list[tuple[bool, bytes]], header: bytes) -> None:
+    messages = [header * begins + section for begins, section in found]
+    assert form("C").loops.usual_bodies(messages, header) == form("Python").loops.usual_bodies(messages, header)
+
+
+def test_usual_and_unusual_messages() -> None:
+    header, plain_body = b"\0Sp\xc0\x02\x01A", b"\0Su\xa0\x03abc"
+    expiring = b"\0Ss\xc0\x0a\x09" + b"@" * 9
+    for name in FORMS:
+        bodies_of = form(name).loops.usual_bodies
+        assert bodies_of([header + plain_body, header + b"\0Sw\x40"], header) == [plain_body, b"\0Sw\x40"]
+        assert bodies_of([plain_body], b"") == [plain_body]
+        for other in (plain_body, header, header + plain_body[:-1], header + b"\0Sr\xc1\x01\0", header + expiring):
+            assert bodies_of([header + plain_body, other], header) is None
