@@ -163,6 +163,9 @@ EVICT_AHEAD_BYTES_MAX: Final = MIB
 YIELDING_LOGS_MAX: Final = 8
 """Logs of one address that give way to what comes for another, in one go: each is an eviction in the commit."""
 
+WILLS_AT_ONCE: Final = 16
+"""Wills published in one turn of the loop, some 0.1 ms each where they are for addresses nobody has sent to before."""
+
 FLOOR_HYSTERESIS_BYTES: Final = 4 * MIB
 """Free space above the floor at which messages are taken again, so that it does not flap."""
 

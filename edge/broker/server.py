@@ -85,6 +85,7 @@ class Broker:
             monotonic_s=self._loop.time,
             merge_live=merge_live,
             limits=configuration.limits,
+            soon=self._loop.call_soon,
         )
         self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
         self.router.quotas.space_bytes = configuration.quota_bytes
@@ -137,6 +138,7 @@ class Broker:
                 driver.owner.shut_down()
         await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
         await self.listeners.stop()
+        self.router.wills.finish()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:

@@ -30,8 +30,9 @@ from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.peer import Peer, denied
 from edge.broker.amqp.scheduler import Scheduler
 from edge.broker.amqp.services import Administration, ServiceLink
-from edge.broker.amqp.will import WillOrigin, will_of
+from edge.broker.amqp.will import will_of
 from edge.broker.model.authorization import Ended
+from edge.broker.router.due_wills import WillOrigin
 from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.proof import Proven, Verdict
@@ -219,7 +220,7 @@ class AmqpSession:
         close is none such."""
         will, self._will = self._will, None
         if will is not None and condition is not None:
-            self._router.publish(WillOrigin(self.name, self._peer.user), will, ())
+            self._router.wills.add(WillOrigin(self.name, self._peer.user), will)
 
     # --- inside: what the user may do -------------------------------------------------------------------------
 

@@ -14,31 +14,16 @@ A close of the client withdraws it, unless the close carries an error or answers
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from bridge.message import DURABLE, RETAIN, Run
 from edge.broker.amqp.addressing import Unacceptable, check_to
 from edge.broker.limits import WILL_BYTES_MAX
 from edge.broker.message.translation import QOS_ANNOTATION, RETAIN_ANNOTATION
-from edge.broker.model.interfaces import Origin, Refusal
 
 ADDRESS_PROPERTY: Final = "x-opt-will-address"
 BODY_PROPERTY: Final = "x-opt-will-body"
-
-
-class WillOrigin(Origin):
-    """The origin of a will: nobody waits for an answer."""
-
-    def __init__(self, name: str, user: str) -> None:
-        self.name = name
-        self.user = user
-
-    def accepted(self, tokens: Sequence[int]) -> None:
-        """Nobody to tell."""
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Nobody to tell."""
 
 
 def will_of(properties: Mapping[Any, Any], device: str) -> Run | None:

@@ -5,15 +5,15 @@ of what a session is (section 4.1). When one is due, sessions decide; after a re
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from bridge.message import Run
 from edge.broker.limits import WILLS_AFTER_START_S
-from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.events import Will
+from edge.broker.router.due_wills import WillOrigin
 from edge.broker.router.router import Router
 from edge.broker.store.contract import SmallState
 from edge.broker.store.ticket import Ticket
@@ -21,20 +21,6 @@ from edge.broker.store.ticket import Ticket
 log = logging.getLogger(__name__)
 
 _KIND: Final = "will"
-
-
-class WillOrigin(Origin):
-    """The origin of a Will Message: nobody waits for an answer."""
-
-    def __init__(self, name: str, user: str) -> None:
-        self.name = name
-        self.user = user
-
-    def accepted(self, tokens: Sequence[int]) -> None:
-        """Nobody to tell."""
-
-    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
-        """Nobody to tell."""
 
 
 class Wills:
@@ -52,11 +38,16 @@ class Wills:
             except msgspec.MsgspecError as error:
                 log.warning("%s: its will cannot be read: %s", client_id, error)
         self._kept = set(self._left)
+        self._due: dict[str, WillOrigin] = {}
+        """Of clients that are gone, and not published yet."""
 
     def keep(self, client_id: str, will: Will | None, expiry_s: int) -> Ticket | None:
         """The client connects, with this will or none; its session outlives the connection by `expiry_s`. The ticket is
         of what has to be on disk for that; None: nothing."""
         self._left.pop(client_id, None)
+        due = self._due.get(client_id)
+        if due is not None:  # of its connection before, which is gone
+            self._router.wills.publish(due)
         if will is None:
             return self.drop(client_id)
         self._kept.add(client_id)
@@ -74,7 +65,11 @@ class Wills:
         """The client is gone: publish its will, which is kept no longer, in one commit where it is stored."""
         run = will.run
         copy = Run(run.address, run.device or client_id, run.flags, run.properties, list(run.bodies))
-        self._router.publish(WillOrigin(client_id, user), copy, ())
+        origin = self._due[client_id] = WillOrigin(client_id, user)
+        self._router.wills.add(origin, copy, partial(self._published, client_id))
+
+    def _published(self, client_id: str) -> None:
+        self._due.pop(client_id, None)
         self.drop(client_id)
 
     def end(self, client_id: str) -> None:

@@ -33,6 +33,7 @@ from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
 from edge.broker.router.credit_watchers import CreditWatchers
+from edge.broker.router.due_wills import DueWills
 from edge.broker.router.durable_subscriptions import DurableSubscriptions
 from edge.broker.router.live_subscriptions import LiveSubscriptions, MergeLive, unmerged
 from edge.broker.router.logs import Logs
@@ -80,8 +81,10 @@ class Router:
         monotonic_s: Callable[[], float] | None = None,
         merge_live: MergeLive = unmerged,
         limits: Limits | None = None,
+        soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
+        `soon` has a function called in the next turn of the loop; None: what could be put off is done at once.
 
         `policies` are by pattern of the rule, those of subscriptions by ``topic::name``; `monotonic_s` times
         redeliveries (None: by `clock_ns`); `merge_live` says whose live copies are one; `limits` bound the names
@@ -112,6 +115,7 @@ class Router:
         self.quotas = Quotas(store, short=self._sweeper.first)
         self.answers = Answers(self.figures, now_s)
         self.waits = CommitWaits()
+        self.wills = DueWills(self.publish, soon)
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, flush_soon)
         self._configure_policies()
         routes: dict[str, Route] = {}

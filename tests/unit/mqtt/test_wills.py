@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from bridge.message import RETAIN, Run
-from edge.broker.limits import WILLS_AFTER_START_S
+from edge.broker.limits import WILLS_AFTER_START_S, WILLS_AT_ONCE
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.interfaces import Origin
 from edge.broker.mqtt.events import Will
@@ -33,11 +33,15 @@ class Site:
     def __init__(self) -> None:
         self._posted: deque[Callable[[], None]] = deque()
         self._store = MemoryStore(post=self._posted.append)
+        self._turns: deque[Callable[[], None]] = deque()
         self.restart()
 
     def restart(self) -> None:
         """What was committed is there; the clock goes on from the first tick."""
-        self.router = Published(self._store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self._turns.clear()
+        self.router = Published(
+            self._store, AddressTable([]), clock_ns=lambda: 1, flush_soon=lambda: None, soon=self._turns.append
+        )
         self.router.runs = []
         self.wills = Wills(self.router, self._store)
         self.wills.tick(START_S)
@@ -47,9 +51,16 @@ class Site:
         while self._posted:
             self._posted.popleft()()
 
+    def turn(self) -> None:
+        """The next turn of the loop."""
+        for _ in range(len(self._turns)):
+            self._turns.popleft()()
+
     def at(self, seconds: float) -> list[bytes]:
         """What has been published by so many seconds after the start."""
         self.wills.tick(START_S + seconds)
+        while self._turns:
+            self.turn()
         return [body for _, _, body, _ in self.router.runs]
 
 
@@ -107,3 +118,56 @@ def test_the_end_of_the_session_ends_the_wait() -> None:
     site.restart()
     site.wills.end("c")
     assert site.at(1_000) == [b"gone"]
+
+
+class TestManyAtOnce:
+    """Clients whose network has gone."""
+
+    COUNT = 3 * WILLS_AT_ONCE + 1
+
+    def gone(self) -> Site:
+        site = Site()
+        for number in range(self.COUNT):
+            site.wills.keep(f"c{number}", will(b"%d" % number), expiry_s=0)
+        site.commit()
+        for number in range(self.COUNT):
+            site.wills.publish(f"c{number}", will(b"%d" % number))
+        return site
+
+    def bodies(self, site: Site) -> list[bytes]:
+        return [body for _, _, body, _ in site.router.runs]
+
+    def test_some_in_each_turn_and_in_order(self) -> None:
+        site = self.gone()
+        done = 0
+        while done < self.COUNT:
+            assert done < len(self.bodies(site)) <= done + WILLS_AT_ONCE
+            done = len(self.bodies(site))
+            site.turn()
+        assert self.bodies(site) == [b"%d" % number for number in range(self.COUNT)]
+        assert not len(site.router.wills)
+
+    def test_those_that_waited_when_it_was_killed_are_published_after_the_start(self) -> None:
+        site = self.gone()
+        before = self.bodies(site)
+        site.commit()
+        site.restart()
+        assert sorted(before + site.at(WILLS_AFTER_START_S)) == sorted(b"%d" % number for number in range(self.COUNT))
+
+    def test_a_client_that_is_back_does_not_overtake_its_will(self) -> None:
+        site = self.gone()
+        last = self.COUNT - 1
+        site.wills.keep(f"c{last}", will(b"of its new connection"), expiry_s=0)
+        assert self.bodies(site)[-1] == b"%d" % last
+        site.at(0)
+        assert self.bodies(site).count(b"%d" % last) == 1
+        site.commit()
+        site.restart()
+        assert site.at(WILLS_AFTER_START_S) == [b"of its new connection"]
+
+    def test_all_of_them_when_the_broker_stops(self) -> None:
+        site = self.gone()
+        site.router.wills.finish()
+        assert len(self.bodies(site)) == self.COUNT
+        site.wills.publish("late", will(b"late"))
+        assert self.bodies(site)[-1] == b"late"

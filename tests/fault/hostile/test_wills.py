@@ -1,0 +1,66 @@
+"""Clients with a will each that go together, as with their network: others do not feel it, and every will comes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from edge.broker.mqtt import packets
+from edge.broker.mqtt.handshake import WillMessage
+from tests.bench.idle import SPARE_FILES, raise_file_limit
+from tests.fault.hostile.crowd import Crowd
+from tests.fault.hostile.neighbour import Neighbour
+from tests.fault.hostile.test_budgets import FLOOR_S, IDLE_S, ROUNDS, SLOWER_MAX, Watch, gateway, given_back
+from tests.support.hostile import Raw
+from tests.support.processes import Waypost
+
+ACCEPTED = packets.ConnAck().encode(4)
+MEMORY_MIB = 256
+
+
+def with_wills(number: int) -> Iterator[bytes]:
+    """A will for an address nobody has sent to before."""
+    will = WillMessage(f"wills/{number}", bytes(1_000), qos=1)
+    yield packets.Connect(f"mortal-{number}", 4, will=will).encode(4)
+
+
+def gone(running: Waypost, neighbour: Neighbour, watching: Raw, count: int) -> tuple[float, float]:
+    """The neighbour's p99 while nothing happens, and while so many clients go; every will comes once."""
+    begin = time.monotonic()
+    time.sleep(IDLE_S)  # the time that is measured
+    neighbour.wait(20)
+    idle_until = time.monotonic()
+    with Crowd(running.port("mqtt")).open(count) as crowd:
+        crowd.send(with_wills, seconds=20)
+        crowd.wait_for(ACCEPTED)
+        neighbour.wait(20)
+        going = time.monotonic()
+    topics = []
+    for _ in range(count):
+        packet = watching.receive()
+        assert isinstance(packet, packets.Publish), packet
+        topics.append(packet.topic)
+    neighbour.wait(20)
+    assert sorted(topics) == sorted(f"wills/{number}" for number in range(count))
+    return neighbour.p99_s(begin, idle_until), neighbour.p99_s(going, time.monotonic())
+
+
+@pytest.mark.parametrize(("count", "floor_s"), [(400, FLOOR_S), pytest.param(4_000, 0.5, marks=pytest.mark.slow)])
+def test_clients_that_go_together(tmp_path: Path, count: int, floor_s: float) -> None:
+    """`floor_s`: the loop tells of the end of 4 000 connections in one turn, wills or none."""
+    raise_file_limit(count + SPARE_FILES)
+    with gateway(tmp_path, MEMORY_MIB, 16, 10_000) as running, Raw(running) as watching:
+        watching.connect("watching", keep_alive_s=0).subscribe("wills/#")
+        with Watch(running) as watch, Neighbour(running.port("mqtt")) as neighbour:
+            neighbour.wait(100)
+            for last in range(1, ROUNDS + 1):
+                idle_s, gone_s = gone(running, neighbour, watching, count)
+                if gone_s <= max(SLOWER_MAX * idle_s, floor_s):
+                    break
+                assert last < ROUNDS, f"p99 {idle_s * 1e3:.1f} ms idle, {gone_s * 1e3:.1f} ms when they go"
+        print(f"{count} wills: p99 {idle_s * 1e3:.1f} -> {gone_s * 1e3:.1f} ms, {watch.most_mib:.0f} MiB at most")
+        assert watch.most_mib < MEMORY_MIB
+        given_back(running, watch.before_mib)
