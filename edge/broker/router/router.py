@@ -83,16 +83,13 @@ class Router:
         limits: Limits | None = None,
         soon: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends.
-        `soon` has a function called in the next turn of the loop; None: what could be put off is done at once.
-
-        `policies` are by pattern of the rule, those of subscriptions by ``topic::name``; `monotonic_s` times
-        redeliveries (None: by `clock_ns`); `merge_live` says whose live copies are one; `limits` bound the names
-        clients make (None: by default).
+        """`flush_soon` is called when something joined the open group: the shell calls `flush` once this turn ends;
+        `soon` has a function called in the next one (None: at once). `policies` are by pattern of the rule, those of
+        subscriptions by ``topic::name``; `monotonic_s` times redeliveries (None: by `clock_ns`); `merge_live` says
+        whose live copies are one; `limits` bound the names clients make (None: by default).
         """
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.now_ns = clock_ns
-        self._now_s = now_s
+        self.now_ns, self._now_s = clock_ns, now_s
         self.clock = Clock(clock_ns, clock_good, now_s)
         self.figures = Figures()
         self.flush_soon = flush_soon = flush_soon or self.flush
