@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -14,8 +16,6 @@ from typing import Any, Final, Self
 from urllib.parse import quote
 
 import psycopg
-
-from tests.support.processes import free_port
 
 READY_S: Final = 60.0
 STOP_S: Final = 30.0
@@ -46,7 +46,7 @@ class Postgres:
         assert found is not None
         self._binaries = found
         self._user = _ordinary_user()
-        self.port = free_port()
+        self.port = _port()
         self.folder = Path(tempfile.mkdtemp(prefix="waypost-postgres-"))
         if self._user is not None:
             shutil.chown(self.folder, self._user)
@@ -125,6 +125,16 @@ class Postgres:
     def __exit__(self, *_: object) -> None:
         self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _port() -> int:
+    """A free one below those the kernel gives to whoever asks for any: it stays free while the server is not up."""
+    chance = random.SystemRandom()  # the common one is seeded by tests, in each process alike
+    while True:
+        port = chance.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def _ordinary_user() -> str | None:
