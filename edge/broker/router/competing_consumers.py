@@ -141,8 +141,8 @@ class CompetingConsumers:
             )
 
     def _former(self, pattern: str = "#") -> list[str]:
-        rule = self._addresses.table.rule
-        return [each for each in self.queues if not rule(each).type.is_queue and matches(pattern, each)]
+        type_of = self._addresses.type_of
+        return [each for each in self.queues if not type_of(each).is_queue and matches(pattern, each)]
 
     def _forget_anycast(self) -> None:
         """Forget the addresses nobody consumes from, and with them the routes that lead there."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bridge.message import Run
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.durable import Declaration, DurableSubscription
 from edge.broker.delivery.expiry import SWEEP_AGAIN_NS
@@ -80,7 +81,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         self._idle: dict[str, float] = {}
         """Open ones nobody holds, and since when (monotonic seconds)."""
         self._looking: Iterator[str] = iter(())
-        store.set_filters(self._resting.wants_of)
+        store.set_filters(self._wants_of)
         self._restore()
 
     def __getitem__(self, name: str) -> DurableSubscription:
@@ -288,6 +289,11 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
     def _write(self, subscription: DurableSubscription) -> None:
         declaration = subscription.declaration
         subscription.made = self._store.put(KIND, declaration.name, msgspec.msgpack.encode(declaration))
+
+    def _wants_of(self, name: str) -> Callable[[Run], bool] | None:
+        """What a cursor at rest of this name is owed. One that is open may have some, as it cannot rest in all logs."""
+        found = self.opened.get(name)
+        return self._resting.wants_of(name) if found is None else found.declaration.owes
 
     def _has_room(self, declaration: Declaration) -> bool:
         if not _is_clients(declaration):

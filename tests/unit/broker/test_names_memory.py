@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bridge.message import Run, Stored
 from edge.broker.limits import SUBSCRIPTION_REST_S, Limits
 from edge.broker.message.mqtt_translator import MqttTranslator
@@ -31,6 +33,8 @@ FILTER_BYTES_MAX = 300
 """A durable subscription nobody holds, with its cursor."""
 SESSION_BYTES_MAX = 300
 """A session whose client is away, beside its subscriptions."""
+LEFT_BYTES_MAX = 100_000
+"""What 2 000 subscriptions may leave: 50 bytes each, where one at rest takes 200."""
 FIXED_BYTES_MAX = 300_000
 """A store and a router with no names."""
 
@@ -64,7 +68,7 @@ def router_on(rig: Rig) -> Router:
         rig.store,
         table,
         clock_ns=lambda: int(rig.now * 1e9),
-        limits=Limits(queues_max=10 * QUEUES, subscriptions_max=10 * FILTERS, sessions_max=10 * FILTERS),
+        limits=Limits(queues_max=10 * QUEUES, subscriptions_max=10**6, sessions_max=10**6),
     )
 
 
@@ -112,13 +116,28 @@ def test_a_queue_nobody_uses(tmp_path: Path) -> None:
     started[0][0].store.close()
 
 
-def subscribe(rig: Rig, router: Router, first: int, count: int) -> None:
-    """Durable subscriptions whose subscriber leaves, for long."""
+def mqtt(i: int) -> tuple[str, str, SubscribeOptions]:
+    """Name of the subscriber, filter and options."""
+    name, pattern = f"client{i // 100:05d}", f"plant/{i // 100:05d}/{i:08d}/command"
+    return name, pattern, SubscribeOptions(durable_name=f"mqtt/{name}/{pattern}")
+
+
+def amqp(i: int) -> tuple[str, str, SubscribeOptions]:
+    """The same of a JMS client."""
+    name = f"client{i:08d}"
+    options = SubscribeOptions(durable_name=f"amqp/{name}/alarms", all_qos=True, selector="")
+    return name, f"plant/{i:08d}/alarm", options
+
+
+Kind = Callable[[int], tuple[str, str, SubscribeOptions]]
+
+
+def subscribe(rig: Rig, router: Router, kind: Kind, first: int, count: int) -> None:
+    """Durable subscriptions whose subscribers leave, for long."""
     for start in range(first, first + count, GROUP):
         for i in range(start, start + GROUP):
-            consumer = Subscriber(f"client{i // 100:05d}")
-            pattern = f"plant/{i // 100:05d}/{i:08d}/command"
-            options = SubscribeOptions(durable_name=f"mqtt/{consumer.name}/{pattern}")
+            name, pattern, options = kind(i)
+            consumer = Subscriber(name)
             router.unsubscribe(consumer, router.subscribe(consumer, pattern, options), forget=False)
         router.flush()
         while rig.store.committing:
@@ -139,16 +158,27 @@ def rest(rig: Rig, router: Router) -> None:
             rig.turn()
     assert not router.durable_subscriptions.opened
     rig.store.put("nothing", "", b"")  # so that what the last commit held is given back
-    rig.commit()
+    router.flush()
+    while rig.store.committing:
+        rig.turn()
 
 
-def test_a_durable_subscription_nobody_holds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "filters", "most"),
+    [
+        (mqtt, FILTERS, FILTER_BYTES_MAX),
+        (amqp, FILTERS, FILTER_BYTES_MAX + 50),  # its filter is no part of its name
+        pytest.param(mqtt, 100_000, FILTER_BYTES_MAX, marks=pytest.mark.slow),
+    ],
+)
+def test_a_durable_subscription_nobody_holds(tmp_path: Path, kind: Kind, filters: int, most: int) -> None:
     limits = StoreLimits(counted_commits_max=1)
     rig = sqlite_rig(tmp_path, limits)
     router = router_on(rig)
-    subscribe(rig, router, 0, GROUP)  # and with them what does not depend on how many there are
-    assert allocated(lambda: subscribe(rig, router, GROUP, FILTERS)) < FILTER_BYTES_MAX * FILTERS
-    total = FILTERS + GROUP
+    subscribe(rig, router, kind, 0, GROUP)  # and with them what does not depend on how many there are
+    taken = allocated(lambda: subscribe(rig, router, kind, GROUP, filters))
+    assert taken < most * filters
+    total = filters + GROUP
     assert len(router.durable_subscriptions) == total
     rig.store.close()
 
@@ -217,4 +247,39 @@ def test_a_session_whose_client_is_away(tmp_path: Path) -> None:
     assert taken < (FILTER_BYTES_MAX + SESSION_BYTES_MAX) * total + FIXED_BYTES_MAX
     rig, _, sessions = started[0]
     assert len(sessions) == total
+    rig.store.close()
+
+
+def test_subscriptions_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    router = router_on(rig)
+    sessions = SessionRegistry(router, rig.store, MqttTranslator())
+
+    def come_and_go(first: int) -> None:
+        connected: Any = Connected()
+        for start in range(first, first + 2 * GROUP, GROUP):
+            session, _ = sessions.take("client", connected, clean_start=False, expiry_s=1, user="fleet")
+            sessions.join(session)
+            for i in range(start, start + GROUP):
+                sessions.subscribe(session, SubscriptionRequest(f"plant/{i}", 1), 0)
+            for i in range(start, start + GROUP // 2):
+                sessions.unsubscribe(session, f"plant/{i}")
+            sessions.on_disk.save(session)
+            sessions.leave(session, connected, None, rig.now)
+            rig.now += 2
+            sessions.tick(rig.now)
+            rest(rig, router)
+        assert len(sessions) == len(router.durable_subscriptions) == 0
+        rig.commits.clear()
+
+    after: list[int] = []
+
+    def rounds() -> None:
+        for i in range(3):
+            come_and_go(2 * GROUP * i)
+            gc.collect()
+            after.append(tracemalloc.get_traced_memory()[0])
+
+    allocated(rounds)
+    assert after[2] - after[0] < LEFT_BYTES_MAX
     rig.store.close()

@@ -142,6 +142,24 @@ class TestAtRest:
         assert [(entry.subscription, entry.reason) for entry in site.lost] == [("mqtt/c/topic/a", "evicted")]
         assert opened(site) == set()
 
+    def test_one_that_rests_in_one_log_only_is_owed_what_it_wants(self) -> None:
+        site = Site()
+        site.consumer("topic/b", "up", options=options("forwarder/hub", all_qos=True))
+        consumer = site.consumer("+/a", options=options("mqtt/c/+/a"))
+        site.send("other/a", b"1", b"2")
+        [(stored, subscription)] = consumer.deliveries
+        subscription.settle(consumer, stored.position + 1, stored.position + 1, Outcome.ACCEPTED)
+        away(site, consumer)
+        assert opened(site) == {"forwarder/hub", "mqtt/c/+/a"}, "something of it is acknowledged out of order"
+        [log] = [log.log for log in site.store.info().logs if log.name == "topic topic/#"]
+        site.router.publish(Origin(), Run("topic/b", "device", 1, b"", [b"x" * 100]), ())
+        for _ in range(2):  # the second commit evicts what the first one stored, before a cursor passes it
+            site.router.flush()
+            while site.posted:
+                site.posted.popleft()()
+            site.store.evict(log, 100)
+        assert {(entry.subscription, entry.address) for entry in site.lost} == {("forwarder/hub", "topic/b")}
+
     def test_it_is_deleted_without_being_opened(self) -> None:
         site = Site()
         away(site, site.consumer("topic/a", options=options("mqtt/c/topic/a")))
