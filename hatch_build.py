@@ -1,6 +1,6 @@
-"""What installing Waypost makes beside copying it: the AMQP engine's inner loops, compiled.
+"""What installing Waypost makes beside copying it: the inner loops of AMQP and MQTT, compiled.
 
-The result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
+A result stands beside its source, in a checkout (an editable installation) as in a wheel, under a name with the
 source's hash. Without a compiler the installation succeeds all the same: the loops then run in Python, and the log and
 `waypost doctor` say so. By hand: `python hatch_build.py`. The hot modules (`bridge/native.py`) are compiled too by
 `python hatch_build.py native`, which installing leaves out for now: it takes a minute or more.
@@ -30,10 +30,10 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("bridge", "engine", "loops.c")
+SOURCES = (Path("bridge", "engine", "loops.c"), Path("edge", "broker", "mqtt", "arrivals.c"))
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
 COMPILER_S = 60
-"""A compiler that takes longer for the loops does not work; they take a fraction of a second."""
+"""A compiler that takes longer for one of them does not work; it takes a fraction of a second."""
 
 RECORD = Path("bridge", "_native.json")
 """See `bridge.native`, which reads it."""
@@ -89,33 +89,41 @@ def compiler() -> list[str]:
     return shlex.split(os.environ.get("CC") or "cc")
 
 
-# --- the engine's inner loops --------------------------------------------------------------------------------------
+# --- the inner loops -----------------------------------------------------------------------------------------------
 
 
-def library_path(root: Path) -> Path:
-    """See `bridge.engine.compiled.library_path`, which looks for what this names (a test holds them together)."""
-    source = root / SOURCE
-    return source.with_name(f"_loops_{sha256(source.read_bytes()).hexdigest()[:16]}.so")
+def library_path(source: Path) -> Path:
+    """As `bridge.libraries.library_path`, which looks for what this names (a test holds them together): what is not
+    installed yet cannot be imported."""
+    return source.with_name(f"_{source.stem}_{sha256(source.read_bytes()).hexdigest()[:16]}.so")
 
 
-def compile_loops(root: Path, folder: Path | None = None) -> Path:
-    """Make the library unless it is there, beside its source or in `folder`, and remove those of older sources.
+def compile_loops(root: Path, folder: Path | None = None) -> list[Path]:
+    """Make the libraries that are not there, beside their sources or in `folder`, and remove those of older sources.
 
     Raises CompileError.
     """
-    library = library_path(root)
+    return [compile_source(root / source, folder) for source in SOURCES]
+
+
+def compile_source(source: Path, folder: Path | None = None) -> Path:
+    """As `compile_loops`, of one source."""
+    try:
+        library = library_path(source)
+    except OSError as error:
+        raise CompileError(str(error)) from error
     if folder is not None:
         library = folder / library.name
     if not library.exists():
         fresh = library.with_name(f"{library.name}.{os.getpid()}")  # a compiler that is interrupted leaves half a file
         try:
-            run([*compiler(), *FLAGS, "-o", str(fresh), str(root / SOURCE)], COMPILER_S)
+            run([*compiler(), *FLAGS, "-o", str(fresh), str(source)], COMPILER_S)
             fresh.replace(library)
         except OSError as error:
             raise CompileError(str(error)) from error
         finally:
             fresh.unlink(missing_ok=True)
-    for old in library.parent.glob("_loops_*.so"):
+    for old in library.parent.glob(f"_{source.stem}_*.so"):
         if old != library:
             old.unlink()
     return library
@@ -241,12 +249,12 @@ class LoopsHook(BuildHookInterface[Any]):
         """Compile; a wheel that holds a result is one for this kind of machine."""
         root = Path(self.root)
         try:
-            library = compile_loops(root)
+            libraries = compile_loops(root)
         except CompileError as error:
-            self.app.display_warning(f"the AMQP engine's inner loops will run in Python, at half the speed: {error}")
+            self.app.display_warning(f"the inner loops will run in Python, at half the speed: {error}")
             return
         if version != "editable":
-            build_data["artifacts"].append(f"/{library.relative_to(root).as_posix()}")
+            build_data["artifacts"] += [f"/{library.relative_to(root).as_posix()}" for library in libraries]
             build_data["pure_python"] = False
             build_data["infer_tag"] = True
 
@@ -254,7 +262,7 @@ class LoopsHook(BuildHookInterface[Any]):
 if __name__ == "__main__":
     here = Path(__file__).parent
     try:
-        made = [compile_loops(here), *(compile_native(here) if sys.argv[1:] == ["native"] else ())]
+        made = [*compile_loops(here), *(compile_native(here) if sys.argv[1:] == ["native"] else ())]
         sys.stdout.write("".join(f"{path}\n" for path in made))
     except CompileError as failure:
         sys.exit(f"hatch_build: {failure}")

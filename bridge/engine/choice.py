@@ -6,15 +6,15 @@ import logging
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from bridge import libraries
 from bridge.engine.compiled import CompiledLoops, library_path
 from bridge.engine.loops import InterpretedLoops, Loops
 
 log = logging.getLogger(__name__)
 
-SETTING = "WAYPOST_ENGINE"
-"""Environment variable: ``python`` runs the interpreted loops whatever is there; ``c`` or nothing is the usual."""
+SETTING: Final = libraries.SETTING
 
 
 class Choice(NamedTuple):

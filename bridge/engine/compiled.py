@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 from cproton import ffi, lib
 
+from bridge import libraries
 from bridge.engine.link import Link
 from bridge.engine.loops import TOLD, Batches, Groups, Loops, Read, Taken, look_for_transfer
 from bridge.engine.proton import read_remote_state, write_local_state
@@ -51,11 +51,8 @@ they are settled, whether more can be taken, bytes of the largest, whole or not.
 
 
 def library_path() -> Path:
-    """Where the compiled `loops.c` has to be: its name holds the hash of the source, so an old one is never loaded.
-
-    Raises OSError when the source is not there.
-    """
-    return SOURCE.with_name(f"_loops_{sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so")
+    """Where the compiled `loops.c` has to be. Raises OSError when the source is not there."""
+    return libraries.library_path(SOURCE)
 
 
 class CompiledLoops(Loops):

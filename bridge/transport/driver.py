@@ -15,7 +15,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
@@ -79,6 +79,16 @@ class Owner(Protocol):
     def writable(self) -> None:
         """The peer reads again after `Driver.congested` was true."""
         ...
+
+
+class Diverted(NamedTuple):
+    """The protocol of a transport whose bytes go somewhere else first; see `asyncio.Protocol`."""
+
+    data_received: Callable[[bytes], object]
+    connection_lost: Callable[[Exception | None], None]
+    eof_received: Callable[[], bool]
+    pause_writing: Callable[[], None]
+    resume_writing: Callable[[], None]
 
 
 class Driver(asyncio.Protocol):
@@ -160,9 +170,7 @@ class Driver(asyncio.Protocol):
             return
         lane = slow_lane_of(self._loop)
         if not lane.has_time or self._put_off:
-            self._put_off += data  # as a rule there was nothing: reading pauses
-            self._take_turns()
-            self.count()
+            self.put_off(data)
             return
         begun = self._loop.time()
         self._take(data)
@@ -182,9 +190,7 @@ class Driver(asyncio.Protocol):
         if not -UNCOUNTED_BYTES <= self.connection.held_bytes - self.held_bytes <= UNCOUNTED_BYTES:
             self.count()
         if len(data) >= LARGE_READ_BYTES:
-            self.write()
-            self.pause_reading(OTHERS_FIRST)
-            self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
+            self.let_others()
 
     def _take_more(self, until: float) -> bool:
         """Go on with what the machine has; True when there is more then."""
@@ -275,6 +281,29 @@ class Driver(asyncio.Protocol):
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._turn.add(self)
+
+    def divert(self, receive: Callable[[bytes], object]) -> None:
+        """What the peer sends goes to `receive` from now on, which gives what it does not take to `data_received`."""
+        if self.transport is not None:
+            lost, eof, pause, resume = self.connection_lost, self.eof_received, self.pause_writing, self.resume_writing
+            self.transport.set_protocol(cast(Any, Diverted(receive, lost, eof, pause, resume)))
+
+    @property
+    def up_to_date(self) -> bool:
+        """Nothing of what came waits for its turn."""
+        return not (self._put_off or self._failed)
+
+    def put_off(self, data: bytes) -> None:
+        """Take these bytes of the peer when the connection has its turn."""
+        self._put_off += data  # as a rule there was nothing: reading pauses
+        self._take_turns()
+        self.count()
+
+    def let_others(self) -> None:
+        """A long read has been taken: its answers leave, and the next read comes in the next turn."""
+        self.write()
+        self.pause_reading(OTHERS_FIRST)
+        self._loop.call_soon(self.resume_reading, OTHERS_FIRST)
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call this in the next turn of the loop: work too long for one is done in parts."""

@@ -34,7 +34,9 @@ from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.model.addresses import AddressTable
 from edge.broker.model.budget import Budget
 from edge.broker.model.housekeeping import Housekeeping
+from edge.broker.mqtt import arrivals
 from edge.broker.mqtt import interception as mqtt_interception
+from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.overlap import merge_live
 from edge.broker.mqtt.session_registry import SessionRegistry
 from edge.broker.router.router import Router
@@ -106,6 +108,8 @@ class Broker:
         """The names we are reached under over HTTP and WebSocket."""
         limits = configuration.limits
         self.admission = Admission(limits, Budget(limits.memory_bytes_max, configuration.space), resident)
+        compiled = arrivals.calls()
+        self._arrivals = Arrivals(compiled, self.router, self._loop.time) if compiled is not None else None
         self.listeners = self._make_listeners(administration)
         self._housekeeping = Housekeeping(
             (
@@ -139,6 +143,8 @@ class Broker:
         await asyncio.sleep(0)  # the last words are written at the end of this turn of the loop
         await self.listeners.stop()
         self.router.wills.finish()
+        if self._arrivals is not None:
+            self._arrivals.close()
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
@@ -218,7 +224,7 @@ class Broker:
         return Listeners(
             self.configuration,
             {
-                "mqtt": MqttDrivers(limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock),
+                "mqtt": MqttDrivers(limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals),
                 "amqp": AmqpDrivers(limits, container_id, self.router, gate, for_amqp, administration, clock),
             },
             self.site,

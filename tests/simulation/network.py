@@ -44,6 +44,9 @@ class Transport(asyncio.Transport):
 
     # --- asyncio.Transport ------------------------------------------------------------------------------------
 
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
     def write(self, data: Any) -> None:
         if data and not (self.lost or self.eof_sent):
             self._network.carry(self, self.other.receive, bytes(data))

@@ -16,6 +16,7 @@ from bridge.engine.compiled import CompiledLoops
 from bridge.engine.loops import InterpretedLoops
 from tests.conftest import ROOT
 
+LOOPS = Path("bridge", "engine", "loops.c")
 FORMS = ("C", "Python")
 
 
@@ -26,7 +27,7 @@ def form(name: str) -> choice.Choice:
         return choice.Choice(InterpretedLoops(), name, f"{choice.SETTING}=python")
     with tempfile.TemporaryDirectory() as folder:  # once it is loaded the file may go
         try:
-            return choice.Choice(CompiledLoops(hatch_build.compile_loops(ROOT, Path(folder))), name)
+            return choice.Choice(CompiledLoops(hatch_build.compile_source(ROOT / LOOPS, Path(folder))), name)
         except hatch_build.CompileError as error:
             if "No such file" in str(error):
                 pytest.skip(f"no compiler: {error}")

@@ -14,7 +14,9 @@ import pytest
 
 import hatch_build
 from bridge.engine import choice, compiled
+from edge.broker.mqtt import arrivals
 from tests.conftest import ROOT
+from tests.support.loops import LOOPS
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 
@@ -32,9 +34,10 @@ class Application:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A project that holds the loops and nothing else."""
-    source = tmp_path / hatch_build.SOURCE
-    source.parent.mkdir(parents=True)
-    shutil.copy(ROOT / hatch_build.SOURCE, source)
+    for path in hatch_build.SOURCES:
+        source = tmp_path / path
+        source.parent.mkdir(parents=True)
+        shutil.copy(ROOT / path, source)
     return tmp_path
 
 
@@ -47,28 +50,30 @@ def install(root: Path, version: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def libraries(root: Path) -> list[str]:
-    return sorted(path.name for path in (root / hatch_build.SOURCE).parent.iterdir() if path.name != "loops.c")
+    found = (path for source in hatch_build.SOURCES for path in (root / source).parent.iterdir())
+    return sorted(path.relative_to(root).as_posix() for path in found if path.suffix != ".c")
 
 
 class TestBuild:
     @needs_compiler
     def test_a_wheel_holds_the_library_and_is_of_this_machine(self, checkout: Path) -> None:
         said, warnings = install(checkout, "standard")
-        (name,) = libraries(checkout)
-        assert said == {"artifacts": [f"/bridge/engine/{name}"], "pure_python": False, "infer_tag": True}
+        made = [f"/{path}" for path in libraries(checkout)]
+        assert len(made) == len(hatch_build.SOURCES)
+        assert said == {"artifacts": made, "pure_python": False, "infer_tag": True}
         assert warnings == []
 
     @needs_compiler
     def test_a_checkout_gets_it_once_and_again_when_the_source_changes(self, checkout: Path) -> None:
         assert install(checkout, "editable") == ({"artifacts": []}, [])
-        (first,) = libraries(checkout)
-        made = hatch_build.library_path(checkout).stat().st_mtime_ns
-        assert hatch_build.compile_loops(checkout).stat().st_mtime_ns == made
-        with (checkout / hatch_build.SOURCE).open("a") as source:
+        first = libraries(checkout)
+        made = [(checkout / path).stat().st_mtime_ns for path in first]
+        assert [path.stat().st_mtime_ns for path in hatch_build.compile_loops(checkout)] == made
+        with (checkout / LOOPS).open("a") as source:
             source.write("/* newer */\n")
         install(checkout, "editable")
-        (second,) = libraries(checkout)
-        assert second != first
+        second = libraries(checkout)
+        assert (len(second), len({*first, *second})) == (len(first), len(first) + 1)
 
     @pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "sh -c 'echo broken >&2; exit 1'"])
     def test_without_a_compiler_installing_goes_on_and_says_so(
@@ -82,7 +87,7 @@ class TestBuild:
 
     @needs_compiler
     def test_source_with_a_fault_is_an_error(self, checkout: Path) -> None:
-        (checkout / hatch_build.SOURCE).write_text("int fault(int x) { return y; }\n")
+        (checkout / LOOPS).write_text("int fault(int x) { return y; }\n")
         with pytest.raises(hatch_build.CompileError, match="undeclared"):
             hatch_build.compile_loops(checkout)
 
@@ -90,10 +95,11 @@ class TestBuild:
     def test_no_compiler_warns(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Here a warning is an error; where it is installed a newer compiler's may not be."""
         monkeypatch.setenv("CC", f"{os.environ.get('CC') or 'cc'} -Werror")
-        assert hatch_build.compile_loops(checkout).exists()
+        assert all(library.exists() for library in hatch_build.compile_loops(checkout))
 
-    def test_engine_and_build_name_it_alike(self) -> None:
-        assert hatch_build.library_path(ROOT) == compiled.library_path()
+    def test_those_who_load_them_and_the_build_name_them_alike(self) -> None:
+        named = [hatch_build.library_path(ROOT / source) for source in hatch_build.SOURCES]
+        assert named == [compiled.library_path(), arrivals.library_path()]
 
     def test_it_is_there_where_this_checkout_is_installed(self) -> None:
         origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"
@@ -107,7 +113,7 @@ class TestBuild:
 class TestChoice:
     @needs_compiler
     def test_what_is_there_runs(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / hatch_build.SOURCE)
+        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
         hatch_build.compile_loops(checkout)
         for setting in ({}, {"WAYPOST_ENGINE": ""}, {"WAYPOST_ENGINE": "c"}):
             chosen = choice.choose(setting)
@@ -123,21 +129,21 @@ class TestChoice:
             choice.choose({"WAYPOST_ENGINE": "rust"})
 
     def test_not_compiled(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / hatch_build.SOURCE)
+        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
         chosen = choice.choose({})
         assert (chosen.name, chosen.fallen_back) == ("Python", True)
         assert "not compiled" in chosen.why
 
     def test_a_file_that_is_no_library(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / hatch_build.SOURCE)
-        hatch_build.library_path(checkout).write_bytes(b"\x7fELF" + bytes(60))
+        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
+        hatch_build.library_path(checkout / LOOPS).write_bytes(b"\x7fELF" + bytes(60))
         chosen = choice.choose({})
         assert (chosen.name, chosen.fallen_back) == ("Python", True)
         assert "_loops_" in chosen.why
 
     @needs_compiler
     def test_a_library_without_our_functions(self, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / hatch_build.SOURCE)
+        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
         compiled.SOURCE.write_text("int waypost_collect(void) { return 0; }\n")
         hatch_build.compile_loops(checkout)
         assert "has no waypost_" in choice.choose({}).why
@@ -149,7 +155,7 @@ class TestChoice:
     def test_the_log_says_it_once(
         self, checkout: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(compiled, "SOURCE", checkout / hatch_build.SOURCE)
+        monkeypatch.setattr(compiled, "SOURCE", checkout / LOOPS)
         monkeypatch.delenv("WAYPOST_ENGINE", raising=False)
         choice.choice.cache_clear()
         try:

@@ -90,6 +90,7 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("open files", machine.open_files),
         ("versions", machine.versions),
         ("AMQP engine", machine.engine),
+        ("MQTT reading", machine.arrivals),
         ("hot modules", machine.modules),
         ("data directory", home.directory),
         ("secrets", home.secrets),

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-from bridge import native
+from bridge import libraries, native
 from bridge.engine.choice import choose
 from bridge.version import VERSION
 from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.shared import size
+from edge.broker.mqtt.arrivals import load as load_arrivals
 
 ENTROPY_BITS_MIN: Final = 128
 """Less cannot make a key of 128 bits; kernels since 5.18 always say 256."""
@@ -177,6 +178,20 @@ def engine(around: Surroundings) -> Iterator[Result]:
         yield warn("AMQP engine", f"inner loops in Python, at half the speed: {chosen.why}", step)
     else:
         yield ok("AMQP engine", f"inner loops in {chosen.name}" + (f" ({chosen.why})" if chosen.why else ""))
+
+
+def arrivals(around: Surroundings) -> Iterator[Result]:
+    """Are MQTT messages read by what was compiled?"""
+    if around.environment.get(libraries.SETTING) == "python":
+        yield ok("MQTT reading", f"in Python ({libraries.SETTING}=python)")
+        return
+    try:
+        load_arrivals()
+    except OSError as error:
+        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
+        yield warn("MQTT reading", f"in Python, at half the speed: {error}", step)
+    else:
+        yield ok("MQTT reading", "in C")
 
 
 def modules(around: Surroundings) -> Iterator[Result]:

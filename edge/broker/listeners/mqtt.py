@@ -9,6 +9,7 @@ from bridge.transport.driver import Driver, Meter
 from edge.broker.limits import UNREAD_BYTES_MAX, WRITE_BUFFER_BYTES_MAX, Limits
 from edge.broker.listeners.tcp import Gone
 from edge.broker.listeners.turned_away import MqttTurnedAway
+from edge.broker.mqtt.arrivals import Arrivals
 from edge.broker.mqtt.connection import Connection as MqttConnection
 from edge.broker.mqtt.handler import ConnectionHandler
 from edge.broker.mqtt.interception import Interception
@@ -28,8 +29,10 @@ class MqttDrivers:
         gate: Gate,
         interception: Interception,
         clock: Callable[[], float],
+        arrivals: Arrivals | None = None,
     ) -> None:
-        """`clock` is monotonic seconds."""
+        """`clock` is monotonic seconds; `arrivals` as `ConnectionHandler` has it."""
+        self._arrivals = arrivals
         self._limits = limits
         self._router = router
         self._sessions = sessions
@@ -45,7 +48,14 @@ class MqttDrivers:
         return Driver(
             around(connection),
             lambda driver: ConnectionHandler(
-                driver, connection, self._router, self._sessions, self._clock, self._gate, self._interception
+                driver,
+                connection,
+                self._router,
+                self._sessions,
+                self._clock,
+                self._gate,
+                self._interception,
+                self._arrivals,
             ),
             write_bytes_max=WRITE_BUFFER_BYTES_MAX,
             gone=gone,

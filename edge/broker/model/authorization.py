@@ -74,10 +74,25 @@ class Ended(enum.Enum):
     CERTIFICATE = "the certificate has been revoked"
 
 
+def nothing() -> None:
+    """Nobody wants to hear of it."""
+
+
 class Grant:
     """What one user may do over one connection."""
 
-    __slots__ = ("_filters", "client", "denied", "expires_at_s", "receives", "revoke", "rules", "sends", "user")
+    __slots__ = (
+        "_filters",
+        "client",
+        "denied",
+        "expires_at_s",
+        "receives",
+        "replaced",
+        "revoke",
+        "rules",
+        "sends",
+        "user",
+    )
 
     def __init__(
         self, user: str, client: str, rules: Sequence[Rule], revoke: Callable[[Ended], None] = lambda _: None
@@ -90,6 +105,8 @@ class Grant:
         """When it ends by itself, UTC seconds."""
         self.denied = 0
         """Verdicts that were no; counted when made, not when looked up."""
+        self.replaced: Callable[[], None] = nothing
+        """Called when other rules count: verdicts that were given are none any more."""
         self.sends: dict[str, bool] = {}
         """Verdicts on sending, by address; ask `may_send` where it has none."""
         self.receives: dict[str, bool] = {}
@@ -97,6 +114,7 @@ class Grant:
 
     def replace(self, user: str, rules: Sequence[Rule]) -> None:
         """From now on these rules count, for this user."""
+        self.replaced()
         self.user, self.rules = user, tuple(rules)
         self.sends.clear()
         self.receives.clear()

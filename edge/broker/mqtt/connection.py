@@ -8,7 +8,7 @@ subscription, no message and no clock; what outlives it is in `SessionState`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from edge.broker.limits import TOPIC_LEVELS_MAX, Limits
 from edge.broker.message.mqtt_errors import LocalError, MalformedPacket, ProtocolError, RemoteError
@@ -59,14 +59,32 @@ _DECIDING: Final = Phase.DECIDING
 _ACKNOWLEDGEMENTS: Final = frozenset({PUBACK, PUBREC, PUBREL, PUBCOMP})
 
 
+class Lane(Protocol):
+    """Takes PUBLISH packets that say nothing new (`edge.broker.mqtt.arrivals`)."""
+
+    @property
+    def heard_s(self) -> float:
+        """When it last took something."""
+        ...
+
+    @property
+    def held_bytes(self) -> int:
+        """What the client has it remember."""
+        ...
+
+    def close(self) -> None:
+        """The connection has ended."""
+        ...
+
+
 class Connection:
     """One client's connection; obeys `bridge.transport.connection.Connection`."""
 
     has_output = True
     __slots__ = (
         "_client_id", "_connect", "_connect_bytes", "_connect_deadline", "_dialogue", "_end_reason", "_inbound",
-        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "limits", "more",
-        "version",
+        "_keep_alive_s", "_now", "_out", "_outbound", "_phase", "_reported", "_state", "_unread", "lane", "limits",
+        "more", "version",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, now: float) -> None:
@@ -90,6 +108,8 @@ class Connection:
         self._outbound: Outbound | None = None
         self._inbound: Inbound | None = None
         """Each is made for its first message: many clients only listen, or only send."""
+        self.lane: Lane | None = None
+        """Who takes what it can of what the client sends, before it comes here."""
 
     # --- bridge.transport.connection.Connection ---------------------------------------------------------------
 
@@ -102,13 +122,21 @@ class Connection:
     def deadline(self) -> float | None:
         """End of the time to CONNECT and be accepted, later of the keep alive period."""
         if self._phase is _OPEN:
-            return self._now + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
+            heard_s = self._now if self.lane is None else max(self._now, self.lane.heard_s)
+            return heard_s + self._keep_alive_s * KEEP_ALIVE_GRACE if self._keep_alive_s else None
         return self._connect_deadline if self._phase in BEFORE_OPEN else None
+
+    @property
+    def between_packets(self) -> bool:
+        """Open, and all that was received is taken: the next byte begins a packet."""
+        return self._phase is _OPEN and not (self._unread.size or self.more or self._unread.parts)
 
     @property
     def held_bytes(self) -> int:
         """What is not taken apart, what CONNECT said, and what PUBLISH packets have us remember."""
         held = self._unread.held_bytes + self._connect_bytes
+        if self.lane is not None:
+            held += self.lane.held_bytes
         return held if self._inbound is None else held + self._inbound.held_bytes
 
     def shed(self) -> Sequence[Event]:
@@ -293,22 +321,22 @@ class Connection:
             if connection is not None:
                 connection.confirm(packet_ids, reason, text)
         elif self._phase is _OPEN and packet_ids:
-            self._receiver.puback(packet_ids, reason, text)
+            self.receiver.puback(packet_ids, reason, text)
 
     def puback(self, packet_ids: Sequence[int]) -> None:
         """These messages of QoS 1, which came over this connection, are safe: as `acknowledge`."""
         if self._phase is _OPEN:
-            self._receiver.puback_safe(packet_ids)
+            self.receiver.puback_safe(packet_ids)
 
     def confirm(self, packet_ids: Sequence[int], reason: ReasonCode, text: str = "") -> None:
         """PUBREC for those of these QoS 2 messages that came over this connection."""
         if self._phase is _OPEN:
-            self._receiver.pubrec(packet_ids, reason, text)
+            self.receiver.pubrec(packet_ids, reason, text)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
         """It is on disk that these were released: PUBCOMP, where PUBREL came over this connection."""
         if self._phase is _OPEN:
-            self._receiver.complete(packet_ids)
+            self.receiver.complete(packet_ids)
 
     def subscribed(self, packet_id: int, codes: Sequence[int], text: str = "") -> None:
         """SUBACK; one code a filter, and in `text` why some failed. MQTT 3.1.1 clients get 0x80 for every failure; MQTT
@@ -360,7 +388,7 @@ class Connection:
                 pos = self._inbound.read_known(data, pos, found)
                 if pos == end or len(found) >= EVENTS_AT_ONCE:
                     continue
-            header = self._fixed_header(data, pos)
+            header = _fixed_header(data, pos, self._phase, self.version, self.limits)
             if header is None:
                 break
             body, stop = header
@@ -372,7 +400,7 @@ class Connection:
                 self._connected(data[body:stop], first & 15, found)
                 pos = stop
             elif first >> 4 == PacketType.PUBLISH:
-                pos = (self._inbound or self._receiver).publish(data, pos, body, stop, found)
+                pos = (self._inbound or self.receiver).publish(data, pos, body, stop, found)
             elif first in _ACKNOWLEDGEMENTS and stop - pos == 4:
                 packet_ids: list[int] = []
                 pos = read_packet_ids(data, pos, packet_ids)
@@ -384,21 +412,6 @@ class Connection:
             self.more = pos < end and self._phase in READING
         self.more = self.more or bool(unread.parts)
         unread.keep(data[pos:], packet_bytes)
-
-    def _fixed_header(self, data: bytes, pos: int) -> tuple[int, int] | None:
-        """Where variable header and packet end, once the remaining length is there."""
-        early = self._phase is not _OPEN
-        if early:
-            check_first_byte(self._phase, data[pos])
-        header = read_fixed_header(data, pos)
-        if header is None:
-            return None
-        body, length, shortest = header
-        if not shortest and self.version == 5:
-            raise MalformedPacket("remaining length longer than need be")
-        if body + length - pos > (CONNECT_BYTES_MAX if early else self.limits.packet_bytes_max):
-            raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
-        return body, body + length
 
     def _held(self) -> Sequence[Event]:
         if self._unread.size <= EARLY_BYTES_MAX:
@@ -423,7 +436,8 @@ class Connection:
         return self._outbound
 
     @property
-    def _receiver(self) -> Inbound:
+    def receiver(self) -> Inbound:
+        """Of PUBLISH packets; once the connection is open."""
         if self._inbound is None:
             self._inbound = Inbound(self._connect, self._client_id, self._state, self._out, self.limits)
         return self._inbound
@@ -441,7 +455,7 @@ class Connection:
             elif first == PUBREC:
                 self._sender.pubrec(packet_ids, received)
             elif first == PUBREL:
-                self._receiver.pubrel(packet_ids, found)
+                self.receiver.pubrel(packet_ids, found)
             else:
                 self._sender.pubcomp(packet_ids, done)
         finally:
@@ -529,6 +543,9 @@ class Connection:
         self._phase = after_step(self._phase, step)
         self._end_reason, self.more = text, False
         self._unread.drop()
+        if self.lane is not None:
+            self.lane.close()
+            self.lane = None
         if self._phase is Phase.CLOSED and self._state.connection is self:
             self._state.connection = None
 
@@ -553,3 +570,19 @@ def _unsubscribe_parts(packet: packets.Unsubscribe) -> Iterator[events.Unsubscri
     for topic_filter in packet.filters:
         check_topic_filter(topic_filter, TOPIC_LEVELS_MAX)
     return events.unsubscribe_parts(packet.packet_id, packet.filters)
+
+
+def _fixed_header(data: bytes, pos: int, phase: Phase, version: int, limits: Limits) -> tuple[int, int] | None:
+    """Where variable header and packet end, once the remaining length is there."""
+    early = phase is not _OPEN
+    if early:
+        check_first_byte(phase, data[pos])
+    header = read_fixed_header(data, pos)
+    if header is None:
+        return None
+    body, length, shortest = header
+    if not shortest and version == 5:
+        raise MalformedPacket("remaining length longer than need be")
+    if body + length - pos > (CONNECT_BYTES_MAX if early else limits.packet_bytes_max):
+        raise ProtocolError(f"packet of {body + length - pos} bytes", ReasonCode.PACKET_TOO_LARGE)
+    return body, body + length

@@ -83,6 +83,10 @@ class Published(msgspec.Struct, frozen=True, gc=False):
 
     run: Run
     packet_ids: list[int]
+    head: bytes = b""
+    """Topic name with its length, of packets that begin so for the first time and are remembered; else empty."""
+    block: bytes = b""
+    """The properties of such packets with their length."""
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):

@@ -21,6 +21,7 @@ from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import Ended, Grant
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.mqtt.answers import QOS_2, REASONS, by_qos, packet_ids_of, qos2_tokens, qos_of
+from edge.broker.mqtt.arrivals import Arrivals, Lane
 from edge.broker.mqtt.connect import Agreed, agree
 from edge.broker.mqtt.connection import Connection
 from edge.broker.mqtt.events import (
@@ -69,8 +70,9 @@ class ConnectionHandler(Origin):
     """Answers keep the order of what the client sent, whoever gives them [MQTT-4.6.0-2] [MQTT-4.6.0-3]."""
 
     __slots__ = (
-        "_admission", "_arriving", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts", "_interception",
-        "_interceptor", "_left", "_login", "_router", "_session", "_sessions", "connection", "name", "user",
+        "_admission", "_arrivals", "_arriving", "_clock", "_connect", "_driver", "_gate", "_grant", "_in_parts",
+        "_interception", "_interceptor", "_lane", "_left", "_login", "_router", "_session", "_sessions", "connection",
+        "name", "user",
     )  # fmt: skip
 
     def __init__(
@@ -82,11 +84,11 @@ class ConnectionHandler(Origin):
         clock: Callable[[], float],
         gate: Gate | None = None,
         interception: Interception = NO_INTERCEPTION,
+        arrivals: Arrivals | None = None,
     ) -> None:
         """Without a gate everybody may do everything; `interception`: who steps in before the router is called."""
         self.name = self.user = ""
-        self.connection = connection
-        self._driver = driver
+        self.connection, self._driver = connection, driver
         self._router = router
         self._sessions = sessions
         self._clock = clock
@@ -104,6 +106,8 @@ class ConnectionHandler(Origin):
         self._interception = interception
         self._admission: Admission = UNCHANGED
         self._interceptor: Interceptor = PASS_THROUGH
+        self._arrivals = arrivals
+        self._lane: Lane | None = None
         self._in_parts: Subscribing | None = None
         """SUBSCRIBE or UNSUBSCRIBE of which the last part has not come."""
 
@@ -129,6 +133,8 @@ class ConnectionHandler(Origin):
                     continue
                 if run.flags & QOS_MASK < 2:
                     publish(self, run, event.packet_ids)
+                    if event.head and self._arrivals is not None and self._interceptor is PASS_THROUGH:
+                        self._lane = self._arrivals.teach(event, self._lane, self, self._driver, self._grant)
                 else:
                     self._publish_once(run, event.packet_ids)
             elif kind is Acknowledged:
@@ -226,7 +232,9 @@ class ConnectionHandler(Origin):
         """`tokens` are of one QoS."""
         if self._interceptor.refused(packet_ids_of(tokens), qos_of(tokens), why):
             return
-        hearer = self._hearer(tokens)
+        hearer: Attachment | None = self
+        if self._left:  # the client may have sent QoS 2 messages again, over the connection it has now (section 4.3.3)
+            hearer = self._attached.attachment if qos_of(tokens) == 2 else None
         older = hearer is not None and hearer.connection.version < 5
         if older and why is Refusal.NO_CONSUMER_CONNECTED:
             self.accepted(tokens)  # it was handed to all there are
@@ -245,13 +253,6 @@ class ConnectionHandler(Origin):
             log.warning("%s: closing, messages cannot be taken: %s", self.name, why.value)
             hearer.connection.disconnect(reason)
         self._flush_answers()
-
-    def _hearer(self, tokens: Sequence[int]) -> Attachment | None:
-        """Whose client waits for the answer: of QoS 2 messages the connection the session has now, where the client may
-        have sent them again (section 4.3.3)."""
-        if not self._left:
-            return self
-        return self._attached.attachment if qos_of(tokens) == 2 else None
 
     def hold_back(self) -> None:
         """A subscriber of what we publish is behind: read nothing more of the client for now."""
@@ -473,6 +474,9 @@ class ConnectionHandler(Origin):
 
     def _leave(self, event: Disconnected) -> None:
         session = self._session
+        if self._lane is not None:
+            self._lane.leave()  # before the will
+            self._lane = None
         self._router.forget_origin(self)
         self._release()
         if session is None or self._left:

@@ -112,9 +112,24 @@ class Inbound:
     """PUBLISH packets of one connection: which are new, which are allowed, and what is still to be acknowledged."""
 
     __slots__ = (
-        "_alias_bytes", "_aliases", "_block_bytes", "_blocks", "_completing", "_connect", "_device", "_expected",
-        "_flags", "_known_flags", "_length_max", "_out", "_receive_maximum", "_state", "_topic_bytes", "_topics",
-        "_version", "outstanding",
+        "_alias_bytes",
+        "_aliases",
+        "_block_bytes",
+        "_blocks",
+        "_completing",
+        "_connect",
+        "_expected",
+        "_flags",
+        "_known_flags",
+        "_length_max",
+        "_state",
+        "_topic_bytes",
+        "_topics",
+        "_version",
+        "device",
+        "out",
+        "outstanding",
+        "receive_maximum",
     )  # fmt: skip
 
     def __init__(self, connect: Connect, device: str, state: SessionState, out: list[bytes], limits: Limits) -> None:
@@ -123,11 +138,11 @@ class Inbound:
         """QoS 1 and 2 messages the client counts against our Receive Maximum (MQTT 5 section 4.9), or would."""
         self._connect = connect
         self._version = version = connect.version
-        self._device = device
+        self.device = device
         self._state = state
-        self._out = out
+        self.out = out
         self._length_max = limits.packet_bytes_max - 3  # of the remaining length
-        self._receive_maximum = limits.receive_maximum if version == 5 else UNANSWERED_MAX
+        self.receive_maximum = limits.receive_maximum if version == 5 else UNANSWERED_MAX
         self._flags = _FLAGS[version]
         self._known_flags = _KNOWN_FLAGS[version]
         self._completing: set[int] | None = None
@@ -137,6 +152,16 @@ class Inbound:
         self._aliases: dict[int, str] = {}
         self._topic_bytes = self._block_bytes = self._alias_bytes = 0
         """What these three cost."""
+
+    def forget_topics(self) -> None:
+        """Topic names come as for the first time."""
+        self._topics.clear()
+        self._topic_bytes = 0
+
+    @property
+    def known_length_max(self) -> int:
+        """Longest remaining length of a packet that `read_known` takes."""
+        return min(self._length_max, KNOWN_LENGTH_MAX)
 
     @property
     def held_bytes(self) -> int:
@@ -164,7 +189,7 @@ class Inbound:
         Appends one `Published` for each run of packets that begin alike, until there are `EVENTS_AT_ONCE`. Returns
         where the first packet starts that is another one, is not complete, or is to be looked at by `publish`.
         """
-        last, room, startswith = len(data), self._receive_maximum - self.outstanding, data.startswith
+        last, room, startswith = len(data), self.receive_maximum - self.outstanding, data.startswith
         length_max = min(self._length_max, KNOWN_LENGTH_MAX)
         run_first, prefix, block, skip = -1, b"", b"", 0  # no first byte: 0 is one, of a packet that is none
         ids: list[int] = []
@@ -199,7 +224,7 @@ class Inbound:
                 ids.append(packet_id)
             bodies.append(data[body + skip : stop])
             pos = stop
-        self.outstanding = self._receive_maximum - room
+        self.outstanding = self.receive_maximum - room
         return pos
 
     def _known_head(self, first: int, data: bytes, body: int, stop: int) -> tuple[bytes, bytes, Run] | None:
@@ -212,13 +237,13 @@ class Inbound:
             return None
         at_block = body + len(prefix) + (2 if flags & QOS_MASK else 0)
         if self._version < 5:
-            return (prefix, b"", Run(topic, self._device, flags, b"", [])) if at_block <= stop else None
+            return (prefix, b"", Run(topic, self.device, flags, b"", [])) if at_block <= stop else None
         length = data[at_block] if at_block < stop else 128
         block = data[at_block : at_block + 1 + length]
         alias, properties, text = self._blocks.get(block, _UNKNOWN_BLOCK) if length else _NO_PROPERTIES
         if length > 127 or at_block + len(block) > stop or alias or text:
             return None
-        return prefix, block, Run(topic, self._device, flags, properties, [])
+        return prefix, block, Run(topic, self.device, flags, properties, [])
 
     def publish(self, data: bytes, pos: int, body: int, stop: int, events: list[Any]) -> int:
         """Read a run of PUBLISH packets, the first of which is ``data[pos:stop]`` with its variable header at `body`.
@@ -246,14 +271,20 @@ class Inbound:
         )
         violation = self._admit(qos, ids, bodies) if qos else None
         if bodies:
-            run = Run(topic, self._device, flags, properties, bodies)
+            run = Run(topic, self.device, flags, properties, bodies)
             if text and not all(map(bytes.isascii, bodies)):
                 violation = _judge_text(run, ids, events) or violation
+            elif prefix in self._topics and not text and self._says_nothing(block):
+                events.append(Published(run, ids, prefix, block))
             else:
                 events.append(Published(run, ids))
         if violation is not None:
             raise violation
         return pos
+
+    def _says_nothing(self, block: bytes) -> bool:
+        """These properties are remembered, and say nothing of topic names: not even what an alias stands for."""
+        return len(block) <= 1 or not self._blocks.get(block, _UNKNOWN_BLOCK)[0]
 
     def puback(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBACK for these; before MQTT 5 a refusal is not sent."""
@@ -267,7 +298,7 @@ class Inbound:
         """PUBACK without a reason."""
         outstanding = self.outstanding - len(packet_ids)
         self.outstanding = outstanding if outstanding > 0 else 0
-        self._out.append(encode_acknowledgements(PUBACK, packet_ids))
+        self.out.append(encode_acknowledgements(PUBACK, packet_ids))
 
     def pubrec(self, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         """PUBREC for those of these whose PUBLISH came over this connection."""
@@ -301,9 +332,9 @@ class Inbound:
             else:
                 unknown.append(packet_id)
         if unknown and self._version < 5:
-            self._out.append(encode_acknowledgements(PUBCOMP, unknown))
+            self.out.append(encode_acknowledgements(PUBCOMP, unknown))
         elif unknown:
-            self._out.append(encode_reasons(PUBCOMP, unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+            self.out.append(encode_reasons(PUBCOMP, unknown, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
         if known:
             state.releasing.update(known)
             self.completing.update(known)
@@ -316,7 +347,7 @@ class Inbound:
         ids = [packet_id for packet_id in packet_ids if packet_id in self.completing]
         if ids:
             self.completing.difference_update(ids)
-            self._out.append(encode_acknowledgements(PUBCOMP, ids))
+            self.out.append(encode_acknowledgements(PUBCOMP, ids))
             self._answered(len(ids))
 
     def _answered(self, count: int) -> None:
@@ -325,9 +356,9 @@ class Inbound:
 
     def _acknowledge(self, first: int, packet_ids: Sequence[int], reason: ReasonCode, text: str) -> None:
         if reason and self._version == 5:
-            self._out.append(encode_reasons(first, packet_ids, reason, reason_string(self._connect, text, 3)))
+            self.out.append(encode_reasons(first, packet_ids, reason, reason_string(self._connect, text, 3)))
         elif not reason:
-            self._out.append(encode_acknowledgements(first, packet_ids))
+            self.out.append(encode_acknowledgements(first, packet_ids))
 
     # --- once a run -------------------------------------------------------------------------------------------
 
@@ -337,8 +368,7 @@ class Inbound:
             check_topic_name(topic, TOPIC_LEVELS_MAX)
             if len(prefix) <= HEAD_BYTES_MAX:
                 if len(self._topics) >= HEADS_CACHED_MAX:
-                    self._topics.clear()
-                    self._topic_bytes = 0
+                    self.forget_topics()
                 self._topics[prefix] = topic
                 self._topic_bytes += 2 * len(prefix) + HEAD_BYTES
         return topic
@@ -390,10 +420,10 @@ class Inbound:
             _cut(ids, bodies, ids.index(0))
         if qos == 2 and not (self._state.incoming.isdisjoint(ids) and len(set(ids)) == len(ids)):
             self._drop_received(ids, bodies)
-        if self.outstanding + len(ids) > self._receive_maximum:
+        if self.outstanding + len(ids) > self.receive_maximum:
             what = "Receive Maximum" if self._version == 5 else f"{UNANSWERED_MAX} unanswered messages"
             violation = ProtocolError(f"more than {what}", ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
-            _cut(ids, bodies, max(0, self._receive_maximum - self.outstanding))
+            _cut(ids, bodies, max(0, self.receive_maximum - self.outstanding))
         self.outstanding += len(ids)
         if qos == 2:
             self._state.incoming.update(ids)
@@ -411,7 +441,7 @@ class Inbound:
             elif packet_id in state.pending:
                 self.expected.add(packet_id)  # PUBREC follows when the message is safe
             else:
-                self._out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
+                self.out.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
         ids[:] = fresh.keys()
         bodies[:] = fresh.values()
 

@@ -14,6 +14,7 @@ from typing import Final
 
 from edge.broker.model.interfaces import Figures, Origin, Refusal
 from edge.broker.model.isolation import answered
+from edge.broker.router.batch import Batch
 from edge.broker.router.ordered_replies import OrderedReplies, Withdraw
 from edge.broker.store.errors import StoreError, StoreFull
 from edge.broker.store.ticket import Ticket
@@ -54,6 +55,14 @@ class Answers:
             self._waiting.append((ticket, origin, tokens, None))
             awaiting = self.awaiting_commit
             awaiting[origin] = awaiting.get(origin, 0) + 1
+
+    def accept_all_with(self, ticket: Ticket, batch: Batch) -> None:
+        """As `accept_with`, for the origins of a batch, none of which has replies that wait (`ordered`)."""
+        tokens = batch.tokens
+        if tokens:
+            self._waiting.append((ticket, batch, tokens, None))
+            self.awaiting_commit[batch] = 1
+            batch.wait(self.awaiting_commit)
 
     def accept(self, origin: Origin, tokens: Sequence[int]) -> None:
         """Accepted now, or behind what the origin sent before [MQTT-4.6.0-2]."""
@@ -98,6 +107,8 @@ class Answers:
             while waiting and waiting[0][0].decided:
                 ticket, origin, tokens, verdict = waiting.popleft()
                 left = awaiting.pop(origin) - 1
+                if isinstance(origin, Batch):
+                    origin.heard(awaiting)
                 if left:
                     tokens, more = self._with_following(ticket, origin, tokens, verdict)
                     if left > more:
@@ -114,9 +125,16 @@ class Answers:
                 if not heard:
                     ended.add(origin)
                 if not left and self._replies:
-                    self.ordered.release(origin)
+                    self._release_replies(origin)
         finally:
             self._releasing = False
+
+    def _release_replies(self, origin: Origin) -> None:
+        if not isinstance(origin, Batch):
+            self.ordered.release(origin)
+            return
+        for member, _, _ in origin.members():
+            self.ordered.release(member)
 
     def expire(self) -> None:
         """Refuse what consumers have not answered in time."""

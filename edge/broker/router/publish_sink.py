@@ -8,6 +8,7 @@ from bridge.message import Run, Stored
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.model.interfaces import Origin
 from edge.broker.router.answers import Answers
+from edge.broker.router.batch import Batch
 from edge.broker.router.retained import RetainedMessages
 from edge.broker.store.contract import Store
 from edge.broker.store.ticket import Ticket
@@ -42,6 +43,21 @@ class PublishSink:
         else:
             self.answers.accept_with(joined, origin, tokens)
         self._flush_soon()
+
+    def keep_all(self, batch: Batch) -> bool:
+        """As `keep`, for all of a batch. False, and nothing of it was kept, where its runs have to be taken one by one:
+        there is no room for all, a log is kept in memory, or some origin waits for a consumer."""
+        store, answers = self._store, self.answers
+        if answers.ordered.waiting:
+            return False
+        for (log, account), _, size, messages in batch.columns:
+            if store.in_memory(log) or (account.limited and not account.admits(log, size, messages)):
+                return False
+        for (log, _), runs, size, _ in batch.columns:
+            ticket = store.append_all(log, runs, size)
+        answers.accept_all_with(ticket, batch)
+        self._flush_soon()
+        return True
 
     def may_retain(self, run: Run, user: str) -> bool:
         """`user` has room for it among the retained messages."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from edge.broker.limits import ADDRESS_REMEMBERED_CHARACTERS_MAX, ROUTES_CACHED_MAX
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import is_temporary
@@ -22,6 +24,18 @@ from edge.broker.router.subscriptions import SubscriptionRegistry
 
 RESERVED = "$SYS/"
 """Names below it are the broker's own."""
+
+
+class RoutesMade(dict[str, Route]):
+    """By address; whoever knows more of them hears when they are forgotten."""
+
+    def __init__(self, forgotten: Callable[[], None]) -> None:
+        super().__init__()
+        self._forgotten = forgotten
+
+    def clear(self) -> None:
+        self._forgotten()
+        super().clear()
 
 
 class RouteTable:

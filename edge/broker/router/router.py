@@ -25,10 +25,11 @@ from edge.broker.model.addresses import AddressTable, AddressType
 from edge.broker.model.clock import Clock
 from edge.broker.model.housekeeping import Housekeeping, Part
 from edge.broker.model.interfaces import AddressError, Consumer, Figures, Origin, Refusal, SubscribeOptions
-from edge.broker.model.isolation import Listeners, guarded
+from edge.broker.model.isolation import Listeners, guarded, origin_called
 from edge.broker.retention.names import NameQuotas
 from edge.broker.retention.quotas import Account, Quotas
 from edge.broker.router.answers import Answers
+from edge.broker.router.batch import Batch, Column
 from edge.broker.router.commit_waits import CommitWaits
 from edge.broker.router.competing_consumers import CompetingConsumers
 from edge.broker.router.configured import ConfiguredAddresses
@@ -40,8 +41,7 @@ from edge.broker.router.logs import Logs
 from edge.broker.router.publish_sink import PublishSink
 from edge.broker.router.queues import Queues
 from edge.broker.router.retained import RetainedMessages
-from edge.broker.router.route_table import RouteTable
-from edge.broker.router.routes import Route
+from edge.broker.router.route_table import RoutesMade, RouteTable
 from edge.broker.router.sender_credit import SenderCredit
 from edge.broker.router.subscriptions import SubscriptionRegistry
 from edge.broker.store.contract import Store
@@ -52,6 +52,10 @@ __all__ = ["AddressError", "Figures", "Router", "SubscribeOptions"]
 
 PROBE: Final = ("probe", "commit", b"")
 """Small state written to find out whether the store can commit again: kind, key, value."""
+
+
+def _nothing() -> None:
+    pass
 
 
 class CommitParticipant(Protocol):
@@ -68,6 +72,11 @@ class CommitParticipant(Protocol):
 
 class Router:
     """Routes runs from origins to consumers through the store (see the module's docstring)."""
+
+    before_flush: Callable[[], None] = staticmethod(_nothing)
+    """Called by `flush` first, so that what waits for the end of the turn is published."""
+    routes_forgotten: Callable[[], None] = staticmethod(_nothing)
+    """Called when what `column` said counts no more."""
 
     def __init__(
         self,
@@ -115,7 +124,7 @@ class Router:
         self.wills = DueWills(self.publish, soon)
         self._sink = PublishSink(store, self.feeds, self.retained, self.answers, flush_soon)
         self._configure_policies()
-        routes: dict[str, Route] = {}
+        routes = RoutesMade(self._forget_columns)
         logs, watchers = Logs(store, self.deadletters, self.feeds), CreditWatchers()
         queues = Queues(
             store, self._addresses, logs, self.names, unused_s=limits.queue_unused_s, forgotten=self._forget_queue
@@ -156,6 +165,24 @@ class Router:
         if self._pressure.pressing:
             self._pressure.hold(origin)
 
+    def stamp(self) -> tuple[int, int]:
+        """When a run that comes now is received, and what its flags say of the clock."""
+        return self.now_ns(), CLOCK_GOOD if self._clock_good() else 0
+
+    def publish_all(self, batch: Batch) -> None:
+        """As `publish`, for many runs that are stamped already."""
+        if self._sink.keep_all(batch):
+            self.figures.received += sum(messages for _, _, _, messages in batch.columns)
+            return
+        for origin, run, tokens in batch.members():
+            origin_called(origin, self.publish, origin, run, tokens)
+
+    def column(self, address: str, qos: int) -> Column | None:
+        """Where what is published to an address goes, as long as the routes are those of now (`routes_forgotten`); None
+        where `publish` has more to look at."""
+        route = self._made.get(address)
+        return route.column(qos) if route is not None else None
+
     def refuse(self, origin: Origin, tokens: Sequence[int], why: Refusal) -> None:
         """What an origin does not even publish: refused, behind what it sent before [MQTT-4.6.0-2]."""
         self.answers.refuse(origin, tokens, why)
@@ -167,6 +194,7 @@ class Router:
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running. Nothing is answered but what is decided."""
+        self.before_flush()
         self.answers.release()
         if self.feeds.taken:
             self.feeds.committed(())
@@ -336,7 +364,12 @@ class Router:
     def _forget_queue(self, address: str, log: int) -> None:
         """The queue is about to be no more."""
         self._made.pop(address, None)
+        self._forget_columns()
         self.quotas.forget(log)
+
+    def _forget_columns(self) -> None:
+        self.before_flush()
+        self.routes_forgotten()
 
     def _of_logs(self) -> list[LogSubscription]:
         return self.subscriptions.of_logs()

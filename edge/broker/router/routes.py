@@ -9,6 +9,7 @@ from bridge.message import RETAIN, Run
 from edge.broker.delivery import AnycastGroup
 from edge.broker.model.interfaces import Origin, Refusal
 from edge.broker.retention.quotas import Account
+from edge.broker.router.batch import Column
 from edge.broker.router.live_subscriptions import LiveSink
 from edge.broker.router.publish_sink import PublishSink
 
@@ -16,9 +17,16 @@ from edge.broker.router.publish_sink import PublishSink
 class Route(Protocol):
     """Where the runs of one address go."""
 
+    __slots__ = ()
+
     def publish(self, sink: PublishSink, origin: Origin, run: Run, tokens: Sequence[int]) -> None:
         """Take a run of a sender."""
         ...
+
+    def column(self, qos: int) -> Column | None:
+        """Where all runs of this QoS go, whoever sends them and what else they say (but to be retained); None where
+        more has to be looked at."""
+        return None
 
 
 def admitted(account: Account, log: int, run: Run) -> bool:
@@ -26,7 +34,7 @@ def admitted(account: Account, log: int, run: Run) -> bool:
     return account.admits(log, sum(map(len, run.bodies)), len(run.bodies))
 
 
-class QueueRoute:
+class QueueRoute(Route):
     """Every message is stored; consumers compete for it after the commit."""
 
     __slots__ = ("account", "log")
@@ -41,8 +49,11 @@ class QueueRoute:
             return
         sink.keep(self.log, origin, run, tokens)
 
+    def column(self, qos: int) -> Column | None:
+        return Column(self.log, self.account)
 
-class TopicRoute:
+
+class TopicRoute(Route):
     """Every subscriber gets a copy; the body is stored once, and only when a durable subscription wants it."""
 
     __slots__ = ("_keeps_qos0", "account", "live", "log")
@@ -89,8 +100,13 @@ class TopicRoute:
         else:
             sink.answers.accept(origin, tokens)
 
+    def column(self, qos: int) -> Column | None:
+        if self.live or self.log is None or self.account is None or not (qos or self._keeps_qos0):
+            return None
+        return Column(self.log, self.account)
 
-class AnycastRoute:
+
+class AnycastRoute(Route):
     """Handed to one consumer; its answer goes back to the origin."""
 
     __slots__ = ("group",)
@@ -106,7 +122,7 @@ class AnycastRoute:
             sink.answers.refuse(origin, tokens, why)
 
 
-class MulticastRoute:
+class MulticastRoute(Route):
     """Handed to every consumer that is connected; nothing is stored, nobody there is an answer too."""
 
     __slots__ = ("live",)
@@ -123,7 +139,7 @@ class MulticastRoute:
             sink.answers.refuse(origin, tokens, Refusal.NO_CONSUMER_CONNECTED)
 
 
-class TemporaryRoute:
+class TemporaryRoute(Route):
     """A dynamic node's address: for its owner, whether or not that is there; nothing is stored or retained."""
 
     __slots__ = ("_owner",)
@@ -137,7 +153,7 @@ class TemporaryRoute:
         sink.answers.accept(origin, tokens)
 
 
-class RefusingRoute:
+class RefusingRoute(Route):
     """Names nobody publishes to: the broker's own, and those of subscriptions, which get what comes to their topic."""
 
     __slots__ = ("_why",)

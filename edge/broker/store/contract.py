@@ -86,6 +86,14 @@ class MessageLog(Protocol):
         """
         ...
 
+    def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
+        """As `append`, for runs to a log that is written (`in_memory`); `size`: bytes of their bodies."""
+        ...
+
+    def in_memory(self, log: int) -> bool:
+        """The log is kept in memory: `append` may return what it took."""
+        ...
+
     def read(self, log: int, position: int, bytes_max: int, done: Callable[[Sequence[Stored]], None]) -> None:
         """Read committed runs from `position` on: at least one when there is one, then up to `bytes_max` of bodies.
 

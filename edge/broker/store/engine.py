@@ -165,6 +165,21 @@ class StoreEngine(Generic[M]):
                 return stored
         return self._gatherer.append(log, run, size)
 
+    def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
+        if self._closed:
+            raise StoreError("the store is closed")
+        for run in runs:
+            if (
+                not (run.address.isascii() and run.device.isascii())
+                or len(run.address) + len(run.device) >= TEXT_BYTES_MAX
+            ):
+                check_text("address", run.address)
+                check_text("device", run.device)
+        return self._gatherer.append_all(log, runs, size)
+
+    def in_memory(self, log: int) -> bool:
+        return log in self._buffered
+
     def read(self, log: int, position: int, bytes_max: int, done: ReadDone) -> None:
         self._reads.read(log, position, bytes_max, done)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import repeat
 
 from bridge.message import Run
 from edge.broker.store.errors import StoreError
@@ -31,8 +32,16 @@ class Gatherer:
 
     def append(self, log: int, run: Run, size: int) -> Ticket:
         """`size`: bytes of bodies."""
+        self.open.runs.append((log, run))
+        return self._grow(log, size)
+
+    def append_all(self, log: int, runs: Sequence[Run], size: int) -> Ticket:
+        """`size`: bytes of all bodies."""
+        self.open.runs += zip(repeat(log), runs)
+        return self._grow(log, size)
+
+    def _grow(self, log: int, size: int) -> Ticket:
         group = self.open
-        group.runs.append((log, run))
         group.size += size
         sizes = group.sizes
         sizes[log] = sizes.get(log, 0) + size

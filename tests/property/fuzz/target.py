@@ -39,6 +39,10 @@ class Transport(asyncio.Transport):
         super().__init__()
         self.written = bytearray()
         self.ended = False
+        self.protocol: Any = None
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         assert not self.ended, "written to a socket that was closed"
@@ -103,7 +107,7 @@ class Target:
         for piece in pieces:
             if transport.ended:
                 break
-            driver.data_received(piece)
+            transport.protocol.data_received(piece)
             self._turn()
             while slow_lane_of(self._loop).waiting:
                 self._turn()  # the machine has more, which it takes in slices
@@ -144,6 +148,7 @@ class Target:
             driver = self._broker.listeners.by_name[protocol]._accept()
             assert isinstance(driver, Driver)
             transport = Transport()
+            transport.set_protocol(driver)
             driver.connection_made(transport)
             return driver, transport
 

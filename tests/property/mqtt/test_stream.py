@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.unit.mqtt.cases import CASES
 
 
 @st.composite
-def publishes(draw: st.DrawFn, version: int) -> bytes:
+def publishes(draw: st.DrawFn, version: int, topics: Sequence[str] = ("a", "a/b", "plant/7/temp")) -> bytes:
     """A PUBLISH of few topic names, with or without properties, up to one that needs three bytes for its length."""
     properties = NONE
     if version == 5:
@@ -38,7 +39,7 @@ def publishes(draw: st.DrawFn, version: int) -> bytes:
     qos = draw(st.sampled_from((0, 0, 1, 1, 1, 2)))
     size = draw(st.sampled_from((0, 1, 100, 130, 400, 17_000)))
     packet = packets.Publish(
-        draw(st.sampled_from(("a", "a/b", "plant/7/temp"))),
+        draw(st.sampled_from(topics)),
         draw(st.sampled_from((b"x", b"\xff"))) * size,
         qos=qos,
         retain=draw(st.booleans()),
@@ -189,7 +190,7 @@ def read_with_and_without(stream: bytes, cuts: list[int], limits: Limits) -> Ses
     known = run(stream, cuts, limits=limits)
     assert known.flat == unknown.flat
     assert known.output == unknown.output
-    assert known.connection._receiver.outstanding == unknown.connection._receiver.outstanding
+    assert known.connection.receiver.outstanding == unknown.connection.receiver.outstanding
     return known
 
 

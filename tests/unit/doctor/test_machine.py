@@ -13,6 +13,7 @@ from edge.appliance.doctor import medium
 from edge.appliance.doctor.check import Level, Surroundings, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
+from edge.broker.mqtt import arrivals
 from tests.unit.doctor.around import NOW, bad, found, levels, machine
 
 
@@ -184,6 +185,15 @@ class TestMachine:
         assert "compiler" in result.next_step
         [result] = checks.engine(machine(tmp_path, environment={"WAYPOST_ENGINE": "rust"}))
         assert result.level is Level.FAIL
+
+    def test_mqtt_reading(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        [result] = checks.arrivals(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
+        assert (result.level, result.seen) == (Level.OK, "in Python (WAYPOST_ENGINE=python)")
+        monkeypatch.setattr(arrivals, "SOURCE", tmp_path / "arrivals.c")
+        (tmp_path / "arrivals.c").touch()
+        [result] = checks.arrivals(machine(tmp_path))
+        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
+        assert "compiler" in result.next_step
 
     def test_hot_modules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [result] = checks.modules(machine(tmp_path, environment={"WAYPOST_MODULES": "python"}))

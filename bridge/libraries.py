@@ -1,0 +1,18 @@
+"""Where C sources of ours are once they are compiled (`hatch_build.py` does it)."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+SETTING: Final = "WAYPOST_ENGINE"
+"""Environment variable: ``python`` runs Python whatever is there; ``c`` or nothing is the usual."""
+
+
+def library_path(source: Path) -> Path:
+    """What was made of a source: its name holds the hash of the source, so an old one is never loaded.
+
+    Raises OSError when the source is not there.
+    """
+    return source.with_name(f"_{source.stem}_{sha256(source.read_bytes()).hexdigest()[:16]}.so")

@@ -1,0 +1,1011 @@
+/*
+ * What all MQTT connections bring in a turn of the loop: PUBLISH packets that say nothing new, read without a call of
+ * Python, put together by log, and answered together.
+ *
+ * A *lane* is the reading side of one connection. It takes PUBLISH packets of QoS 0 and 1 whose first byte, topic name
+ * and properties it has been taught, and gives everything else to the machine (`inbound.py`), bytes untouched and in
+ * order. What it took stands in *stretches*: messages for logs, which are stored and answered as one, or one run that the
+ * router takes by itself. `arrivals.py` is the other side: it decides about everything that is not plain.
+ *
+ * Python's functions are of its stable interface (PEP 384) and declared here: so this file is compiled by itself, without
+ * any headers but the compiler's, and what is compiled serves every Python. The interpreter lock is held throughout.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* --- the stable interface of Python ------------------------------------------------------------------------------ */
+
+typedef struct _object PyObject;
+typedef ssize_t Py_ssize_t;
+typedef PyObject *(*PyCFunctionFast)(PyObject *, PyObject *const *, Py_ssize_t);
+typedef struct PyMethodDef {
+    const char *name;
+    PyCFunctionFast function;
+    int flags;
+    const char *documentation;
+} PyMethodDef;
+enum { METH_FASTCALL = 0x80 };
+typedef void (*PyCapsule_Destructor)(PyObject *);
+
+extern PyObject _Py_NoneStruct, *PyExc_ValueError;
+void Py_IncRef(PyObject *);
+void Py_DecRef(PyObject *);
+PyObject *Py_BuildValue(const char *, ...);
+PyObject *PyErr_Occurred(void);
+void PyErr_Clear(void);
+PyObject *PyErr_NoMemory(void);
+void *PyMem_Malloc(size_t);
+void *PyMem_Calloc(size_t, size_t);
+void *PyMem_Realloc(void *, size_t);
+void PyMem_Free(void *);
+long PyLong_AsLong(PyObject *);
+PyObject *PyLong_FromLong(long);
+PyObject *PyFloat_FromDouble(double);
+double PyFloat_AsDouble(PyObject *);
+int PyObject_IsTrue(PyObject *);
+PyObject *PyBool_FromLong(long);
+PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
+int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
+Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyTuple_New(Py_ssize_t);
+int PyTuple_SetItem(PyObject *, Py_ssize_t, PyObject *);
+PyObject *PyDict_GetItemWithError(PyObject *, PyObject *);
+int PyDict_SetItem(PyObject *, PyObject *, PyObject *);
+int PyDict_DelItem(PyObject *, PyObject *);
+PyObject *PyObject_CallNoArgs(PyObject *);
+PyObject *PyObject_CallFunctionObjArgs(PyObject *, ...);
+PyObject *PyObject_GetAttr(PyObject *, PyObject *);
+int PyObject_SetAttr(PyObject *, PyObject *, PyObject *);
+PyObject *PyUnicode_InternFromString(const char *);
+PyObject *PyCapsule_New(void *, const char *, PyCapsule_Destructor);
+void *PyCapsule_GetPointer(PyObject *, const char *);
+PyObject *PyCFunction_NewEx(PyMethodDef *, PyObject *, PyObject *);
+
+static PyObject *none(void)
+{
+    return Py_BuildValue("");
+}
+
+static PyObject *keep(PyObject *object)
+{
+    Py_IncRef(object);
+    return object;
+}
+
+/* --- MQTT, and what is known of it here -------------------------------------------------------------------------- */
+
+enum {
+    PUBLISH_0 = 0x30,
+    PUBLISH_1 = 0x32,
+    PUBLISH_BYTES_MIN = 5, /* a topic name of one character at QoS 0 before MQTT 5 */
+    SHORT_LENGTH_MAX = 127,
+    PUBACK_BYTES = 4,
+    PROPERTIES_MAX = 127, /* whose length is one byte */
+    FLAG_DURABLE = 0x10,  /* bridge.message.DURABLE */
+    TOPICS_LEAST = 16,
+    TOPIC_COST = 160,        /* bytes a topic takes beside its name and properties: its capsule, and its place */
+    ANSWERS_KEPT_MAX = 1024, /* bytes for answers that a lane keeps for the next ones */
+};
+
+static const char LANE[] = "waypost.lane", TURN[] = "waypost.turn", COLUMN[] = "waypost.column",
+                  STRETCH[] = "waypost.stretch", TOPIC[] = "waypost.topic";
+
+/* Messages of a turn that go to one log. */
+struct column {
+    PyObject *sink; /* the object of Python that stands for it */
+    PyObject *runs; /* a list while the open stretch has some */
+    size_t bytes, messages;
+};
+
+/* A topic name and properties that were checked: `head` is the topic name with its length and the properties with
+ * theirs, as they stand in the packet but for the packet identifier between them. */
+struct topic {
+    PyObject *address, *properties, *column; /* the capsule of a column; NULL: it is the machine's */
+    uint64_t generation;                     /* of routes, when `column` was told: by others the router is asked */
+    uint32_t hash, head_bytes;
+    uint8_t first;
+    uint8_t head[];
+};
+
+struct lane {
+    struct turn *turn;
+    PyObject *turn_capsule, *origin, *device, *inbound, *out;
+    PyObject *slow, *write, *buffered, *flush_soon; /* NULL once the lane is closed */
+    struct lane *next_answered;
+    uint8_t *answers;
+    size_t answer_bytes, answer_room;
+    PyObject **topics; /* capsules, by hash; as many as a power of two, at most half of them used */
+    uint32_t topics_room, topics_used, topics_max;
+    size_t topic_bytes;
+    long length_max, receive_maximum;
+    uint64_t waits_in; /* number of the last turn in which it took something */
+    double heard_s;
+    uint8_t version;
+    bool open, answered;
+};
+
+/* Messages of one lane that came one behind the other. */
+struct entry {
+    PyObject *lane, *run;
+    uint32_t ids;
+};
+
+/* What is stored and answered as one. */
+struct stretch {
+    struct entry *entries;
+    uint16_t *ids;
+    size_t entries_used, entries_room, ids_used, ids_room;
+    PyObject *columns; /* capsules of those it has messages for */
+};
+
+struct turn {
+    PyObject *begin, *publish, *run; /* the first two are NULL once it is closed */
+    PyObject *stretches;             /* a list: of capsules, and of tuples for what the router takes by itself */
+    struct stretch *open;            /* the last of them, where it is one */
+    PyObject *received_at, *flags[3];
+    uint64_t number, generation;
+    size_t messages; /* taken in this turn */
+    double now_s;
+    bool begun;
+};
+
+static PyObject *OUTSTANDING, *ONE;
+
+static void *at(PyObject *capsule, const char *kind)
+{
+    return PyCapsule_GetPointer(capsule, kind);
+}
+
+/* Makes room for one more of `size` bytes; false with an error where there is none. */
+static bool room(void **items, size_t used, size_t *room_for, size_t size)
+{
+    if (used < *room_for)
+        return true;
+    size_t more = *room_for ? 2 * *room_for : 8;
+    void *grown = PyMem_Realloc(*items, more * size);
+    if (!grown) {
+        PyErr_NoMemory();
+        return false;
+    }
+    *items = grown, *room_for = more;
+    return true;
+}
+
+/* --- topics ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t hash_of(uint32_t hash, const uint8_t *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
+}
+
+static void free_topic(PyObject *capsule)
+{
+    struct topic *topic = at(capsule, TOPIC);
+    Py_DecRef(topic->address);
+    Py_DecRef(topic->properties);
+    Py_DecRef(topic->column);
+    PyMem_Free(topic);
+}
+
+static void forget_topics(struct lane *lane)
+{
+    for (uint32_t i = 0; i < lane->topics_room; i++)
+        Py_DecRef(lane->topics[i]);
+    PyMem_Free(lane->topics);
+    lane->topics = NULL, lane->topics_room = lane->topics_used = 0, lane->topic_bytes = 0;
+}
+
+/* A packet as far as it has to be read. */
+struct packet {
+    const uint8_t *head, *block; /* topic name with its length; properties with theirs */
+    size_t head_bytes, block_bytes;
+    uint32_t hash;
+    uint8_t first;
+};
+
+static bool is_of(const struct topic *topic, const struct packet *packet)
+{
+    return topic->first == packet->first && topic->head_bytes == packet->head_bytes + packet->block_bytes &&
+           !__builtin_memcmp(topic->head, packet->head, packet->head_bytes) &&
+           !__builtin_memcmp(topic->head + packet->head_bytes, packet->block, packet->block_bytes);
+}
+
+/* The slot of a topic, or the empty one where it would be; there always is one. */
+static PyObject **slot_of(const struct lane *lane, const struct packet *packet)
+{
+    uint32_t mask = lane->topics_room - 1;
+    for (uint32_t i = packet->hash & mask;; i = (i + 1) & mask) {
+        PyObject *capsule = lane->topics[i];
+        if (!capsule)
+            return &lane->topics[i];
+        const struct topic *topic = at(capsule, TOPIC);
+        if (topic->hash == packet->hash && is_of(topic, packet))
+            return &lane->topics[i];
+    }
+}
+
+static bool more_topics(struct lane *lane)
+{
+    PyObject **grown;
+    if (lane->topics_used >= lane->topics_max)
+        forget_topics(lane);
+    if (2 * lane->topics_used < lane->topics_room)
+        return true;
+    uint32_t room_now = lane->topics_room, mask = (room_now ? 2 * room_now : TOPICS_LEAST) - 1;
+    if (!(grown = PyMem_Calloc(mask + 1, sizeof *grown))) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (uint32_t i = 0; i < room_now; i++) {
+        if (!lane->topics[i])
+            continue;
+        uint32_t place = ((struct topic *)at(lane->topics[i], TOPIC))->hash & mask;
+        while (grown[place])
+            place = (place + 1) & mask;
+        grown[place] = lane->topics[i];
+    }
+    PyMem_Free(lane->topics);
+    lane->topics = grown, lane->topics_room = mask + 1;
+    return true;
+}
+
+static PyObject *tell(const struct turn *turn, PyObject *capsule, PyObject *column)
+{
+    struct topic *topic = at(capsule, TOPIC);
+    bool plain = column != &_Py_NoneStruct;
+    if (!topic || (plain && !at(column, COLUMN)))
+        return NULL;
+    Py_DecRef(topic->column);
+    topic->column = plain ? keep(column) : NULL, topic->generation = turn->generation;
+    return none();
+}
+
+/* learn(lane, first byte, topic name with its length, properties with theirs, address, properties forwarded, column) */
+static PyObject *learn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct lane *lane = at(arguments[0], LANE);
+    long first = lane ? PyLong_AsLong(arguments[1]) : -1;
+    char *head, *block;
+    Py_ssize_t head_bytes, block_bytes;
+    if (!lane || PyErr_Occurred() || PyBytes_AsStringAndSize(arguments[2], &head, &head_bytes) ||
+        PyBytes_AsStringAndSize(arguments[3], &block, &block_bytes) || !more_topics(lane))
+        return NULL;
+    struct packet packet = {(uint8_t *)head, (uint8_t *)block, (size_t)head_bytes, (size_t)block_bytes, 0, (uint8_t)first};
+    packet.hash = hash_of(hash_of(packet.first, packet.head, packet.head_bytes), packet.block, packet.block_bytes);
+    PyObject **slot = slot_of(lane, &packet);
+    if (*slot)
+        return tell(lane->turn, *slot, arguments[6]);
+    struct topic *topic = PyMem_Malloc(sizeof *topic + packet.head_bytes + packet.block_bytes);
+    if (!topic)
+        return PyErr_NoMemory();
+    *topic = (struct topic){.hash = packet.hash, .first = packet.first};
+    topic->head_bytes = (uint32_t)(packet.head_bytes + packet.block_bytes);
+    __builtin_memcpy(topic->head, head, packet.head_bytes);
+    __builtin_memcpy(topic->head + packet.head_bytes, block, packet.block_bytes);
+    topic->address = keep(arguments[4]), topic->properties = keep(arguments[5]);
+    if (!(*slot = PyCapsule_New(topic, TOPIC, free_topic))) {
+        Py_DecRef(topic->address);
+        Py_DecRef(topic->properties);
+        PyMem_Free(topic);
+        return NULL;
+    }
+    lane->topics_used++, lane->topic_bytes += TOPIC_COST + topic->head_bytes;
+    return tell(lane->turn, *slot, arguments[6]);
+}
+
+/* direct(turn, topic, column or None): what comes to this topic is for the log of this column, as long as routes are as
+ * now; or for the machine. */
+static PyObject *direct(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    return turn ? tell(turn, arguments[1], arguments[2]) : NULL;
+}
+
+/* --- columns and stretches --------------------------------------------------------------------------------------- */
+
+static void free_column(PyObject *capsule)
+{
+    struct column *column = at(capsule, COLUMN);
+    Py_DecRef(column->sink);
+    Py_DecRef(column->runs);
+    PyMem_Free(column);
+}
+
+/* column(sink) */
+static PyObject *make_column(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct column *column = PyMem_Calloc(1, sizeof *column);
+    if (!column)
+        return PyErr_NoMemory();
+    PyObject *capsule = PyCapsule_New(column, COLUMN, free_column);
+    if (!capsule)
+        PyMem_Free(column);
+    else
+        column->sink = keep(arguments[0]);
+    return capsule;
+}
+
+static void free_stretch(PyObject *capsule)
+{
+    struct stretch *stretch = at(capsule, STRETCH);
+    for (size_t i = 0; i < stretch->entries_used; i++)
+        Py_DecRef(stretch->entries[i].lane), Py_DecRef(stretch->entries[i].run);
+    PyMem_Free(stretch->entries);
+    PyMem_Free(stretch->ids);
+    Py_DecRef(stretch->columns);
+    PyMem_Free(stretch);
+}
+
+static struct stretch *open_stretch(struct turn *turn)
+{
+    if (turn->open)
+        return turn->open;
+    struct stretch *stretch = PyMem_Calloc(1, sizeof *stretch);
+    if (!stretch) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    PyObject *capsule = PyCapsule_New(stretch, STRETCH, free_stretch);
+    if (!capsule) {
+        PyMem_Free(stretch);
+        return NULL;
+    }
+    if ((stretch->columns = PyList_New(0)) && !PyList_Append(turn->stretches, capsule))
+        turn->open = stretch;
+    Py_DecRef(capsule);
+    return turn->open;
+}
+
+/* Nothing more joins the open stretch: its columns become (sink, runs, bytes, messages), and begin anew. */
+static bool end_stretch(struct turn *turn)
+{
+    struct stretch *stretch = turn->open;
+    PyObject *rows = stretch ? PyList_New(0) : NULL;
+    turn->open = NULL;
+    for (Py_ssize_t i = 0; rows && i < PyList_Size(stretch->columns); i++) {
+        struct column *column = at(PyList_GetItem(stretch->columns, i), COLUMN);
+        PyObject *row = Py_BuildValue("ONnn", column->sink, column->runs, (Py_ssize_t)column->bytes,
+                                      (Py_ssize_t)column->messages);
+        column->runs = NULL, column->bytes = column->messages = 0;
+        bool added = row && !PyList_Append(rows, row);
+        Py_DecRef(row);
+        if (!added) {
+            Py_DecRef(rows);
+            return false;
+        }
+    }
+    if (stretch) {
+        Py_DecRef(stretch->columns);
+        stretch->columns = rows;
+    }
+    return !stretch || rows;
+}
+
+static bool join(struct turn *turn, PyObject *lane, PyObject *column_capsule, PyObject *run, const uint16_t *ids,
+                 size_t ids_used, size_t messages, size_t bytes)
+{
+    struct stretch *stretch = open_stretch(turn);
+    struct column *column = at(column_capsule, COLUMN);
+    if (!stretch)
+        return false;
+    while (stretch->ids_room < stretch->ids_used + ids_used)
+        if (!room((void **)&stretch->ids, stretch->ids_room, &stretch->ids_room, sizeof *stretch->ids))
+            return false;
+    if (!room((void **)&stretch->entries, stretch->entries_used, &stretch->entries_room, sizeof *stretch->entries))
+        return false;
+    if (!column->runs && (!(column->runs = PyList_New(0)) || PyList_Append(stretch->columns, column_capsule)))
+        return false;
+    if (PyList_Append(column->runs, run))
+        return false;
+    if (ids_used)
+        __builtin_memcpy(stretch->ids + stretch->ids_used, ids, ids_used * sizeof *ids);
+    stretch->ids_used += ids_used;
+    stretch->entries[stretch->entries_used++] = (struct entry){keep(lane), keep(run), (uint32_t)ids_used};
+    column->bytes += bytes, column->messages += messages;
+    return true;
+}
+
+/* What the router takes by itself: (origin, run, packet identifiers, topic). */
+static bool stand_alone(struct turn *turn, const struct lane *lane, PyObject *topic, PyObject *run, const uint16_t *ids,
+                        size_t ids_used)
+{
+    PyObject *tokens = PyList_New(0);
+    for (size_t i = 0; tokens && i < ids_used; i++) {
+        PyObject *id = PyLong_FromLong(ids[i]);
+        if (!id || PyList_Append(tokens, id)) {
+            Py_DecRef(tokens);
+            tokens = NULL;
+        }
+        Py_DecRef(id);
+    }
+    PyObject *row = tokens && end_stretch(turn) ? Py_BuildValue("OONO", lane->origin, run, tokens, topic) : NULL;
+    bool added = row && !PyList_Append(turn->stretches, row);
+    Py_DecRef(row);
+    return added;
+}
+
+/* --- a turn ------------------------------------------------------------------------------------------------------ */
+
+static void free_turn(PyObject *capsule)
+{
+    struct turn *turn = at(capsule, TURN);
+    Py_DecRef(turn->begin);
+    Py_DecRef(turn->publish);
+    Py_DecRef(turn->run);
+    Py_DecRef(turn->stretches);
+    Py_DecRef(turn->received_at);
+    for (int i = 0; i < 3; i++)
+        Py_DecRef(turn->flags[i]);
+    PyMem_Free(turn);
+}
+
+/* open(begin, publish, Run): `begin` is called by the first message of a turn, and calls `stamp`; `publish` has to take
+ * what is there. */
+static PyObject *make_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = PyMem_Calloc(1, sizeof *turn);
+    PyObject *capsule = turn ? PyCapsule_New(turn, TURN, free_turn) : PyErr_NoMemory();
+    if (!capsule) {
+        PyMem_Free(turn);
+        return NULL;
+    }
+    turn->begin = keep(arguments[0]), turn->publish = keep(arguments[1]), turn->run = keep(arguments[2]);
+    turn->number = turn->generation = 1;
+    turn->stretches = PyList_New(0);
+    return capsule;
+}
+
+/* close(turn): nobody is called any more. */
+static PyObject *close_turn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    if (!turn)
+        return NULL;
+    Py_DecRef(turn->begin);
+    Py_DecRef(turn->publish);
+    turn->begin = turn->publish = NULL;
+    return none();
+}
+
+/* stamp(turn, seconds, when it was received, flags of QoS 0, flags of QoS 1): of what comes in this turn */
+static PyObject *stamp(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    double now_s = turn ? PyFloat_AsDouble(arguments[1]) : 0;
+    if (!turn || PyErr_Occurred())
+        return NULL;
+    Py_DecRef(turn->received_at);
+    Py_DecRef(turn->flags[0]);
+    Py_DecRef(turn->flags[1]);
+    turn->now_s = now_s, turn->received_at = keep(arguments[2]);
+    turn->flags[0] = keep(arguments[3]), turn->flags[1] = keep(arguments[4]);
+    return none();
+}
+
+/* forget(turn): the routes that topics were told are none any more. */
+static PyObject *forget_routes(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    if (!turn)
+        return NULL;
+    turn->generation++;
+    return none();
+}
+
+/* take(turn) -> [stretch or (origin, run, packet identifiers, topic)] in the order they came; the turn is over. */
+static PyObject *take(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    PyObject *fresh = turn ? PyList_New(0) : NULL;
+    if (!fresh || !end_stretch(turn))
+        return NULL;
+    PyObject *stretches = turn->stretches;
+    turn->stretches = fresh, turn->begun = false, turn->number++, turn->messages = 0;
+    return stretches;
+}
+
+/* --- a lane ------------------------------------------------------------------------------------------------------ */
+
+static void drop_calls(struct lane *lane)
+{
+    PyObject *calls[] = {lane->slow, lane->write, lane->buffered, lane->flush_soon, lane->inbound, lane->out};
+    lane->slow = lane->write = lane->buffered = lane->flush_soon = lane->inbound = lane->out = NULL;
+    lane->open = false;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        Py_DecRef(calls[i]);
+    forget_topics(lane);
+}
+
+static void free_lane(PyObject *capsule)
+{
+    struct lane *lane = at(capsule, LANE);
+    drop_calls(lane);
+    Py_DecRef(lane->turn_capsule);
+    Py_DecRef(lane->origin);
+    Py_DecRef(lane->device);
+    PyMem_Free(lane->answers);
+    PyMem_Free(lane);
+}
+
+/* The next packet where it is a complete PUBLISH of QoS 0 or 1; where it ends, or 0. */
+static size_t next_packet(const struct lane *lane, const uint8_t *data, size_t pos, size_t size, struct packet *packet,
+                          size_t *at_id, size_t *at_body)
+{
+    if (size - pos < PUBLISH_BYTES_MIN)
+        return 0;
+    uint8_t first = data[pos];
+    if (first != PUBLISH_1 && first != PUBLISH_0)
+        return 0;
+    size_t length = data[pos + 1], body = pos + 2;
+    if (length > SHORT_LENGTH_MAX) {
+        if (!data[body] || data[body] > SHORT_LENGTH_MAX)
+            return 0;
+        length += ((size_t)data[body] - 1) << 7;
+        body++;
+    }
+    size_t stop = body + length;
+    if (stop > size || length > (size_t)lane->length_max || length < 2)
+        return 0;
+    size_t head = 2 + ((size_t)data[body] << 8 | data[body + 1]), id_bytes = first == PUBLISH_0 ? 0 : 2;
+    size_t at_block = body + head + id_bytes, block = 0;
+    if (at_block + (lane->version == 5) > stop)
+        return 0;
+    if (lane->version == 5) {
+        if (data[at_block] > PROPERTIES_MAX)
+            return 0;
+        block = 1 + data[at_block];
+        if (at_block + block > stop)
+            return 0;
+    }
+    *packet = (struct packet){data + body, data + at_block, head, block, 0, first};
+    *at_id = body + head, *at_body = at_block + block;
+    return stop;
+}
+
+static PyObject *known(const struct lane *lane, struct packet *packet)
+{
+    if (!lane->topics_room)
+        return NULL;
+    packet->hash = hash_of(hash_of(packet->first, packet->head, packet->head_bytes), packet->block, packet->block_bytes);
+    PyObject *capsule = *slot_of(lane, packet);
+    const struct topic *topic = capsule ? at(capsule, TOPIC) : NULL;
+    return topic && !topic->column && topic->generation == lane->turn->generation ? NULL : capsule;
+}
+
+enum { ALIKE_MAX = 1024 }; /* messages of one run */
+
+/* Of a read: `LONG` ones let others have a turn before the next, `LATE` ones wait for one. */
+enum kind { USUAL, LONG, LATE };
+enum {
+    LARGE_BYTES = 2 * 1024,  /* as bridge.transport.slow_lane has it */
+    LONG_BYTES = 128 * 1024, /* as bridge.transport.driver has it: LARGE_READ_BYTES */
+    A_TURN_MAX = 4000,       /* messages of a turn, which take 5 ms here and about 15 in all; larger reads are late then */
+};
+
+/*
+ * A run of the packets at `*pos`: those that begin like the first of them, as far as they are complete and `room_left`
+ * allows. Returns 1 where one was taken, 0 where the packet at `*pos` is not for us, -1 on an error.
+ */
+static int take_run(struct lane *lane, PyObject *lane_capsule, const uint8_t *data, size_t size, size_t *pos,
+                    long *room_left)
+{
+    struct packet packet;
+    size_t at_id, at_body, stop = next_packet(lane, data, *pos, size, &packet, &at_id, &at_body), bytes = 0, ids_used = 0;
+    PyObject *capsule = stop ? known(lane, &packet) : NULL;
+    if (!capsule)
+        return 0;
+    uint16_t ids[ALIKE_MAX];
+    const struct topic *topic = at(capsule, TOPIC);
+    struct turn *turn = lane->turn;
+    bool with_id = packet.first != PUBLISH_0;
+    PyObject *bodies = PyList_New(0);
+    size_t messages = 0;
+    do {
+        if (with_id) {
+            uint16_t id = (uint16_t)(data[at_id] << 8 | data[at_id + 1]);
+            if (!id || *room_left <= 0)
+                break;
+            ids[ids_used++] = id;
+            --*room_left;
+        }
+        PyObject *body = PyBytes_FromStringAndSize((const char *)data + at_body, (Py_ssize_t)(stop - at_body));
+        bool added = body && bodies && !PyList_Append(bodies, body);
+        Py_DecRef(body);
+        if (!added) {
+            Py_DecRef(bodies);
+            return -1;
+        }
+        bytes += stop - at_body, *pos = stop, messages++;
+        stop = next_packet(lane, data, stop, size, &packet, &at_id, &at_body);
+    } while (stop && messages < ALIKE_MAX && is_of(topic, &packet));
+    if (!messages) {
+        Py_DecRef(bodies);
+        return 0;
+    }
+    PyObject *run = PyObject_CallFunctionObjArgs(turn->run, topic->address, lane->device, turn->flags[with_id],
+                                                 topic->properties, bodies, turn->received_at, NULL);
+    Py_DecRef(bodies);
+    bool joined = run != NULL;
+    turn->messages += messages;
+    if (joined && topic->column && topic->generation == turn->generation)
+        joined = join(turn, lane_capsule, topic->column, run, ids, ids_used, messages, bytes);
+    else if (joined)
+        joined = stand_alone(turn, lane, capsule, run, ids, ids_used);
+    Py_DecRef(run);
+    return joined ? 1 : -1;
+}
+
+/* Takes what it can of `data`; returns where it stopped, -1 on an error. */
+static Py_ssize_t read_packets(struct lane *lane, PyObject *capsule, const uint8_t *data, size_t size)
+{
+    struct turn *turn = lane->turn;
+    struct packet packet;
+    size_t pos = 0, at_id, at_body;
+    if (!turn->begin || !next_packet(lane, data, 0, size, &packet, &at_id, &at_body) || !known(lane, &packet))
+        return 0;
+    if (!turn->begun) {
+        PyObject *done = PyObject_CallNoArgs(turn->begin);
+        if (!done)
+            return -1;
+        Py_DecRef(done);
+        turn->begun = true;
+    }
+    PyObject *number = PyObject_GetAttr(lane->inbound, OUTSTANDING);
+    long outstanding = number ? PyLong_AsLong(number) : -1, room_left = lane->receive_maximum - outstanding;
+    Py_DecRef(number);
+    int taken = PyErr_Occurred() ? -1 : 1;
+    while (taken > 0 && pos < size)
+        taken = take_run(lane, capsule, data, size, &pos, &room_left);
+    lane->waits_in = turn->number, lane->heard_s = turn->now_s;
+    if (taken >= 0 && lane->receive_maximum - room_left != outstanding) {
+        number = PyLong_FromLong(lane->receive_maximum - room_left);
+        if (!number || PyObject_SetAttr(lane->inbound, OUTSTANDING, number))
+            taken = -1;
+        Py_DecRef(number);
+    }
+    return taken < 0 ? -1 : (Py_ssize_t)pos;
+}
+
+/* Has the machine take bytes, behind what the lane took before. `kind`: of the read they are from. */
+static PyObject *give_machine(struct lane *lane, PyObject *data, enum kind kind)
+{
+    PyObject *slow = lane->slow, *done, *number;
+    if (!slow)
+        return none();
+    if (lane->waits_in == lane->turn->number && lane->turn->publish) {
+        if (!(done = PyObject_CallNoArgs(lane->turn->publish)))
+            return NULL;
+        Py_DecRef(done);
+    }
+    Py_IncRef(slow);
+    lane->open = false;
+    done = (number = PyLong_FromLong(kind)) ? PyObject_CallFunctionObjArgs(slow, data, number, NULL) : NULL;
+    Py_DecRef(number);
+    Py_DecRef(slow);
+    if (!done)
+        return NULL;
+    lane->open = lane->slow && PyObject_IsTrue(done) > 0;
+    Py_DecRef(done);
+    return PyErr_Occurred() ? NULL : none();
+}
+
+/* receive(bytes): of the peer. */
+static PyObject *receive(PyObject *capsule, PyObject *const *arguments, Py_ssize_t count)
+{
+    struct lane *lane = at(capsule, LANE);
+    char *data;
+    Py_ssize_t size, pos = 0;
+    if (!lane || count != 1 || PyBytes_AsStringAndSize(arguments[0], &data, &size))
+        return NULL;
+    PyObject *rest = NULL, *done = NULL;
+    Py_IncRef(capsule); /* it may end with what the machine takes */
+    bool late = size > LARGE_BYTES && lane->turn->messages >= A_TURN_MAX;
+    if (lane->open && !late)
+        pos = read_packets(lane, capsule, (uint8_t *)data, (size_t)size);
+    if (pos == size && size < LONG_BYTES)
+        done = none();
+    else if (pos >= 0)
+        rest = pos ? PyBytes_FromStringAndSize(data + pos, size - pos) : keep(arguments[0]);
+    if (rest)
+        done = give_machine(lane, rest, late ? LATE : size >= LONG_BYTES ? LONG : USUAL);
+    Py_DecRef(rest);
+    Py_DecRef(capsule);
+    return done;
+}
+
+static PyMethodDef RECEIVE = {"receive", receive, METH_FASTCALL, NULL};
+
+/*
+ * lane(turn, origin, device, inbound, out, slow, write, buffered, flush_soon, version, receive maximum, length maximum,
+ *      topics maximum) -> (lane, receive)
+ *
+ * `slow` has the machine take bytes of a read of this `kind`, and says whether it is ready for another packet then. `write` is called with what is
+ * to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`, and `flush_soon` called.
+ */
+static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct turn *turn = at(arguments[0], TURN);
+    struct lane *lane = turn ? PyMem_Calloc(1, sizeof *lane) : NULL;
+    PyObject *capsule = lane ? PyCapsule_New(lane, LANE, free_lane) : NULL;
+    if (!capsule) {
+        PyMem_Free(lane);
+        return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    }
+    lane->turn = turn, lane->turn_capsule = keep(arguments[0]);
+    lane->origin = keep(arguments[1]), lane->device = keep(arguments[2]), lane->inbound = keep(arguments[3]);
+    lane->out = keep(arguments[4]), lane->slow = keep(arguments[5]), lane->write = keep(arguments[6]);
+    lane->buffered = keep(arguments[7]), lane->flush_soon = keep(arguments[8]);
+    lane->version = (uint8_t)PyLong_AsLong(arguments[9]);
+    lane->receive_maximum = PyLong_AsLong(arguments[10]), lane->length_max = PyLong_AsLong(arguments[11]);
+    lane->topics_max = (uint32_t)PyLong_AsLong(arguments[12]);
+    if (PyErr_Occurred()) {
+        Py_DecRef(capsule);
+        return NULL;
+    }
+    return Py_BuildValue("NN", capsule, PyCFunction_NewEx(&RECEIVE, capsule, NULL));
+}
+
+/* close_lane(lane): nothing more is taken or answered. */
+static PyObject *close_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct lane *lane = at(arguments[0], LANE);
+    if (!lane)
+        return NULL;
+    drop_calls(lane);
+    return none();
+}
+
+/* unlearn(lane): what it was taught counts no more. */
+static PyObject *unlearn(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    struct lane *lane = at(arguments[0], LANE);
+    if (!lane)
+        return NULL;
+    forget_topics(lane);
+    return none();
+}
+
+/* heard(lane) -> when it last took something */
+static PyObject *heard(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct lane *lane = at(arguments[0], LANE);
+    return lane ? PyFloat_FromDouble(lane->heard_s) : NULL;
+}
+
+/* held(lane) -> bytes of the topics it was taught */
+static PyObject *held(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct lane *lane = at(arguments[0], LANE);
+    return lane ? PyLong_FromLong((long)lane->topic_bytes) : NULL;
+}
+
+/* waits(lane): what it took was not published yet */
+static PyObject *waits(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct lane *lane = at(arguments[0], LANE);
+    return lane ? PyBool_FromLong(lane->waits_in == lane->turn->number) : NULL;
+}
+
+/* --- answers ----------------------------------------------------------------------------------------------------- */
+
+/* rows(stretch) -> [(sink, runs, bytes, messages)] */
+static PyObject *rows(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    return stretch ? keep(stretch->columns) : NULL;
+}
+
+/* members(stretch) -> [(origin, run, packet identifiers)] in the order they came */
+static PyObject *members(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    PyObject *found = stretch ? PyList_New(0) : NULL;
+    const uint16_t *ids = stretch ? stretch->ids : NULL;
+    for (size_t i = 0; found && i < stretch->entries_used; i++) {
+        const struct lane *lane = at(stretch->entries[i].lane, LANE);
+        PyObject *tokens = PyList_New(0), *row;
+        bool added = tokens;
+        for (uint32_t n = 0; added && n < stretch->entries[i].ids; n++) {
+            PyObject *id = PyLong_FromLong(*ids++);
+            added = id && !PyList_Append(tokens, id);
+            Py_DecRef(id);
+        }
+        row = added ? Py_BuildValue("OOO", lane->origin, stretch->entries[i].run, tokens) : NULL;
+        added = row && !PyList_Append(found, row);
+        Py_DecRef(row);
+        Py_DecRef(tokens);
+        if (!added) {
+            Py_DecRef(found);
+            found = NULL;
+        }
+    }
+    return found;
+}
+
+/* count(stretch) -> answers that are waited for */
+static PyObject *answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    return stretch ? PyLong_FromLong((long)stretch->ids_used) : NULL;
+}
+
+/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers */
+static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
+        if (!stretch->entries[i].ids)
+            continue;
+        PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
+        PyObject *before = PyDict_GetItemWithError(arguments[1], origin);
+        PyObject *after = before ? PyLong_FromLong(PyLong_AsLong(before) + 1) : keep(ONE);
+        int failed = !after || PyErr_Occurred() || PyDict_SetItem(arguments[1], origin, after);
+        Py_DecRef(after);
+        if (failed)
+            return NULL;
+    }
+    return stretch ? none() : NULL;
+}
+
+/* awaited(stretch, awaiting): the opposite */
+static PyObject *awaited(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
+        if (!stretch->entries[i].ids)
+            continue;
+        PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
+        PyObject *before = PyDict_GetItemWithError(arguments[1], origin);
+        long left = before ? PyLong_AsLong(before) - 1 : 0;
+        PyObject *after = left > 0 ? PyLong_FromLong(left) : NULL;
+        int failed = after ? PyDict_SetItem(arguments[1], origin, after) : before && PyDict_DelItem(arguments[1], origin);
+        Py_DecRef(after);
+        if (failed || PyErr_Occurred())
+            return NULL;
+    }
+    return stretch ? none() : NULL;
+}
+
+static bool add_answers(struct lane *lane, const uint16_t *ids, uint32_t count)
+{
+    while (lane->answer_room < lane->answer_bytes + PUBACK_BYTES * (size_t)count)
+        if (!room((void **)&lane->answers, lane->answer_room, &lane->answer_room, 1))
+            return false;
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *packet = lane->answers + lane->answer_bytes;
+        packet[0] = 0x40, packet[1] = 2, packet[2] = (uint8_t)(ids[i] >> 8), packet[3] = (uint8_t)ids[i];
+        lane->answer_bytes += PUBACK_BYTES;
+    }
+    return true;
+}
+
+/* The client may send as many messages more. */
+static bool answered(const struct lane *lane)
+{
+    PyObject *number = PyObject_GetAttr(lane->inbound, OUTSTANDING);
+    long left = number ? PyLong_AsLong(number) - (long)(lane->answer_bytes / PUBACK_BYTES) : 0;
+    Py_DecRef(number);
+    if (PyErr_Occurred())
+        return false;
+    number = PyLong_FromLong(left > 0 ? left : 0);
+    bool set = number && !PyObject_SetAttr(lane->inbound, OUTSTANDING, number);
+    Py_DecRef(number);
+    return set;
+}
+
+/* Nothing waits to be written before. */
+static bool may_write(const struct lane *lane)
+{
+    if (lane->write == &_Py_NoneStruct || PyList_Size(lane->out))
+        return false;
+    PyObject *waiting = PyObject_CallNoArgs(lane->buffered);
+    bool nothing = waiting && !PyObject_IsTrue(waiting);
+    Py_DecRef(waiting);
+    return nothing;
+}
+
+/* Writes the answers of a lane; false with an error. */
+static bool write_answers(struct lane *lane)
+{
+    if (!lane->slow || !answered(lane))
+        return !lane->slow;
+    PyObject *bytes = PyBytes_FromStringAndSize((char *)lane->answers, (Py_ssize_t)lane->answer_bytes), *done = NULL;
+    if (bytes && may_write(lane))
+        done = PyObject_CallFunctionObjArgs(lane->write, bytes, NULL);
+    else if (bytes && !PyErr_Occurred() && !PyList_Append(lane->out, bytes))
+        done = PyObject_CallNoArgs(lane->flush_soon);
+    Py_DecRef(bytes);
+    Py_DecRef(done);
+    return done;
+}
+
+/* accept(stretch) -> origins of which an answer could not be given: PUBACK for each message, one write a connection */
+static PyObject *accept(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    const struct stretch *stretch = at(arguments[0], STRETCH);
+    PyObject *failed = stretch ? PyList_New(0) : NULL;
+    struct lane *first = NULL, **last = &first;
+    const uint16_t *ids = stretch ? stretch->ids : NULL;
+    for (size_t i = 0; failed && i < stretch->entries_used; i++) {
+        struct lane *lane = at(stretch->entries[i].lane, LANE);
+        uint32_t its_ids = stretch->entries[i].ids;
+        if (its_ids && !lane->answered) {
+            lane->answered = true, lane->next_answered = NULL;
+            *last = lane, last = &lane->next_answered;
+        }
+        if (its_ids && !add_answers(lane, ids, its_ids)) {
+            PyErr_Clear();
+            PyList_Append(failed, lane->origin);
+        }
+        ids += its_ids;
+    }
+    for (struct lane *lane = first; lane; lane = lane->next_answered) {
+        bool written = write_answers(lane);
+        PyErr_Clear(); /* what it says may quote a message */
+        if (!written && PyList_Append(failed, lane->origin))
+            PyErr_Clear();
+        lane->answered = false, lane->answer_bytes = 0;
+        if (lane->answer_room > ANSWERS_KEPT_MAX) {
+            PyMem_Free(lane->answers);
+            lane->answers = NULL, lane->answer_room = 0;
+        }
+    }
+    return failed;
+}
+
+static PyMethodDef methods[] = {
+    {"open", make_turn, METH_FASTCALL, NULL},      {"close", close_turn, METH_FASTCALL, NULL},
+    {"stamp", stamp, METH_FASTCALL, NULL},         {"forget", forget_routes, METH_FASTCALL, NULL},
+    {"take", take, METH_FASTCALL, NULL},           {"column", make_column, METH_FASTCALL, NULL},
+    {"direct", direct, METH_FASTCALL, NULL},       {"lane", make_lane, METH_FASTCALL, NULL},
+    {"learn", learn, METH_FASTCALL, NULL},         {"unlearn", unlearn, METH_FASTCALL, NULL},
+    {"close_lane", close_lane, METH_FASTCALL, NULL}, {"heard", heard, METH_FASTCALL, NULL},
+    {"held", held, METH_FASTCALL, NULL},
+    {"waits", waits, METH_FASTCALL, NULL},         {"rows", rows, METH_FASTCALL, NULL},
+    {"members", members, METH_FASTCALL, NULL},     {"answers", answers, METH_FASTCALL, NULL},
+    {"await", await_answers, METH_FASTCALL, NULL}, {"awaited", awaited, METH_FASTCALL, NULL},
+    {"accept", accept, METH_FASTCALL, NULL},
+};
+enum { METHODS = sizeof methods / sizeof *methods };
+
+/* Every function, in a tuple in the order of `methods`. */
+PyObject *waypost_arrivals(void)
+{
+    PyObject *tuple = PyTuple_New(METHODS);
+    OUTSTANDING = PyUnicode_InternFromString("outstanding"), ONE = PyLong_FromLong(1);
+    for (int i = 0; tuple && i < METHODS; i++) {
+        PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
+        if (!function || PyTuple_SetItem(tuple, i, function)) {
+            Py_DecRef(tuple);
+            tuple = NULL;
+        }
+    }
+    return tuple;
+}

@@ -1,0 +1,296 @@
+"""What all connections bring in a turn of the loop, read in C (`arrivals.c`): PUBLISH packets that say nothing new.
+
+A connection gets a *lane* with its first PUBLISH that a log keeps and nobody else gets; the lane takes what the peer
+sends from then on. It is taught such topics when the machine has read their first message. What a taught topic brings
+is read without a call of Python, and given to the router at the end of the turn, in the order it came. Everything else
+goes to the machine, behind what the lane took before. When routes change, the router takes the next message of each
+topic by itself, and says whether the topic is still of that kind. Without the compiled form there are no lanes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from bridge import libraries
+from bridge.message import DURABLE, RETAIN, Run
+from bridge.transport.driver import Driver
+from edge.broker.model.authorization import Grant, nothing
+from edge.broker.model.interfaces import Origin
+from edge.broker.model.isolation import origin_called
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.events import Published
+from edge.broker.mqtt.limits import HEADS_CACHED_MAX
+from edge.broker.router.batch import Batch, ColumnRuns
+from edge.broker.router.router import Router
+
+log = logging.getLogger(__name__)
+
+SOURCE: Final = Path(__file__).with_name("arrivals.c")
+ENTRY: Final = "waypost_arrivals"
+
+LONG, LATE = 1, 2
+"""Kinds of reads in `arrivals.c`: after one others have a turn; the other has to wait for its own."""
+
+
+class Calls(NamedTuple):
+    """What `arrivals.c` has, in its order; what each does is said there."""
+
+    open: Callable[..., Any]
+    close: Callable[..., None]
+    stamp: Callable[..., None]
+    forget: Callable[..., None]
+    take: Callable[..., list[Any]]
+    column: Callable[..., Any]
+    direct: Callable[..., None]
+    lane: Callable[..., tuple[Any, Callable[[bytes], None]]]
+    learn: Callable[..., None]
+    unlearn: Callable[..., None]
+    close_lane: Callable[..., None]
+    heard: Callable[..., float]
+    held: Callable[..., int]
+    waits: Callable[..., bool]
+    rows: Callable[..., list[tuple[Any, list[Run], int, int]]]
+    members: Callable[..., list[tuple[Origin, Run, list[int]]]]
+    answers: Callable[..., int]
+    wait: Callable[..., None]
+    waited: Callable[..., None]
+    accept: Callable[..., list[Origin]]
+
+
+def library_path() -> Path:
+    """Where the compiled `arrivals.c` has to be. Raises OSError when the source is not there."""
+    return libraries.library_path(SOURCE)
+
+
+def load() -> Calls:
+    """Raises OSError when it was not compiled, or is not what it should be."""
+    path = library_path()
+    if not path.exists():
+        raise OSError("it was not compiled when Waypost was installed")
+    try:
+        entry = ctypes.PyDLL(str(path))[ENTRY]
+    except AttributeError:
+        raise OSError(f"{path} has no {ENTRY}") from None
+    entry.restype = ctypes.py_object
+    return Calls(*entry())
+
+
+@cache
+def calls() -> Calls | None:
+    """Those of this process; None where Python reads."""
+    if os.environ.get(libraries.SETTING) == "python":
+        return None
+    try:
+        return load()
+    except OSError as error:
+        log.warning("MQTT messages are read in Python, at half the speed: %s", error)
+        return None
+
+
+class Publisher(Origin, Protocol):
+    """A connection's session."""
+
+    connection: Connection
+
+
+class Stretch(Batch):
+    """What came one behind the other and is for logs."""
+
+    __slots__ = ("_calls", "_stretch", "columns", "tokens")
+
+    def __init__(self, calls: Calls, stretch: Any) -> None:
+        self._calls = calls
+        self._stretch = stretch
+        self.columns = [ColumnRuns(*row) for row in calls.rows(stretch)]
+        self.tokens = range(calls.answers(stretch))
+
+    def members(self) -> Iterable[tuple[Origin, Run, Sequence[int]]]:
+        return self._calls.members(self._stretch)
+
+    def wait(self, awaiting: MutableMapping[Origin, int]) -> None:
+        self._calls.wait(self._stretch, awaiting)
+
+    def heard(self, awaiting: MutableMapping[Origin, int]) -> None:
+        self._calls.waited(self._stretch, awaiting)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        for origin in self._calls.accept(self._stretch):
+            log.error("%s: its answers could not be written, its connection ends", origin.name)
+            origin.abort()
+
+
+class Lane:
+    """The reading side of one connection."""
+
+    __slots__ = ("_calls", "_connection", "_driver", "_grant", "_lane", "_publish", "_receive")
+
+    def __init__(
+        self,
+        calls: Calls,
+        turn: Any,
+        publish: Callable[[], None],
+        publisher: Publisher,
+        driver: Driver,
+        grant: Grant | None,
+    ) -> None:
+        """`publish` gives the router what all lanes took; `grant`: what the client may do, None: everything."""
+        self._calls = calls
+        self._publish = publish
+        self._driver = driver
+        self._connection = connection = publisher.connection
+        self._grant = grant
+        if grant is not None:
+            grant.replaced = self.forget
+        inbound, transport = connection.receiver, driver.transport
+        if transport is None:
+            raise LookupError("the connection has ended")
+        self._lane, self._receive = calls.lane(
+            turn,
+            publisher,
+            inbound.device,
+            inbound,
+            inbound.out,
+            self._read_on,
+            transport.write,
+            transport.get_write_buffer_size,
+            driver.flush_soon,
+            connection.version,
+            inbound.receive_maximum,
+            inbound.known_length_max,
+            HEADS_CACHED_MAX,
+        )
+
+    def begin(self) -> None:
+        """Take what the peer sends from now on."""
+        self._driver.divert(self._receive)
+
+    def learn(self, event: Published, column: Any) -> None:
+        """Take what is like these messages from now on, which the client may send to their topic."""
+        run = event.run
+        first = 0x32 if run.flags & DURABLE else 0x30
+        self._calls.learn(self._lane, first, event.head, event.block, run.address, run.properties, column)
+
+    def forget(self) -> None:
+        """What the client may send has changed: it is taught anew."""
+        self._calls.unlearn(self._lane)
+        self._connection.receiver.forget_topics()
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._calls.close_lane(self._lane)
+
+    @property
+    def heard_s(self) -> float:
+        """When it last took something, of the clock of the loop."""
+        return self._calls.heard(self._lane)
+
+    def leave(self) -> None:
+        """The session ends: what the lane took goes to the router now, before what follows the end."""
+        if self._grant is not None:
+            self._grant.replaced = nothing
+        if self._calls.waits(self._lane):
+            self._publish()
+
+    @property
+    def held_bytes(self) -> int:
+        """What the client has it remember."""
+        return self._calls.held(self._lane)
+
+    def _read_on(self, data: bytes, kind: int) -> bool:
+        """Have the machine take these bytes of a read; True when it is ready for another packet then."""
+        if kind == LATE:
+            self._driver.put_off(data)
+        elif data:
+            self._driver.data_received(data)
+        if kind == LONG:
+            self._driver.let_others()
+        return self._connection.between_packets and self._driver.up_to_date
+
+
+class Arrivals:
+    """Of one broker."""
+
+    def __init__(self, calls: Calls, router: Router, now_s: Callable[[], float]) -> None:
+        """`now_s`: the clock of the loop."""
+        self._calls = calls
+        self._router = router
+        self._now_s = now_s
+        self._turn = calls.open(self._begin, self.publish, Run)
+        self._columns: dict[int, Any] = {}
+        self._generation = 0
+        """How often the routes were forgotten."""
+        router.before_flush = self.publish
+        router.routes_forgotten = self._forget
+
+    def teach(
+        self, event: Published, lane: Lane | None, publisher: Publisher, driver: Driver, grant: Grant | None
+    ) -> Lane | None:
+        """What is like these messages, which were published, is taken by the connection's lane from now on, if all that
+        is done with it is that a log keeps it: live subscribers are served as soon as messages come.
+
+        `lane` is the one it has; returned is the one it has then: None where what comes is not what the machine takes
+        (WebSocket).
+        """
+        connection = publisher.connection
+        column = self.column(event.run)
+        retains = event.run.flags & RETAIN
+        if column is None or retains or driver.connection is not connection or connection.closed:
+            return lane
+        if lane is None:
+            lane = connection.lane = Lane(self._calls, self._turn, self.publish, publisher, driver, grant)
+            lane.begin()
+        lane.learn(event, column)
+        return lane
+
+    def _begin(self) -> None:
+        router = self._router
+        received_at, clock = router.stamp()
+        self._calls.stamp(self._turn, self._now_s(), received_at, clock, 1 | DURABLE | clock)
+        router.flush_soon()
+
+    def publish(self) -> None:
+        """Give the router what has come in this turn."""
+        generation = self._generation
+        for each in self._calls.take(self._turn):
+            if type(each) is tuple:
+                self._publish_alone(*each)
+            else:
+                self._publish_together(Stretch(self._calls, each), generation)
+
+    def _publish_together(self, stretch: Stretch, generation: int) -> None:
+        """`generation`: of the routes when the stretch was made; what is published may change them."""
+        if generation == self._generation:
+            origin_called(stretch, self._router.publish_all, stretch)
+            return
+        for origin, run, tokens in stretch.members():
+            origin_called(origin, self._router.publish, origin, run, tokens)
+
+    def _publish_alone(self, origin: Origin, run: Run, tokens: Sequence[int], topic: Any) -> None:
+        if origin_called(origin, self._router.publish, origin, run, tokens):
+            self._calls.direct(self._turn, topic, self.column(run))
+
+    def column(self, run: Run) -> Any:
+        """Where runs like this one, which was published, go for now; None where the router has more to look at."""
+        column = self._router.column(run.address, run.qos)
+        if column is None:
+            return None
+        made = self._columns.get(column.log)
+        if made is None:
+            made = self._columns[column.log] = self._calls.column(column)
+        return made
+
+    def _forget(self) -> None:
+        self._calls.forget(self._turn)
+        self._columns.clear()
+        self._generation += 1
+
+    def close(self) -> None:
+        """Nothing more is taken. What C holds the garbage collector does not see."""
+        self._calls.close(self._turn)
+        self._columns.clear()

@@ -1,0 +1,356 @@
+"""Messages that C reads for all connections at once: to clients, logs and subscribers it makes no difference."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge.message import Run, Stored
+from bridge.transport.driver import Driver
+from edge.broker.delivery.durable import Declaration
+from edge.broker.limits import Limits
+from edge.broker.message.mqtt_properties import Properties
+from edge.broker.message.mqtt_translator import MqttTranslator
+from edge.broker.model.addresses import AddressRule, AddressTable, AddressType
+from edge.broker.model.authorization import Grant, Operation, Rule
+from edge.broker.model.interfaces import Consumer, SubscribeOptions, Subscription
+from edge.broker.mqtt import arrivals, packets
+from edge.broker.mqtt.arrivals import Arrivals, Calls
+from edge.broker.mqtt.connection import Connection
+from edge.broker.mqtt.handler import ConnectionHandler
+from edge.broker.mqtt.session_registry import SessionRegistry
+from edge.broker.router.router import Router
+from edge.broker.store.errors import StoreError, StoreFull
+from tests.property.mqtt.test_stream import publishes
+from tests.support.memory_store import MemoryStore
+
+T = TypeVar("T")
+CLIENTS = 3
+ADDRESSES = ("a", "a/b", "plant/7/temp")
+RULES = (
+    AddressRule("queue/#", AddressType.QUEUE),
+    AddressRule("anycast/#", AddressType.ANYCAST),
+    AddressRule("#", AddressType.TOPIC),
+)
+EVERYTHING = Rule(("#",), frozenset(Operation))
+ALL_BUT = Rule(("a", "queue/#"), frozenset(Operation))
+
+needs_compiled = pytest.mark.skipif(not arrivals.library_path().exists(), reason="arrivals.c is not compiled")
+
+
+class StillLoop(asyncio.SelectorEventLoop):
+    """No time passes: how long a read takes decides nothing."""
+
+    def time(self) -> float:
+        return 1000.0
+
+
+def run_still(what: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=StillLoop) as runner:
+        return runner.run(what)
+
+
+class Transport(asyncio.Transport):
+    """A socket whose other end is the test."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.written = b""
+        self.stuck = b""
+        """What was written while the peer did not read."""
+        self.reads = True
+        self.paused = self.lost = False
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def write(self, data: Any) -> None:
+        if self.reads:
+            self.written += data
+        elif not self.lost:
+            self.stuck += data
+
+    def read_on(self, *, reads: bool) -> None:
+        self.reads = reads
+        if reads:
+            self.written, self.stuck = self.written + self.stuck, b""
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.stuck)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nobody writes so much here."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def is_closing(self) -> bool:
+        return self.lost
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if not self.lost:
+            self.lost = True
+            asyncio.get_running_loop().call_soon(self._lose)
+
+    def _lose(self) -> None:
+        protocol, self.protocol = self.protocol, None  # as transports of the loop do
+        protocol.connection_lost(None)
+
+
+class Follower(Consumer):
+    """A live subscriber."""
+
+    name = "follower"
+    credit = 1 << 30
+
+    def __init__(self) -> None:
+        self.heard: list[Run] = []
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.heard.append(stored.run)
+
+
+class World:
+    """A router with clients, whose commits end when the test says so."""
+
+    def __init__(self, calls: Calls | None, version: int, *, rights: bool) -> None:
+        self.posted: deque[Callable[[], None]] = deque()
+        self.clock = asyncio.get_running_loop().time
+        self.store = MemoryStore(post=self.posted.append)
+        self.router = Router(self.store, AddressTable(RULES), clock_ns=lambda: 1, flush_soon=lambda: None)
+        self.sessions = SessionRegistry(self.router, self.store, MqttTranslator())
+        self.arrivals = Arrivals(calls, self.router, self.clock) if calls is not None else None
+        self.follower = Follower()
+        self.router.declare(Declaration(name="kept", pattern="#", all_qos=True))
+        self.kept: list[tuple[int, Stored]] = []
+        self.store.commit_listeners.append(lambda commit: self.kept.extend(commit.appended))
+        self.handlers: list[ConnectionHandler] = []
+        self.transports: list[Transport] = []
+        self.grants: list[Grant] = []
+        for number in range(CLIENTS):
+            self._connect(f"c{number}", version, rights=rights)
+
+    def _connect(self, name: str, version: int, *, rights: bool) -> None:
+        connection = Connection(Limits(packet_bytes_max=20_000, receive_maximum=12), self.clock())
+
+        def owner(driver: Driver) -> ConnectionHandler:
+            handler = ConnectionHandler(
+                driver, connection, self.router, self.sessions, self.clock, arrivals=self.arrivals
+            )
+            self.handlers.append(handler)
+            return handler
+
+        driver = Driver(connection, owner, write_bytes_max=1 << 16, unread_bytes_max=1 << 20)
+        transport = Transport(driver)
+        self.transports.append(transport)
+        driver.connection_made(transport)
+        driver.data_received(packets.Connect(name, version).encode())
+        if rights:
+            grant = Grant("joe", name, (EVERYTHING,))
+            self.handlers[-1]._grant = grant
+            self.grants.append(grant)
+
+    def take(self, client: int, data: bytes) -> None:
+        transport = self.transports[client]
+        if not (transport.lost or transport.paused):
+            transport.protocol.data_received(data)
+
+    def end_commit(self, failure: StoreError | None) -> None:
+        if self.posted:
+            self.store.failure = failure
+            self.posted.popleft()()
+            self.store.failure = None
+
+    async def end_turn(self) -> None:
+        self.router.flush()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    def subscribe(self) -> None:
+        self.router.subscribe(self.follower, "plant/#", SubscribeOptions())
+
+    def allow(self, client: int, rule: Rule) -> None:
+        if self.grants:
+            self.grants[client].replace("joe", (rule,))
+
+    async def finish(self) -> list[Any]:
+        """Commit everything; what clients, logs and subscribers have seen."""
+        for transport in self.transports:
+            transport.read_on(reads=True)
+        await self.end_turn()
+        while self.posted:
+            self.end_commit(None)
+            await self.end_turn()
+        outstanding = [
+            handler.connection.receiver.outstanding
+            for handler, transport in zip(self.handlers, self.transports, strict=True)
+            if not transport.lost
+        ]
+        for transport in self.transports:
+            transport.close()
+        await self.end_turn()
+        assert not self.router.answers.awaiting_commit
+        kept: dict[tuple[str, int], list[Any]] = {}
+        for log, (_, _, run) in self.kept:
+            kept.setdefault((run.device, log), []).extend(flat(run))
+        heard: dict[str, list[Any]] = {}
+        for run in self.follower.heard:
+            heard.setdefault(run.device, []).extend(flat(run))
+        return [[each.written for each in self.transports], kept, heard, self.router.figures, outstanding]
+
+
+def flat(run: Run) -> list[Any]:
+    return [(run.address, run.flags, run.properties, run.received_at, body) for body in run.bodies]
+
+
+Step = tuple[Any, ...]
+
+
+async def play(world: World, steps: Sequence[Step]) -> list[Any]:
+    for what, *arguments in steps:
+        match what:
+            case "take":
+                world.take(*arguments)
+            case "turn":
+                await world.end_turn()
+            case "commit":
+                world.end_commit(*arguments)
+            case "subscribe":
+                world.subscribe()
+            case "allow":
+                world.allow(*arguments)
+            case "reads":
+                client, reads = arguments
+                world.transports[client].read_on(reads=reads)
+            case "lose":
+                world.transports[arguments[0]].close()
+                await asyncio.sleep(0)
+    return await world.finish()
+
+
+def both(version: int, steps: Sequence[Step], *, rights: bool = False) -> World:
+    """The world with lanes, after it did what the one without did."""
+
+    async def run() -> World:
+        with_lanes, without = World(arrivals.calls(), version, rights=rights), World(None, version, rights=rights)
+        assert await play(with_lanes, steps) == await play(without, steps)
+        return with_lanes
+
+    return run_still(run())
+
+
+@st.composite
+def streams(draw: st.DrawFn, version: int) -> list[bytes]:
+    """What one client sends, cut anywhere; nearly always right."""
+    pool = draw(st.lists(publishes(version, (*ADDRESSES, "queue/1", "anycast/1")), min_size=1, max_size=4))
+    stream = bytearray(b"".join(draw(st.lists(st.sampled_from(pool), max_size=25))))
+    if stream and draw(st.integers(0, 9)) == 0:
+        stream[draw(st.integers(0, 5_000)) % len(stream)] = draw(st.integers(0, 255))
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    return [bytes(stream[start:end]) for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+OTHER_STEPS = st.one_of(
+    st.just(("turn",)),
+    st.just(("turn",)),
+    st.just(("commit", None)),
+    st.just(("commit", None)),
+    st.just(("commit", StoreFull("full"))),
+    st.just(("commit", StoreError("failed"))),
+    st.just(("subscribe",)),
+    st.tuples(st.just("allow"), st.integers(0, CLIENTS - 1), st.sampled_from((EVERYTHING, ALL_BUT))),
+    st.tuples(st.just("reads"), st.integers(0, CLIENTS - 1), st.booleans()),
+    st.tuples(st.just("lose"), st.integers(0, CLIENTS - 1)),
+)
+
+
+@needs_compiled
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_lanes_change_nothing(data: Any) -> None:
+    version = data.draw(st.sampled_from((3, 4, 5)))
+    waiting = [deque((client, part) for part in data.draw(streams(version))) for client in range(CLIENTS)]
+    steps: list[Step] = []
+    while any(waiting):
+        parts = data.draw(st.sampled_from([each for each in waiting if each]))
+        steps.append(("take", *parts.popleft()))
+        steps += data.draw(st.lists(OTHER_STEPS, max_size=2))
+    both(version, steps, rights=data.draw(st.booleans()))
+
+
+@needs_compiled
+class TestLanes:
+    PUBLISH = packets.Publish("a", b"x", 1, packet_id=1).encode(4)
+    NEXT = packets.Publish("a", b"y", 1, packet_id=2).encode(4)
+
+    def test_a_lane_takes_what_is_like_a_message_before(self) -> None:
+        async def run() -> None:
+            world = World(arrivals.calls(), 4, rights=False)
+            for data in (self.PUBLISH, self.NEXT, self.NEXT, self.NEXT):
+                world.take(0, data)
+            assert world.store.gathered == 2  # the machine's: the lane is made by the first, and opened by the second
+            await world.end_turn()
+            await world.finish()
+            assert [stored.run.bodies for _, stored in world.kept] == [[b"x"], [b"y"], [b"y"], [b"y"]]
+            assert world.transports[0].written.endswith(b"\x40\x02\0\x01" + b"\x40\x02\0\x02" * 3)
+
+        run_still(run())
+
+    def test_a_connection_that_breaks_has_its_messages_stored_before_its_will(self) -> None:
+        both(4, [("take", 0, self.PUBLISH), ("turn",), ("take", 0, self.NEXT), ("lose", 0), ("turn",)])
+
+    def test_one_more_than_the_client_may_send_ends_the_connection(self) -> None:
+        sent = b"".join(packets.Publish("a", b"x", 1, packet_id=n).encode(5) for n in range(1, 14))
+        world = both(5, [("take", 0, sent[: len(sent) // 13]), ("take", 0, sent[len(sent) // 13 :])])
+        assert sum(len(stored.run) for _, stored in world.kept) == 12
+        assert b"Receive Maximum" in world.transports[0].written
+
+    def test_a_packet_that_says_what_an_alias_stands_for_is_the_machines(self) -> None:
+        alias = Properties(topic_alias=1)
+        named = [packets.Publish(topic, b"x", 0, properties=alias).encode(5) for topic in ("a", "b")]
+        by_alias = packets.Publish("", b"y", 0, properties=alias).encode(5)
+        plain = packets.Publish("a", b"x").encode(5)
+        order = (plain, plain, plain, *named, *named, named[0], by_alias, named[1], named[0], by_alias)
+        world = both(5, [("take", 0, each) for each in order])
+        heard = [stored.run.address for _, stored in world.kept if b"y" in stored.run.bodies]
+        assert heard == ["a", "a"]
+
+    def test_topics_beyond_what_is_remembered_are_taken_all_the_same(self) -> None:
+        many = [packets.Publish(f"t/{n}", b"x", 1, packet_id=n + 1).encode(4) for n in range(600)]
+        both(4, [step for each in (*many, *many) for step in (("take", 0, each), ("turn",), ("commit", None))])
+
+    def test_nothing_of_it_is_left_when_connections_and_broker_are_gone(self) -> None:
+        async def run() -> weakref.ref[Transport]:
+            world = World(arrivals.calls(), 4, rights=True)
+            for data in (self.PUBLISH, self.NEXT, self.NEXT):
+                world.take(0, data)
+            transport = weakref.ref(world.transports[0])
+            await world.finish()
+            if world.arrivals is not None:
+                world.arrivals.close()
+            return transport
+
+        transport = run_still(run())
+        gc.collect()
+        assert transport() is None
