@@ -24,6 +24,8 @@ TELLING = re.compile(
 """Names of fields that hold content or secrets."""
 HARMLESS = ("int", "int | None", "bool", "Stored")
 """Kinds of fields that hold a number, or a run, which hides what it has."""
+COMPILED = ("._loops_", "._arrivals_")
+"""Compiled from C files, without classes."""
 HIDDEN_WITHIN = {
     "cloud.hub.groups.Entry.content": "a batch, a document or what is unreadable",
     "cloud.lake.lake.Transaction.application": "a name the hub gives",
@@ -36,7 +38,7 @@ def classes() -> Iterator[type[Any]]:
     for root in PACKAGES:
         package = importlib.import_module(root)
         for found in pkgutil.walk_packages(package.__path__, f"{root}."):
-            if "._loops" in found.name:  # compiled from `bridge.engine.loops`
+            if any(library in found.name for library in COMPILED):
                 continue
             module = importlib.import_module(found.name)
             for value in vars(module).values():

@@ -734,8 +734,9 @@ static PyMethodDef RECEIVE = {"receive", receive, METH_FASTCALL, NULL};
  * lane(turn, origin, device, inbound, out, slow, write, buffered, flush_soon, version, receive maximum, length maximum,
  *      topics maximum) -> (lane, receive)
  *
- * `slow` has the machine take bytes of a read of this `kind`, and says whether it is ready for another packet then. `write` is called with what is
- * to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`, and `flush_soon` called.
+ * `slow` has the machine take bytes of a read of this `kind`, and says whether it is ready for another packet then.
+ * `write` is called with what is to leave at once, where `out` is empty and `buffered` says 0; else it is added to `out`,
+ * and `flush_soon` called.
  */
 static PyObject *make_lane(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
@@ -987,11 +988,10 @@ static PyMethodDef methods[] = {
     {"direct", direct, METH_FASTCALL, NULL},       {"lane", make_lane, METH_FASTCALL, NULL},
     {"learn", learn, METH_FASTCALL, NULL},         {"unlearn", unlearn, METH_FASTCALL, NULL},
     {"close_lane", close_lane, METH_FASTCALL, NULL}, {"heard", heard, METH_FASTCALL, NULL},
-    {"held", held, METH_FASTCALL, NULL},
-    {"waits", waits, METH_FASTCALL, NULL},         {"rows", rows, METH_FASTCALL, NULL},
-    {"members", members, METH_FASTCALL, NULL},     {"answers", answers, METH_FASTCALL, NULL},
-    {"await", await_answers, METH_FASTCALL, NULL}, {"awaited", awaited, METH_FASTCALL, NULL},
-    {"accept", accept, METH_FASTCALL, NULL},
+    {"held", held, METH_FASTCALL, NULL},           {"waits", waits, METH_FASTCALL, NULL},
+    {"rows", rows, METH_FASTCALL, NULL},           {"members", members, METH_FASTCALL, NULL},
+    {"answers", answers, METH_FASTCALL, NULL},     {"await", await_answers, METH_FASTCALL, NULL},
+    {"awaited", awaited, METH_FASTCALL, NULL},     {"accept", accept, METH_FASTCALL, NULL},
 };
 enum { METHODS = sizeof methods / sizeof *methods };
 

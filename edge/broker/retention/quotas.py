@@ -100,15 +100,19 @@ class Account:
 
     def admits(self, log: int, size: int, messages: int) -> bool:
         """True when `size` bytes may be appended to `log`; makes room for them where the address says how."""
-        quotas = self._quotas
-        if size <= self.room and size <= quotas.shared:
-            self.room -= size
-            quotas.shared -= size
-            return True
-        if quotas.make_room(self, log, size):
+        if self.takes(size) or self._quotas.make_room(self, log, size):
             return True
         self.refused += messages
         return False
+
+    def takes(self, size: int) -> bool:
+        """True when `size` bytes may be appended without a count; else nobody gives way and nothing is refused."""
+        quotas = self._quotas
+        if size > self.room or size > quotas.shared:
+            return False
+        self.room -= size
+        quotas.shared -= size
+        return True
 
 
 class Quotas:

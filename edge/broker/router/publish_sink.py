@@ -46,12 +46,12 @@ class PublishSink:
 
     def keep_all(self, batch: Batch) -> bool:
         """As `keep`, for all of a batch. False, and nothing of it was kept, where its runs have to be taken one by one:
-        there is no room for all, a log is kept in memory, or some origin waits for a consumer."""
+        room has to be counted or made, a log is kept in memory, or some origin waits for a consumer."""
         store, answers = self._store, self.answers
         if answers.ordered.waiting:
             return False
-        for (log, account), _, size, messages in batch.columns:
-            if store.in_memory(log) or (account.limited and not account.admits(log, size, messages)):
+        for (log, account), _, size, _ in batch.columns:
+            if store.in_memory(log) or (account.limited and not account.takes(size)):
                 return False
         for (log, _), runs, size, _ in batch.columns:
             ticket = store.append_all(log, runs, size)
