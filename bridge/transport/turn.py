@@ -49,13 +49,7 @@ class Turn:
             self._loop.call_soon(self._end)
 
     def write(self) -> None:
-        """Write now, ahead of the end of the turn."""
-        writers, self._writers = self._writers, []
-        _write_all(writers)
-
-    def _end(self) -> None:
-        """What takes too long for one turn, as a large message to thousands, goes on in the next."""
-        self._scheduled = False
+        """Write now, ahead of the end of the turn, as much as there is time for."""
         until_s = self._loop.time() + WRITE_S
         writers, self._writers = self._writers, []
         for start in range(0, len(writers), WRITERS_AT_ONCE):
@@ -63,6 +57,11 @@ class Turn:
                 self._writers = writers[start:] + self._writers
                 break
             _write_all(writers[start : start + WRITERS_AT_ONCE] if len(writers) > WRITERS_AT_ONCE else writers)
+
+    def _end(self) -> None:
+        """What takes too long for one turn, as a large message to thousands, goes on in the next."""
+        self._scheduled = False
+        self.write()
         if self._writers and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._end)

@@ -137,13 +137,13 @@ def withstand(running: Waypost, attack: Attack, neighbour: Neighbour) -> tuple[f
     return neighbour.p99_s(begin, attacked), neighbour.p99_s(attacked, end), served
 
 
-def given_back(running: Waypost, before_mib: float) -> float:
-    """After how many seconds it is."""
+def given_back(running: Waypost, before_mib: float, *, kept_mib: float = GIVEN_BACK_MIB) -> float:
+    """After how many seconds it is, but for `kept_mib`."""
     began = time.monotonic()
 
     def is_it() -> bool:
         held = sum(pool["held"] for pool in status(running)["memory"]["pools"].values())
-        return not held and resident_mib(running.pid) < before_mib + GIVEN_BACK_MIB
+        return not held and resident_mib(running.pid) < before_mib + kept_mib
 
     wait_until(is_it, timeout_s=GIVEN_BACK_S, what="what was held is given back")
     return time.monotonic() - began

@@ -19,6 +19,9 @@ from tests.support.processes import Waypost
 
 ACCEPTED = packets.ConnAck().encode(4)
 MEMORY_MIB = 256
+KEPT_MIB = 48
+"""What the allocator keeps of 4 000 connections and addresses nobody had sent to: 22 after the first round, 39 from
+the fourth on, and no more."""
 
 
 def with_wills(number: int) -> Iterator[bytes]:
@@ -63,4 +66,4 @@ def test_clients_that_go_together(tmp_path: Path, count: int, floor_s: float) ->
                 assert last < ROUNDS, f"p99 {idle_s * 1e3:.1f} ms idle, {gone_s * 1e3:.1f} ms when they go"
         print(f"{count} wills: p99 {idle_s * 1e3:.1f} -> {gone_s * 1e3:.1f} ms, {watch.most_mib:.0f} MiB at most")
         assert watch.most_mib < MEMORY_MIB
-        given_back(running, watch.before_mib)
+        given_back(running, watch.before_mib, kept_mib=KEPT_MIB)

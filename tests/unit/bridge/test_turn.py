@@ -55,3 +55,28 @@ def test_what_is_written_early_is_written_once() -> None:
         return order
 
     assert asyncio.run(turn()) == ["early", "late"]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each few writers take all the time that one turn has."""
+    monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
+    monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
+
+    async def turns() -> list[list[str]]:
+        order: list[str] = []
+        found = turn_of(asyncio.get_running_loop())
+        for number in range(5):
+            found.add(Writer(order, str(number)))
+        if early:
+            found.write()
+        seen = [list(order)]
+        while len(order) < 5:
+            await asyncio.sleep(0)
+            seen.append(list(order))
+        await asyncio.sleep(0)
+        assert len(order) == 5
+        return seen
+
+    before = [["0", "1"]] if early else [[], ["0", "1"]]
+    assert asyncio.run(turns()) == [*before, ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
