@@ -6,16 +6,15 @@ times its size for good, and be the one the kernel kills when another program ne
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import gc
 
 import pyarrow as pa
+
+from edge.broker.listeners.heap import trim_heap
 
 
 def give_back() -> None:
     """Takes some tens of milliseconds, nearly all of them without the interpreter's lock: for the landing's thread."""
     gc.collect(1)
     pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
+    trim_heap()

@@ -154,7 +154,7 @@ struct turn {
     bool begun;
 };
 
-static PyObject *OUTSTANDING, *ONE;
+static PyObject *OUTSTANDING;
 
 static void *at(PyObject *capsule, const char *kind)
 {
@@ -854,18 +854,20 @@ static PyObject *answers(PyObject *self, PyObject *const *arguments, Py_ssize_t 
     return stretch ? PyLong_FromLong((long)stretch->ids_used) : NULL;
 }
 
-/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers */
-static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+/* For the origin of each run with answers, `by` answers more are to come; who waits for none is not in `awaiting`. */
+static PyObject *change_awaiting(PyObject *capsule, PyObject *awaiting, long by)
 {
-    (void)self, (void)count;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
+    const struct stretch *stretch = at(capsule, STRETCH);
     for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
         if (!stretch->entries[i].ids)
             continue;
         PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
-        PyObject *before = PyDict_GetItemWithError(arguments[1], origin);
-        PyObject *after = before ? PyLong_FromLong(PyLong_AsLong(before) + 1) : keep(ONE);
-        int failed = !after || PyErr_Occurred() || PyDict_SetItem(arguments[1], origin, after);
+        PyObject *before = PyDict_GetItemWithError(awaiting, origin);
+        long left = (before ? PyLong_AsLong(before) : 0) + by;
+        PyObject *after = left > 0 ? PyLong_FromLong(left) : NULL;
+        bool failed = PyErr_Occurred() != NULL;
+        if (!failed)
+            failed = after ? PyDict_SetItem(awaiting, origin, after) : before && PyDict_DelItem(awaiting, origin);
         Py_DecRef(after);
         if (failed)
             return NULL;
@@ -873,24 +875,18 @@ static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ss
     return stretch ? none() : NULL;
 }
 
+/* await(stretch, awaiting): each origin has as many answers to come more as it has runs with answers */
+static PyObject *await_answers(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+    (void)self, (void)count;
+    return change_awaiting(arguments[0], arguments[1], 1);
+}
+
 /* awaited(stretch, awaiting): the opposite */
 static PyObject *awaited(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
 {
     (void)self, (void)count;
-    const struct stretch *stretch = at(arguments[0], STRETCH);
-    for (size_t i = 0; stretch && i < stretch->entries_used; i++) {
-        if (!stretch->entries[i].ids)
-            continue;
-        PyObject *origin = ((struct lane *)at(stretch->entries[i].lane, LANE))->origin;
-        PyObject *before = PyDict_GetItemWithError(arguments[1], origin);
-        long left = before ? PyLong_AsLong(before) - 1 : 0;
-        PyObject *after = left > 0 ? PyLong_FromLong(left) : NULL;
-        int failed = after ? PyDict_SetItem(arguments[1], origin, after) : before && PyDict_DelItem(arguments[1], origin);
-        Py_DecRef(after);
-        if (failed || PyErr_Occurred())
-            return NULL;
-    }
-    return stretch ? none() : NULL;
+    return change_awaiting(arguments[0], arguments[1], -1);
 }
 
 static bool add_answers(struct lane *lane, const uint16_t *ids, uint32_t count)
@@ -999,7 +995,7 @@ enum { METHODS = sizeof methods / sizeof *methods };
 PyObject *waypost_arrivals(void)
 {
     PyObject *tuple = PyTuple_New(METHODS);
-    OUTSTANDING = PyUnicode_InternFromString("outstanding"), ONE = PyLong_FromLong(1);
+    OUTSTANDING = PyUnicode_InternFromString("outstanding");
     for (int i = 0; tuple && i < METHODS; i++) {
         PyObject *function = PyCFunction_NewEx(&methods[i], NULL, NULL);
         if (!function || PyTuple_SetItem(tuple, i, function)) {

@@ -265,7 +265,7 @@ class DurableSubscriptions(Mapping[str, DurableSubscription]):
         for place in places:
             part = self._logs.reopen_part(declaration.pattern, place.cursor)
             self._configure(part, declaration)
-            subscription.parts.append(part)
+            subscription.add(part)
         return subscription
 
     def _left_in(self, name: str) -> int:
