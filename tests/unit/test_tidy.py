@@ -219,6 +219,9 @@ class TestPackaging:
     def test_top_level_holds_only_what_belongs_there(self) -> None:
         assert {path.relative_to(ROOT).parts[0] for path in files()} <= TOP_LEVEL
 
+    def test_nothing_compiled_is_kept(self) -> None:
+        assert not [path for path in files() if path.suffix in {".so", ".o", ".a", ".pyc"}]
+
     def test_every_package_is_named(self) -> None:
         assert project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == list(PACKAGES)
         assert project()["tool"]["mypy"]["packages"] == [*PACKAGES, "tests.demo"]
