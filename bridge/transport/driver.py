@@ -95,9 +95,9 @@ class Driver(asyncio.Protocol):
     """Drives one `Connection` over one transport."""
 
     __slots__ = (
-        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_linger_until", "_loop", "_make_owner", "_meter",
-        "_owner", "_paused_for", "_put_off", "_slot", "_turn", "_unread_bytes_max", "_write_bytes_max", "account",
-        "congested", "connection", "held_bytes", "identity", "transport",
+        "_deadlines", "_failed", "_flush_scheduled", "_gone", "_known", "_linger_until", "_loop", "_lost_from",
+        "_make_owner", "_meter", "_owner", "_paused_for", "_put_off", "_slot", "_turn", "_unread_bytes_max",
+        "_write_bytes_max", "account", "congested", "connection", "held_bytes", "identity", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -146,6 +146,10 @@ class Driver(asyncio.Protocol):
         self._paused_for: tuple[str, ...] = ()
         self._put_off = b""
         """A read that waits for its turn; it goes with a connection that breaks."""
+        self._known = meter is None
+        """The peer has said who it is. Until then what it sends has its turn with large reads, however small it is."""
+        self._lost_from: str | None = None
+        """The peer of a connection that is gone, until its machine and its owner have been told."""
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------
 
@@ -165,7 +169,7 @@ class Driver(asyncio.Protocol):
             self.flush_soon()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= LARGE_BYTES and not self._put_off:
+        if self._known and len(data) <= LARGE_BYTES and not self._put_off:
             self._take(data)
             return
         lane = slow_lane_of(self._loop)
@@ -210,6 +214,8 @@ class Driver(asyncio.Protocol):
 
     def take_slice(self) -> bool:
         """`bridge.transport.slow_lane.Sliced`."""
+        if self._lost_from is not None:
+            self._conclude(self._lost_from)
         if self.transport is None or self._failed:
             return False
         now = self._loop.time()
@@ -230,10 +236,23 @@ class Driver(asyncio.Protocol):
         return False  # close the transport: connection_lost tells the machine
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Tell machine and owner, or have it done in turns where many go at the same time, as with their network."""
         self._leave_slot()
         self._put_off = b""  # the slow lane may know of us for long
         peer = self.peername
         self.transport = None
+        lane = slow_lane_of(self._loop)
+        if not lane.has_time:
+            self._lost_from = peer
+            lane.add(self)
+            return
+        begun = self._loop.time()
+        self._conclude(peer)
+        lane.spend(self._loop.time() - begun)
+
+    def _conclude(self, peer: str) -> None:
+        """The connection with `peer` is over, and everybody is told."""
+        self._lost_from = None
         try:
             events = self.connection.receive_eof(self._loop.time())
             if events and self._owner is not None:
@@ -330,6 +349,7 @@ class Driver(asyncio.Protocol):
 
     def identified(self, user: str) -> bool:
         """The peer has said who it is; False when there is no room for another connection of this user."""
+        self._known = True
         return self._meter is None or self._meter.identified(self, user)
 
     def count(self) -> None:

@@ -19,7 +19,8 @@ a turn without anything to do takes 0.05 ms, a usual round trip of a message wit
 it is completed."""
 
 TURN_S: Final = 0.005
-"""How long the large reads of one turn may take, whosever they are; others wait in the lane."""
+"""How long may take in one turn what any number of peers can bring at once: large reads, reads of peers that have not
+said who they are, ends of connections. What is beyond it waits in the lane."""
 
 LARGE_BYTES: Final = 2 * 1024
 """A read of more is a large one: smaller ones are a few messages, and are taken as they come."""
@@ -43,7 +44,7 @@ class SlowLane:
         self._waiting: deque[Sliced] = deque()
         self._scheduled = False
         self._spent_s = 0.0
-        """On large reads of this turn."""
+        """Of `TURN_S`, in this turn."""
 
     @property
     def waiting(self) -> int:
@@ -52,11 +53,11 @@ class SlowLane:
 
     @property
     def has_time(self) -> bool:
-        """Another large read may be taken in this turn."""
+        """There is some of `TURN_S` left in this turn."""
         return self._spent_s < TURN_S
 
     def spend(self, took_s: float) -> None:
-        """A large read has been taken in this turn."""
+        """So much of `TURN_S` is used."""
         if not self._spent_s:
             self._loop.call_soon(self._next_turn)
         self._spent_s += took_s

@@ -183,3 +183,94 @@ def test_large_reads_beyond_the_turns_share_wait_and_keep_their_order() -> None:
         await served.close()
 
     asyncio.run(scenario())
+
+
+class Doorkeeper:
+    """A meter that lets everybody in."""
+
+    def begun(self, driver: Driver) -> None: ...
+
+    def identified(self, driver: Driver, user: str) -> bool:
+        return True
+
+    def held(self, driver: Driver, held_bytes: int) -> None: ...
+
+    def ended(self, driver: Driver) -> None: ...
+
+
+def test_reads_of_peers_that_have_not_said_who_they_are_wait_however_small() -> None:
+    async def scenario() -> None:
+        lane = slow_lane_of(asyncio.get_running_loop())
+        connection = Quick([])
+        driver = Driver(connection, lambda _: Nobody(), write_bytes_max=1 << 16, meter=Doorkeeper())
+        driver.connection_made(Ended())
+        lane.spend(TURN_S)
+        driver.data_received(b"x")
+        assert not connection.received
+        async with asyncio.timeout(WAIT_S):
+            while not connection.received:
+                await asyncio.sleep(0)
+        assert driver.identified("pump")
+        lane.spend(TURN_S)
+        driver.data_received(b"x")
+        assert connection.received == 2
+
+    asyncio.run(scenario())
+
+
+class Ended(asyncio.Transport):
+    """A transport without a socket."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("192.0.2.1", 1)})
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Leaving(Chatty):
+    """A connection whose end takes its time."""
+
+    def __init__(self, told: list[int], number: int) -> None:
+        super().__init__()
+        self._told = told
+        self._number = number
+
+    def receive_eof(self, now: float) -> Sequence[object]:
+        time.sleep(SLICE_S)  # the work
+        self._told.append(self._number)
+        return ()
+
+
+def test_connections_that_end_together_are_told_in_turns_each_once() -> None:
+    async def scenario() -> None:
+        told: list[int] = []
+        gone: list[Driver] = []
+        drivers = []
+        for number in range(20):
+            connection = Leaving(told, number)
+            drivers.append(Driver(connection, lambda _: Nobody(), write_bytes_max=1, gone=gone.append))
+            drivers[-1].connection_made(Ended())
+        for driver in drivers:
+            driver.connection_lost(None)
+            assert driver.transport is None, "nothing is written any more"
+        at_once = len(told)
+        assert 0 < at_once <= TURN_S / SLICE_S + 1
+        async with asyncio.timeout(WAIT_S):
+            while len(gone) < len(drivers):
+                before = len(told)
+                await asyncio.sleep(0)
+                assert len(told) - before <= TURN_S / SLICE_S + 1
+        assert told == list(range(20))
+        assert gone == drivers
+        assert not slow_lane_of(asyncio.get_running_loop()).waiting
+
+    asyncio.run(scenario())
