@@ -12,7 +12,7 @@ import click
 from bridge import native
 
 if TYPE_CHECKING:
-    from edge.broker.configuration import Endpoint
+    from bridge.resources.endpoint import Endpoint
 
 AMQP_DEFAULT, HTTP_DEFAULT = "127.0.0.1:5673", "127.0.0.1:8081"
 """One above the gateway's own ports, so that both run on one machine."""
@@ -61,13 +61,13 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     from cloud.hub.configuration import Settings, load
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
-    from edge.broker.configuration import Endpoint, TlsListener
+    from edge.broker.configuration import TlsListener
     from edge.output.logs import write_to_stderr
 
     try:
         settings = load(config_path) if config_path is not None else Settings()
-        amqp_endpoint = Endpoint.parse(amqp or settings.amqp or AMQP_DEFAULT)
-        http_endpoint = Endpoint.parse(http or settings.http or HTTP_DEFAULT)
+        amqp_endpoint = _place(amqp, settings.amqp, AMQP_DEFAULT)
+        http_endpoint = _place(http, settings.http, HTTP_DEFAULT)
     except (ConfigurationRejected, ValueError) as error:
         raise UsageProblem(str(error)) from error
     if not dev:
@@ -79,14 +79,19 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     native.report()
     try:
         tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
-        serve(
-            HubConfiguration(data, amqp_endpoint, http_endpoint, dev, settings.gather_ms, settings.registry_url, tls),
-            _ready,
-        )
+        gather_ms, registry = settings.gather_milliseconds, settings.registry
+        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls), _ready)
     except HubError as error:
         problem = UsageProblem(str(error))
         problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]
         raise problem from error
+
+
+def _place(option: str | None, setting: Endpoint | None, default: str) -> Endpoint:
+    """Where to listen: as the option says, else the configuration. Raises `ValueError`."""
+    from bridge.resources.endpoint import Endpoint
+
+    return setting if option is None and setting is not None else Endpoint.parse(option or default)
 
 
 def _ready(amqp: Endpoint, http: Endpoint) -> None:

@@ -1,4 +1,4 @@
-"""The hub's configuration file: one YAML resource of kind `Hub`. Unknown keys and bad values name file, line and path.
+"""The hub's configuration file: one YAML resource of kind `Hub`, read as a gateway's resources are.
 
 ::
 
@@ -14,21 +14,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
 import msgspec
 import sqlalchemy as sa
 
 from bridge.hidden import hides
-from bridge.resources.document import SOURCE_BYTES_MAX, Document, documents
-from bridge.resources.errors import ConfigurationError, ConfigurationRejected, path_text
+from bridge.resources import parse as language
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected
+from bridge.resources.fields import HostPort, Part, read_by
+from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at
 from cloud.hub.registry import location
-from cloud.hub.registry.faults import RegistryUrlError
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
 
+RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
 
-class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+
+class Tls(Part, frozen=True, kw_only=True):
     """Paths of PEM files for the AMQP listener; read again when they change."""
 
     certificate: str
@@ -40,70 +44,41 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel
 
 
 @hides("registry")
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class Settings(Part, frozen=True, kw_only=True):
     """What the file may say; the command line goes before it."""
 
-    amqp: str | None = None
-    http: str | None = None
+    amqp: HostPort | None = None
+    http: HostPort | None = None
     gather_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)] = GATHER_MS_DEFAULT
+    """How long a landing is gathered."""
     tls: Tls | None = None
-    registry: str | None = None
+    registry: RegistryUrl | None = None
     """A URL (`cloud.hub.registry.location`); without it the registry is a SQLite file in the data directory."""
 
-    @property
-    def registry_url(self) -> sa.URL | None:
-        """`registry`, read. Raises `RegistryUrlError`."""
-        return None if self.registry is None else location.parse(self.registry)
 
-    @property
-    def gather_ms(self) -> int:
-        """How long a landing is gathered."""
-        return self.gather_milliseconds
+def _one(resources: Sequence[Resource]) -> Errors:
+    for resource in resources[1:]:
+        yield error_at(resource, (), "one resource of kind Hub is wanted, and this is another")
 
 
-class Resource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """The file."""
-
-    api_version: Literal["waypost/v1"]
-    kind: Literal["Hub"]
-    spec: Settings
-    metadata: dict[str, object] = {}
+KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), default_name="hub"),), (_one,))
 
 
 def load(path: Path) -> Settings:
     """Read a configuration. Raises `ConfigurationRejected`."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(SOURCE_BYTES_MAX + 1)
-    except OSError as error:
-        raise rejected(str(path), 0, "", f"cannot be read: {error.strerror}") from error
-    return parse(text, str(path))
+    return _settings(language.read(KINDS, [str(path)]), str(path))
 
 
 def parse(text: bytes, source: str) -> Settings:
     """Read the text of a configuration; `source` is its name. Raises `ConfigurationRejected`."""
-    found = list(documents(text, source))
-    errors = [each for each in found if isinstance(each, ConfigurationError)]
+    return _settings(language.parse(KINDS, text, source), source)
+
+
+def _settings(resources: Sequence[Resource], source: str) -> Settings:
+    errors = KINDS.validate(resources)
     if errors:
         raise ConfigurationRejected(errors)
-    if len(found) != 1 or not isinstance(found[0], Document):
-        raise rejected(source, 0, "", f"one resource of kind Hub is wanted, not {len(found)}")
-    document, origin = found[0]
-    try:
-        settings = msgspec.convert(document, Resource, strict=True).spec
-        settings.registry_url  # noqa: B018 - it is to be one
-    except RegistryUrlError as error:
-        place = ("spec", "registry")
-        raise rejected(source, origin.line(place), path_text(place), str(error)) from error
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        steps = tuple(step for step in where.rstrip("`").split(".") if step)
-        if " unknown field `" in message:
-            steps = (*steps, message.rsplit("`", 2)[1])
-        raise rejected(source, origin.line(steps), path_text(steps), message) from error
-    return settings
-
-
-def rejected(source: str, line: int, path: str, message: str) -> ConfigurationRejected:
-    """For one error."""
-    return ConfigurationRejected([ConfigurationError(source, line, path, message)])
+    for resource in resources:
+        if isinstance(resource.spec, Settings):
+            return resource.spec
+    raise ConfigurationRejected([ConfigurationError(source, 0, "", "one resource of kind Hub is wanted, not 0")])

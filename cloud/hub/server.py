@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from bridge.engine import Engine
 from bridge.hidden import hides
 from bridge.intake import Intake
+from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
@@ -42,7 +43,7 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from edge.broker.configuration import Endpoint, TlsListener
+from edge.broker.configuration import TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S

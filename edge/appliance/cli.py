@@ -245,7 +245,7 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
 
 def _place(http: str) -> str:
     """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
-    from edge.broker.configuration import Endpoint
+    from bridge.resources.endpoint import Endpoint
 
     try:
         return str(Endpoint.parse(http.removeprefix("http://").rstrip("/")))

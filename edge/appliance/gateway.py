@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from bridge.resources.endpoint import Endpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import LiveUsers
@@ -24,7 +25,7 @@ from edge.appliance.console.status import AddressStatus, Commits, Memory, Status
 from edge.appliance.health import GatewayHealth
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
-from edge.broker.configuration import BrokerConfiguration, Endpoint, TokenIssuer
+from edge.broker.configuration import BrokerConfiguration, TokenIssuer
 from edge.broker.hono.addresses import with_addresses
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.tcp import ListenError

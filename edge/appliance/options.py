@@ -7,15 +7,15 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.resource import Resource
 from edge.appliance.configuration.effective import development, effective, with_hub
 from edge.appliance.configuration.exposure import guarded
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
-from edge.appliance.configuration.resources import (
-    Resource,
-)
-from edge.appliance.configuration.validate import LISTENERS, validate
-from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.appliance.configuration.validate import LISTENERS
+from edge.broker.configuration import BrokerConfiguration
 
 
 class OptionsRefused(Exception):
@@ -80,10 +80,10 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
 def _base(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]:
     """The preset, the resources of --config, or the applied ones; with the resources it is made of."""
     if options.config is not None:
-        from edge.appliance.configuration.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
+        from bridge.resources.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
 
-        resources = read([str(options.config)])
-        errors = validate(resources)
+        resources = read(KINDS, [str(options.config)])
+        errors = KINDS.validate(resources)
         if errors:
             raise ConfigurationRejected(errors)
         return effective(resources), resources

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from bridge.engine import Attached, Closed, Dispositions, Engine, Link, Opened, State, Transfers
+from bridge.resources.endpoint import Endpoint
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver
 from edge.broker.amqp.incoming import IncomingLink
 from edge.broker.amqp.outgoing import OutgoingLink
 from edge.broker.amqp.session import AmqpSession
-from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.configuration import BrokerConfiguration
 from edge.broker.model.addresses import AddressType
 from edge.broker.server import Broker
 from tests.support.memory_store import MemoryStore

@@ -6,13 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from edge.broker.configuration import (
-    AddressConfiguration,
-    BrokerConfiguration,
-    Connector,
-    Endpoint,
-    Forwarder,
-)
+from bridge.resources.endpoint import Endpoint
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, Forwarder
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType

@@ -113,8 +113,8 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     monkeypatch.delitem(sys.modules, "edge.appliance.configuration.commands", raising=False)
-    monkeypatch.delitem(sys.modules, "edge.appliance.configuration.parse", raising=False)
-    monkeypatch.delattr("edge.appliance.configuration.parse", raising=False)
+    monkeypatch.delitem(sys.modules, "bridge.resources.parse", raising=False)
+    monkeypatch.delattr("bridge.resources.parse", raising=False)
     assert run(["get"]) == Exit.USAGE
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "error: `waypost get` needs the Python package yaml, which is not installed"

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from bridge.resources import parse
 from edge.appliance.commands import COMMANDS
-from edge.appliance.configuration import parse
-from edge.appliance.configuration.validate import validate
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.main import load
 
 ROOT = Path(__file__).parents[2]
@@ -82,9 +82,9 @@ def test_the_commands_named_in_passing_exist() -> None:
 
 def test_the_example_configuration_is_valid() -> None:
     [text] = [block for language, block in BLOCKS if language == "yaml"]
-    resources = parse.parse(text, "README.md")
+    resources = parse.parse(KINDS, text, "README.md")
     assert len(resources) == 2
-    assert validate(resources) == []
+    assert KINDS.validate(resources) == []
 
 
 def test_the_four_users_are_there() -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from cloud.lake.faults import RegistryError
 
 
-class RegistryUrlError(RegistryError):
+class RegistryUrlError(RegistryError, ValueError):
     """The URL names no registry this program can open."""
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 import click
 from click.decorators import FC
 
+from bridge.resources import values
 from edge.appliance.accounts.profiles import PROFILES
-from edge.appliance.configuration import values
 from edge.appliance.configuration.validate import filter_fault
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called

@@ -7,7 +7,6 @@ a line (``file:line: path: what``) and end with exit code 2; nothing is then app
 from __future__ import annotations
 
 import contextlib
-import difflib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,30 +14,27 @@ from typing import Any, Final
 import click
 from click.decorators import FC
 
+from bridge.resources.diff import masked, unified
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration import parse
+from bridge.resources.parse import read, to_yaml
+from bridge.resources.plan import Change
+from bridge.resources.resource import Kind, Resource
+from bridge.resources.schema import suggestion
 from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.repository import Change, Repository, RepositoryError
+from edge.appliance.configuration.kinds import KINDS
+from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import (
-    KINDS,
     AddressSpaceSpec,
     AddressSpec,
     DeviceSpec,
     GatewaySpec,
-    Kind,
     MessagingUserSpec,
-    Resource,
 )
 from edge.appliance.configuration.restart import after_restart
-from edge.appliance.configuration.schema import suggestion
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
 from edge.output.terminal import say, say_json
-
-SECRETS: Final = ("password",)
-"""Keys whose values `describe` and `diff` do not show; `get -o yaml` is an export and shows everything."""
-HIDDEN: Final = "********"
 
 EMPTY: Final = "a resource is a YAML document with apiVersion, kind, metadata and spec; nothing was applied"
 
@@ -84,9 +80,9 @@ class KindWord(click.ParamType[Kind]):
         if isinstance(value, Kind):
             return value
         word = str(value).lower()
-        found = next((kind for kind in KINDS.values() if word in kind.words), None)
+        found = next((kind for kind in KINDS if word in kind.words), None)
         if found is None:
-            known = [kind.words[0] for kind in KINDS.values()]
+            known = [kind.words[0] for kind in KINDS]
             self.fail(f'"{value}" is not a kind{suggestion(word, known)}', param, ctx)
         return found
 
@@ -109,7 +105,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
     repository = Repository(data)
     before = _in_force(repository)
     with _explained("applied"):
-        resources = parse.read(names)
+        resources = read(KINDS, names)
         if not resources:
             raise CommandError(f"{', '.join(names)}: no resource in it", hint=EMPTY, code=Exit.USAGE)
         if dry_run:
@@ -137,7 +133,7 @@ def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: boo
     if as_json or form == "json":
         say_json([resource.document for resource in resources])
     elif form == "yaml":
-        say("---\n".join(parse.to_yaml(resource.document) for resource in resources), nl=False)
+        say("---\n".join(to_yaml(resource.document) for resource in resources), nl=False)
     else:
         _print_tables(resources)
 
@@ -155,7 +151,7 @@ def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
     if as_json:
         say_json({"resource": masked(resource.document), "notes": notes})
         return
-    say(parse.to_yaml(masked(resource.document)), nl=False)
+    say(to_yaml(masked(resource.document)), nl=False)
     for note in notes:
         say(as_called(f"# note: {note}"))
 
@@ -170,13 +166,13 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
     if not names:
         raise click.UsageError("nothing to compare: -f FILE, -f DIR or -f -")
     with _explained("compared"):
-        changes = Repository(data).plan(parse.read(names))
+        changes = Repository(data).plan(read(KINDS, names))
     differing = [change for change in changes if change.before != change.after]
     if as_json:
         say_json([_change_data(change, documents=True) for change in differing])
     else:
         for change in differing:
-            say(_unified(change), nl=False)
+            say(unified(change), nl=False)
     if exit_code and differing:
         click.get_current_context().exit(int(Exit.FAILED))
 
@@ -194,7 +190,7 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
     repository = Repository(data)
     before = _in_force(repository)
     with _explained("deleted"):
-        keys = [resource.key for resource in parse.read(names)]
+        keys = [resource.key for resource in read(KINDS, names)]
         if kind is not None:
             keys += [(kind.name, name) for name in resource_names]
         present = {resource.key for resource in repository.load().resources}
@@ -219,15 +215,6 @@ def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Res
     if not before or not is_held(data):
         return []
     return after_restart(effective(before), effective(after))
-
-
-def masked(value: Any) -> Any:
-    """A document with the values of its secrets hidden."""
-    if isinstance(value, dict):
-        return {key: HIDDEN if key in SECRETS and item is not None else masked(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [masked(item) for item in value]
-    return value
 
 
 @contextlib.contextmanager
@@ -274,17 +261,6 @@ def _change_data(change: Change, *, documents: bool) -> dict[str, Any]:
     if documents:
         data |= {"before": masked(change.before), "after": masked(change.after)}
     return data
-
-
-def _unified(change: Change) -> str:
-    before, after = (parse.to_yaml(masked(document)) if document else "" for document in (change.before, change.after))
-    if before == after:
-        return f"{change.kind}/{change.name}: only a password changes\n"
-    name = f"{change.kind}/{change.name}"
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), f"{name} (applied)", f"{name} (given)", lineterm=""
-    )
-    return "".join(f"{line}\n" for line in lines)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

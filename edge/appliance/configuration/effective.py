@@ -8,7 +8,9 @@ from typing import Final
 
 import msgspec
 
-from edge.appliance.configuration import values
+from bridge.resources import values
+from bridge.resources.endpoint import Endpoint
+from bridge.resources.resource import Resource, of_kind
 from edge.appliance.configuration.exposure import exposure_notices, guarded
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
@@ -23,7 +25,6 @@ from edge.appliance.configuration.resources import (
     ListenerTlsPart,
     MessagingUserSpec,
     OidcPart,
-    Resource,
     TlsPart,
 )
 from edge.appliance.configuration.validate import (
@@ -31,7 +32,6 @@ from edge.appliance.configuration.validate import (
     LISTENERS,
     filter_fault,
     limits_of,
-    of_kind,
     remote_of,
 )
 from edge.broker.configuration import (
@@ -44,7 +44,6 @@ from edge.broker.configuration import (
     DeviceApi,
     DeviceIdentity,
     Direction,
-    Endpoint,
     Forwarder,
     TlsFiles,
     TlsListener,

@@ -11,9 +11,10 @@ from typing import Final
 
 import msgspec
 
-from edge.appliance.configuration.resources import AddressSpaceSpec, Resource
-from edge.appliance.configuration.validate import of_kind
-from edge.broker.configuration import Authentication, BrokerConfiguration, Endpoint
+from bridge.resources.endpoint import Endpoint
+from bridge.resources.resource import Resource, of_kind
+from edge.appliance.configuration.resources import AddressSpaceSpec
+from edge.broker.configuration import Authentication, BrokerConfiguration
 
 CLEAR: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws")
 """Listeners without TLS."""

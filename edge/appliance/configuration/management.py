@@ -12,14 +12,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from zlib import crc32
 
+from bridge.resources import schema
 from bridge.resources.errors import ConfigurationRejected, Origin
-from edge.appliance.configuration import schema
+from bridge.resources.resource import OWN_VERSION, Resource
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import (
-    OWN_VERSION,
-    AddressSpec,
-    Resource,
-)
+from edge.appliance.configuration.resources import AddressSpec
 from edge.broker.amqp.services import Answer
 
 log = logging.getLogger(__name__)
@@ -86,7 +84,7 @@ class AddressAdministration:
             "metadata": {"name": resource_name},
             "spec": {key: value for key, value in spec.items() if value is not None},
         }
-        resource = schema.build(document, Origin(_SOURCE))
+        resource = schema.build(KINDS, document, Origin(_SOURCE))
         if not isinstance(resource, Resource):
             raise ConfigurationRejected(resource)
         self._repository.apply([resource])

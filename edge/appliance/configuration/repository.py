@@ -13,18 +13,15 @@ import fcntl
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bridge.hidden import hides
-from bridge.resources.errors import ConfigurationError, ConfigurationRejected, Origin
-from edge.appliance.configuration import schema
-from edge.appliance.configuration.resources import (
-    KINDS,
-    Resource,
-)
-from edge.appliance.configuration.validate import validate
+from bridge.resources import plan
+from bridge.resources.plan import Change, Documents
+from bridge.resources.resource import Resource
+from edge.appliance.configuration.kinds import KINDS
 
 FORMAT: Final = 1
 """Layout of the file; a file with a higher number was made by a newer program."""
@@ -39,25 +36,6 @@ class RepositoryError(Exception):
     """The file cannot be read or written; the message says why and what to do next."""
 
 
-@hides("before", "after")
-class Change(msgspec.Struct, frozen=True):
-    """What one `apply` or `delete` does to one resource: `before` or `after` is None where there is none."""
-
-    kind: str
-    name: str
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
-
-    @property
-    def verb(self) -> str:
-        """``created``, ``changed``, ``unchanged`` or ``deleted``."""
-        if self.before is None:
-            return "created"
-        if self.after is None:
-            return "deleted"
-        return "unchanged" if self.before == self.after else "changed"
-
-
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything applied, valid as a whole. `version` counts changes from 0, the empty configuration."""
 
@@ -69,7 +47,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 class _File(msgspec.Struct):
     format: int
     version: int
-    resources: list[dict[str, Any]]
+    resources: Documents
 
 
 class _Head(msgspec.Struct):
@@ -105,15 +83,11 @@ class Repository:
     def load(self) -> Snapshot:
         """Everything applied. Raises `RepositoryError`, or `ConfigurationRejected` when somebody edited nonsense in."""
         file = self._read()
-        resources, errors = self._build(file.resources)
-        errors += validate(resources)
-        if errors:
-            raise ConfigurationRejected(errors)
-        return Snapshot(file.version, tuple(resources))
+        return Snapshot(file.version, tuple(plan.load(KINDS, file.resources, str(self.path))))
 
     def plan(self, resources: Sequence[Resource]) -> list[Change]:
         """What `apply` would do, one change a resource given, nothing written. Raises as `apply` does."""
-        return self._merge(self._read(), resources)[1]
+        return plan.applied(KINDS, self._read().resources, resources, str(self.path))[1]
 
     def apply(self, resources: Sequence[Resource]) -> tuple[int, list[Change]]:
         """Add these resources, or replace those of the same kind and name; (version, one change a resource given).
@@ -123,7 +97,7 @@ class Repository:
         """
         with self._locked():
             file = self._read()
-            merged, changes = self._merge(file, resources)
+            merged, changes = plan.applied(KINDS, file.resources, resources, str(self.path))
             return self._commit(file, merged, changes), changes
 
     def delete(self, keys: Sequence[tuple[str, str]]) -> tuple[int, list[Change]]:
@@ -133,45 +107,15 @@ class Repository:
         """
         with self._locked():
             file = self._read()
-            wanted = set(keys)
-            kept = [document for document in file.resources if _key(document) not in wanted]
-            gone = [document for document in file.resources if _key(document) in wanted]
-            changes = [Change(*_key(document), document, None) for document in gone]
-            resources, errors = self._build(kept)
-            errors += validate(resources)
-            if errors:
-                raise ConfigurationRejected(errors)
+            kept, changes = plan.deleted(KINDS, file.resources, set(keys), str(self.path))
             return self._commit(file, kept, changes), changes
 
-    def _merge(self, file: _File, resources: Sequence[Resource]) -> tuple[list[dict[str, Any]], list[Change]]:
-        new = {resource.key: resource for resource in resources}
-        old = {_key(document): document for document in file.resources}
-        kept, errors = self._build([document for key, document in old.items() if key not in new])
-        errors += validate([*kept, *resources])
-        if errors:
-            raise ConfigurationRejected(errors)
-        changes = [Change(*key, old.get(key), resource.document) for key, resource in new.items()]
-        merged = {**old, **{key: resource.document for key, resource in new.items()}}
-        order = list(KINDS)
-        return [merged[key] for key in sorted(merged, key=lambda key: (order.index(key[0]), key[1]))], changes
-
-    def _commit(self, file: _File, documents: list[dict[str, Any]], changes: Sequence[Change]) -> int:
+    def _commit(self, file: _File, documents: Documents, changes: Sequence[Change]) -> int:
         if all(change.before == change.after for change in changes):
             return file.version
         version = file.version + 1
         self._write(_File(FORMAT, version, documents))
         return version
-
-    def _build(self, documents: Sequence[dict[str, Any]]) -> tuple[list[Resource], list[ConfigurationError]]:
-        resources: list[Resource] = []
-        errors: list[ConfigurationError] = []
-        for document in documents:
-            built = schema.build(document, Origin(str(self.path)))
-            if isinstance(built, Resource):
-                resources.append(built)
-            else:
-                errors += built
-        return resources, errors
 
     def _read(self) -> _File:
         try:
@@ -232,9 +176,3 @@ class Repository:
 
     def _failed(self, verb: str, why: OSError) -> RepositoryError:
         return RepositoryError(f"cannot {verb} {why.filename or self.path}: {why.strerror or why}")
-
-
-def _key(document: dict[str, Any]) -> tuple[str, str]:
-    metadata = document.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return (str(document.get("kind")), str(name))

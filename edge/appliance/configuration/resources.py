@@ -1,49 +1,24 @@
 """The resources of a gateway: Kubernetes-style YAML with EnMasse's kinds and field names, as types.
 
-A field's Python type is its rule; `schema` reads these types, so what is written here is all there is. Names are
-camelCase in YAML. A field `Annotated` with a reader of `values` is text or number in YAML and an SI value here.
-Types know one value at a time: what holds between resources is in `validate`.
+`bridge.resources` reads these types, so what is written here is all there is. Types know one value at a time: what
+holds between resources is in `validate`; `kinds` registers both.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 
 from bridge.hidden import hides
-from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from edge.broker.configuration import Authentication, Direction, Endpoint
+from bridge.resources.fields import Bytes, HostPort, Name, Part, Port, Seconds, read_by
+from edge.broker.configuration import Authentication, Direction
 from edge.broker.model.address_policy import Durability, WhenFull
 from edge.broker.model.addresses import AddressType
 
-
-def _read_by(reader: str) -> msgspec.Meta:
-    """Marks a field whose YAML value is read by a function of `values`."""
-    return msgspec.Meta(extra={"reader": reader})
-
-
-Seconds = Annotated[float, _read_by("duration")]
-Bytes = Annotated[int, _read_by("size")]
-HostPort = Annotated[Endpoint, _read_by("endpoint")]
-Port = Annotated[int, _read_by("port_number")]
-DurabilityWord = Annotated[Durability, _read_by("durability")]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
-"""A resource's name: letters, digits, and inside also dot, dash, underscore; at most 253 characters."""
+DurabilityWord = Annotated[Durability, read_by(Durability.parse, str)]
 AddressName = Annotated[str, msgspec.Meta(min_length=1, max_length=65535)]
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """Base of everything below: immutable, camelCase outside, nothing unknown."""
-
-
-class Metadata(Part, frozen=True, kw_only=True):
-    """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
-
-    name: Name
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
 
 
 # --- AddressSpace ----------------------------------------------------------------------------------------------------
@@ -64,7 +39,7 @@ class OidcPart(Part, frozen=True, kw_only=True):
     user_claim: Annotated[str, msgspec.Meta(min_length=1)] = "sub"
     rights_claim: Annotated[str, msgspec.Meta(min_length=1)] = "scope"
     ca_cert: str | None = None
-    key_hosts: list[str] = []
+    key_hosts: tuple[str, ...] = ()
     offline_grace: Seconds = 7 * 86_400.0
 
 
@@ -102,7 +77,7 @@ class ConnectorPart(Part, frozen=True, kw_only=True):
     """A named remote peer of the space."""
 
     name: Name
-    endpoint_hosts: Annotated[list[EndpointHost], msgspec.Meta(min_length=1)]
+    endpoint_hosts: Annotated[tuple[EndpointHost, ...], msgspec.Meta(min_length=1)]
     container: str = ""
     tls: TlsPart | None = None
     credentials: CredentialsPart | None = None
@@ -122,7 +97,7 @@ class DeviceApiPart(Part, frozen=True, kw_only=True):
     type: DeviceApiType
     tenant: Name
     command_ttl: Seconds = 3600.0
-    cors_allowed_origins: list[str] = []
+    cors_allowed_origins: tuple[str, ...] = ()
 
 
 class SpaceQuota(Part, frozen=True, kw_only=True):
@@ -140,7 +115,7 @@ class AddressSpaceSpec(Part, frozen=True, kw_only=True):
     default_type: AddressType = AddressType.TOPIC
     device_api: DeviceApiPart | None = None
     quota: SpaceQuota | None = None
-    connectors: list[ConnectorPart] = []
+    connectors: tuple[ConnectorPart, ...] = ()
 
 
 # --- Address ---------------------------------------------------------------------------------------------------------
@@ -194,7 +169,7 @@ class AddressSpec(Part, frozen=True, kw_only=True):
     when_full: WhenFull = WhenFull.REJECT
     priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = 4
     durability: DurabilityWord = Durability()
-    forwarders: list[ForwarderPart] = []
+    forwarders: tuple[ForwarderPart, ...] = ()
 
 
 # --- MessagingUser, Device -------------------------------------------------------------------------------------------
@@ -227,15 +202,15 @@ class Operation(enum.Enum):
 class AuthorizationPart(Part, frozen=True, kw_only=True):
     """Operations allowed on addresses; without `addresses` on the space as a whole."""
 
-    addresses: list[AddressName] = []
-    operations: Annotated[list[Operation], msgspec.Meta(min_length=1)]
+    addresses: tuple[AddressName, ...] = ()
+    operations: Annotated[tuple[Operation, ...], msgspec.Meta(min_length=1)]
 
 
 class DevicePart(Part, frozen=True, kw_only=True):
     """The device a user ``auth-id@tenant`` is, where that is not called as its auth-id, and whom it acts for."""
 
     id: str = ""
-    acts_for: list[str] = []
+    acts_for: tuple[str, ...] = ()
 
 
 class MessagingUserSpec(Part, frozen=True, kw_only=True):
@@ -243,7 +218,7 @@ class MessagingUserSpec(Part, frozen=True, kw_only=True):
 
     username: Annotated[str, msgspec.Meta(min_length=1)]
     authentication: UserAuthentication
-    authorization: list[AuthorizationPart] = []
+    authorization: tuple[AuthorizationPart, ...] = ()
     device: DevicePart | None = None
 
 
@@ -252,7 +227,7 @@ class DeviceSpec(Part, frozen=True, kw_only=True):
 
     enabled: bool = True
     description: str = ""
-    via: list[Name] = []
+    via: tuple[Name, ...] = ()
 
 
 # --- Gateway ---------------------------------------------------------------------------------------------------------
@@ -292,7 +267,7 @@ class Listeners(Part, frozen=True, kw_only=True):
     amqp_ws: HostPort | None = None
     mqtt_wss: HostPort | None = None
     amqp_wss: HostPort | None = None
-    host_names: list[str] = []
+    host_names: tuple[str, ...] = ()
     tls: ListenerTlsPart | None = None
 
 
@@ -324,63 +299,4 @@ class GatewaySpec(Part, frozen=True, kw_only=True):
     hub: HubPart | None = None
     mqtt: MqttPart = MqttPart()
     storage: StoragePart = StoragePart()
-    limits: dict[str, Any] = {}
-
-
-Spec = AddressSpaceSpec | AddressSpec | MessagingUserSpec | DeviceSpec | GatewaySpec
-
-OWN_VERSION: Final = "waypost/v1"
-
-
-class Kind(msgspec.Struct, frozen=True):
-    """A kind of resource: its word, the type of its spec, what `get` accepts for it, EnMasse's apiVersion if any."""
-
-    name: str
-    spec: type[Spec]
-    words: tuple[str, ...]
-    enmasse_version: str = ""
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """Every `apiVersion` a resource of this kind may carry."""
-        return (OWN_VERSION, self.enmasse_version) if self.enmasse_version else (OWN_VERSION,)
-
-
-KINDS: Final[dict[str, Kind]] = {
-    kind.name: kind
-    for kind in (
-        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw")),
-        Kind("AddressSpace", AddressSpaceSpec, ("addressspace", "addressspaces", "as"), "enmasse.io/v1beta1"),
-        Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
-        Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
-        Kind("Device", DeviceSpec, ("device", "devices", "dev")),
-    )
-}
-"""In the order in which resources are shown."""
-
-
-@hides("document")
-class Resource(msgspec.Struct, frozen=True):
-    """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
-
-    kind: str
-    metadata: Metadata
-    spec: Spec
-    document: dict[str, Any]
-    origin: Origin
-
-    @property
-    def name(self) -> str:
-        """`metadata.name`."""
-        return self.metadata.name
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """(kind, name): what `apply` replaces and `delete` names."""
-        return (self.kind, self.name)
-
-
-def error_at(resource: Resource, path: Path, message: str) -> ConfigurationError:
-    """An error about one place of a resource that was read well."""
-    shown = f"{resource.kind} {resource.name}: {path_text(path)}" if path else f"{resource.kind} {resource.name}"
-    return ConfigurationError(resource.origin.source, resource.origin.line(path), shown, message)
+    limits: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import inspect
 
-from bridge.resources.errors import ConfigurationError, Path
+from bridge.resources import schema, values
+from bridge.resources.endpoint import valid_host
+from bridge.resources.errors import Path
+from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
-from edge.appliance.configuration import schema, values
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -28,11 +30,9 @@ from edge.appliance.configuration.resources import (
     Listeners,
     MessagingUserSpec,
     OidcPart,
-    Resource,
     TlsPart,
-    error_at,
 )
-from edge.broker.configuration import Authentication, Direction, valid_host
+from edge.broker.configuration import Authentication, Direction
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
@@ -65,35 +65,6 @@ SECURE: Final = ("https", "mqtts", "amqps", "mqtt_wss", "amqp_wss")
 LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
 _CAMEL: Final = {field.name: key for key, field in schema.field_names(Listeners).items()}
 """What a listener is called in YAML."""
-
-Errors = Iterator[ConfigurationError]
-S = TypeVar("S")
-
-
-def validate(resources: Sequence[Resource]) -> list[ConfigurationError]:
-    """Everything wrong between these resources, in the order of the files they came from."""
-    checks: Iterable[Callable[[Sequence[Resource]], Errors]] = (
-        _duplicates,
-        _single_kinds,
-        _gateway,
-        _connectors,
-        _addresses,
-        _deadletters,
-        _reserves,
-        _forwarders,
-        _users,
-        _devices,
-        _device_api,
-        _insecure,
-    )
-    return sorted({error for check in checks for error in check(resources)})
-
-
-def of_kind(resources: Iterable[Resource], type_: type[S]) -> Iterator[tuple[Resource, S]]:
-    """(resource, its spec) of one kind, given as the type of its spec."""
-    for resource in resources:
-        if isinstance(resource.spec, type_):
-            yield resource, resource.spec
 
 
 def connector_names(resources: Sequence[Resource]) -> list[str]:
@@ -167,15 +138,6 @@ def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
             "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
         )
         yield error_at(resource, (*path, "issuer"), message)
-
-
-def _duplicates(resources: Sequence[Resource]) -> Errors:
-    first: dict[tuple[str, str], Resource] = {}
-    for resource in resources:
-        other = first.setdefault(resource.key, resource)
-        if other is not resource:
-            where = f"{other.origin.source}:{other.origin.line(())}"
-            yield error_at(resource, ("metadata", "name"), f"is defined twice; first defined at {where}")
 
 
 def _single_kinds(resources: Sequence[Resource]) -> Errors:
@@ -481,3 +443,18 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
                     ("spec", "device", "actsFor", i),
                     f'"{name}" is not a device identifier; allowed: {IDENTIFIER_WORDS}',
                 )
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    _single_kinds,
+    _gateway,
+    _connectors,
+    _addresses,
+    _deadletters,
+    _reserves,
+    _forwarders,
+    _users,
+    _devices,
+    _device_api,
+    _insecure,
+)

@@ -11,13 +11,12 @@ from pathlib import Path
 import msgspec
 
 from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.parse import read
+from bridge.resources.resource import Resource
 from edge.appliance.clock import kernel_synchronized
 from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.parse import read
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import (
-    Resource,
-)
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 
@@ -97,7 +96,7 @@ def surroundings(
     if data is None or not data.is_dir():
         return found
     try:
-        found.resources = list(Repository(data).load().resources if config is None else read([str(config)]))
+        found.resources = list(Repository(data).load().resources if config is None else read(KINDS, [str(config)]))
         found.notices = [*notices(found.resources), *exposure(found.resources)]
         found.configuration = effective(found.resources)
     except ConfigurationRejected as rejected:

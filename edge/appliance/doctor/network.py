@@ -12,9 +12,10 @@ from typing import Final
 import psutil
 
 from bridge.engine import Closed, Engine, Opened
+from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
-from edge.broker.configuration import Connector, Endpoint
+from edge.broker.configuration import Connector
 from edge.broker.router.uplinks import credentials_of
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
 

@@ -14,21 +14,20 @@ from typing import Final
 import click
 import msgspec
 
+from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.parse import parse
+from bridge.resources.resource import Resource
 from edge.appliance.cli import FILES_BESIDE_CONNECTIONS
 from edge.appliance.configuration.effective import effective, exposure, notices
-from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import (
-    Resource,
-)
-from edge.appliance.configuration.validate import LISTENERS, validate
+from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial import systemd as units
 from edge.appliance.initial.defaults import AMQP, HTTP, MQTT, NONE
 from edge.appliance.initial.resources import FirstGateway, yaml_of
 from edge.appliance.program import as_called, launcher
-from edge.broker.configuration import Endpoint
 from edge.broker.store.errors import StoreError
 from edge.broker.store.sqlite import make_directory, open_store
 from edge.output.terminal import say
@@ -171,8 +170,8 @@ def _resources_made(
             code=Exit.USAGE,
         )
     text = yaml_of(wanted)
-    resources = parse(text, FILE_NAME)
-    errors = validate(resources)
+    resources = parse(KINDS, text, FILE_NAME)
+    errors = KINDS.validate(resources)
     if errors:
         raise ConfigurationRejected(errors)
     if file.exists():

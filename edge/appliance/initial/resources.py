@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
-from edge.appliance.configuration.parse import to_yaml
-from edge.appliance.configuration.resources import OWN_VERSION
+from bridge.resources.parse import to_yaml
+from bridge.resources.resource import OWN_VERSION
 from edge.appliance.configuration.validate import HUB_CONNECTOR
 from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication

@@ -78,12 +78,13 @@ def _configuration_of(data: Path, config: Path | None) -> BrokerConfiguration | 
     """Of the gateway: by the resources in `config`, or those that were applied; None, and a line that says so, when
     those cannot be read."""
     from bridge.resources.errors import ConfigurationRejected
+    from bridge.resources.parse import read
     from edge.appliance.configuration.effective import effective
-    from edge.appliance.configuration.parse import read
+    from edge.appliance.configuration.kinds import KINDS
     from edge.appliance.configuration.repository import Repository, RepositoryError
 
     try:
-        return effective(Repository(data).load().resources if config is None else read([str(config)]))
+        return effective(Repository(data).load().resources if config is None else read(KINDS, [str(config)]))
     except (RepositoryError, ConfigurationRejected) as error:
         if config is not None:
             raise CommandError(str(error), hint="--config is what the gateway was given", code=Exit.USAGE) from None

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, Protocol
 
+from bridge.resources.endpoint import Endpoint
 from bridge.transport.connection import Connection
 from bridge.transport.driver import Driver, Meter
-from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import (
     AMQP_CONNECTION_BYTES,
     CERTIFICATES_CHECK_S,

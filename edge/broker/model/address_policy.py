@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
+
+BATCH_MS_MAX: Final = 60_000
+"""How long a commit may wait for company: a device waits as long for its answer."""
 
 
 class WhenFull(enum.Enum):
@@ -28,6 +32,16 @@ class Durability(msgspec.Struct, frozen=True):
 
     mode: DurabilityMode = DurabilityMode.FSYNC
     delay_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Durability:
+        """``fsync``, ``memory`` or ``batch:<milliseconds>``. Raises `ValueError` with what was expected."""
+        word, _, rest = text.partition(":")
+        if word in ("fsync", "memory") and text == word:
+            return cls(DurabilityMode(word))
+        if word == "batch" and rest.isascii() and rest.isdigit() and 0 < int(rest) <= BATCH_MS_MAX:
+            return cls(DurabilityMode.BATCH, int(rest) / 1000)
+        raise ValueError(f'"{text}" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to {BATCH_MS_MAX}')
 
 
 class Redelivery(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,10 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.broker.model.addresses import AddressType
 
@@ -34,7 +35,7 @@ shaped: st.SearchStrategy[Any] = st.recursive(
 def parse_or_errors(data: bytes | str) -> None:
     """Fails on anything but resources or well-formed errors."""
     try:
-        parse.parse(data, "x.yaml")
+        parse.parse(KINDS, data, "x.yaml")
     except ConfigurationRejected as why:
         errors = why.errors
     else:
@@ -95,12 +96,12 @@ def test_what_is_applied_comes_back_and_means_the_same(
     with tempfile.TemporaryDirectory() as folder:
         store = Repository(Path(folder))
         for documents in (first, second):
-            resources = parse.parse("---\n".join(map(parse.to_yaml, documents)), "x.yaml")
+            resources = parse.parse(KINDS, "---\n".join(map(parse.to_yaml, documents)), "x.yaml")
             assert [resource.document for resource in resources] == documents
             store.apply(resources)
         loaded = store.load()
         assert {resource.name: resource.document for resource in loaded.resources} == model
-        again = parse.parse(yaml.safe_dump_all([resource.document for resource in loaded.resources]), "y.yaml")
+        again = parse.parse(KINDS, yaml.safe_dump_all([resource.document for resource in loaded.resources]), "y.yaml")
         assert effective(again) == effective(loaded.resources)
         assert len(effective(again).addresses) == len(model)
         store.delete([resource.key for resource in loaded.resources])

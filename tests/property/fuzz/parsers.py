@@ -17,6 +17,7 @@ from bridge import batch, plain
 from bridge.amqp_values import DecodeError, Described, Symbol, Timestamp, Uint, Ulong, decode, decode_all, encode
 from bridge.message import AMQP, Run, Stored
 from bridge.resources.errors import ConfigurationRejected
+from bridge.resources.parse import parse
 from bridge.sasl.bearer import BearerError
 from bridge.sasl.bearer import read as read_bearer
 from bridge.sasl.scram import Keys, ScramClient, ScramError, ScramServer, Verifier, derive
@@ -29,7 +30,7 @@ from cloud.lake.parts import parts_of
 from cloud.lake.properties import describe_mqtt
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
-from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.broker.amqp.selectable import selectable
 from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.configuration import TokenIssuer
@@ -280,7 +281,7 @@ PARSERS: Final = {
             b"\x26\0\1a\0\1b\x03\0\x04text\x09\0\1x",
         ],
     ),
-    "configuration": Parser(lambda data: parse(data, "fuzz"), (ConfigurationRejected,), [CONFIGURATION]),
+    "configuration": Parser(lambda data: parse(KINDS, data, "fuzz"), (ConfigurationRejected,), [CONFIGURATION]),
     "token": Parser(take_token, (TokenError,), [_token()]),
     "scram": Parser(
         take_scram,

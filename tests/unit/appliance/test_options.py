@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.configuration.parse import parse
+from bridge.resources.endpoint import Endpoint
+from bridge.resources.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
-from edge.broker.configuration import Endpoint
 from edge.broker.model.addresses import AddressTable, AddressType
 
 GATEWAY = """\
@@ -81,7 +82,7 @@ def test_refused_with_a_reason(tmp_path: Path, options: dict[str, object], says:
 
 
 def test_applied_resources_are_served(tmp_path: Path) -> None:
-    Repository(tmp_path).apply(parse(GATEWAY, "gateway.yaml"))
+    Repository(tmp_path).apply(parse(KINDS, GATEWAY, "gateway.yaml"))
     configuration = configuration_of(RunOptions(data=tmp_path))
     assert (configuration.gateway, configuration.mqtt, configuration.amqp) == ("north", Endpoint("0.0.0.0", 1883), None)
     assert configuration_of(RunOptions(data=tmp_path, mqtt="127.0.0.1:0")).mqtt == Endpoint("127.0.0.1", 0)

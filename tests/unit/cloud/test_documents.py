@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
 from cloud.hub.configuration import Settings, load
 from cloud.hub.documents import DocumentError, ledger_ranges, status_row
@@ -59,16 +60,21 @@ def test_a_ledger_document_that_cannot_be_right_is_refused(change: dict[str, obj
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     file = tmp_path / "hub.yaml"
     file.write_text("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 127.0.0.1:0\n  gatherMilliseconds: 50\n")
-    assert load(file) == Settings(amqp="127.0.0.1:0", gather_milliseconds=50)
+    assert load(file) == Settings(amqp=Endpoint("127.0.0.1", 0), gather_milliseconds=50)
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  ampq: x\n", ":4: spec.ampq: "),
+        (
+            "apiVersion: waypost/v1\nkind: Hub\nspec:\n  ampq: x\n",
+            ':4: spec.ampq: unknown field "ampq"; did you mean',
+        ),
         ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  gatherMilliseconds: 9000\n", ":4: spec.gatherMilliseconds: "),
+        ("apiVersion: waypost/v1\nkind: Hub\nspec:\n  amqp: 5673\n", ":4: spec.amqp: expected text, not 5673"),
+        ("apiVersion: waypost/v1\nkind: hub\nspec: {}\n", ':2: kind: unknown kind "hub"; did you mean "Hub"?'),
         ("apiVersion: waypost/v2\nkind: Hub\nspec: {}\n", ":1: apiVersion: "),
-        ("kind: Hub\n", ":1: "),
+        ("apiVersion: waypost/v1\nkind: Hub\n", ':1: "spec" is missing'),
         ("kind: [\n", ":2: "),
         ("", ": one resource of kind Hub is wanted, not 0"),
         ("kind: Hub\nspec: {}\nkind: Hub\n", ':3: kind: "kind" is written twice; first in line 1'),

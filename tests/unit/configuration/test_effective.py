@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from edge.appliance.configuration import parse
+from bridge.resources import parse
+from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.effective import development, effective, notices, with_hub
+from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import (
     Authentication,
     BrokerConfiguration,
@@ -13,7 +15,6 @@ from edge.broker.configuration import (
     Connector,
     Credentials,
     Direction,
-    Endpoint,
     Forwarder,
     TlsFiles,
 )
@@ -68,7 +69,7 @@ spec:
 
 
 def test_everything_arrives() -> None:
-    configuration = effective(parse.parse(WHOLE, "a.yaml"))
+    configuration = effective(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert (configuration.space, configuration.gateway) == ("plant", "north")
     assert configuration.authentication is Authentication.STANDARD
     assert configuration.default_type is AddressType.MULTICAST
@@ -141,11 +142,11 @@ def test_short_form_of_a_hub() -> None:
 
 
 def test_passwords_do_not_show() -> None:
-    assert "secret-word" not in repr(effective(parse.parse(WHOLE, "a.yaml")))
+    assert "secret-word" not in repr(effective(parse.parse(KINDS, WHOLE, "a.yaml")))
 
 
 def test_what_is_not_acted_on_is_said() -> None:
-    said = notices(parse.parse(WHOLE, "a.yaml"))
+    said = notices(parse.parse(KINDS, WHOLE, "a.yaml"))
     assert [note for note in said if note.startswith("Address ")] == [
         'Address jobs: forwarders with direction "in" are stored, and do nothing in this version'
     ]
@@ -163,7 +164,7 @@ spec:
   - {addresses: [plant/%u/#, jobs], operations: [send, recv]}
   - {operations: [manage]}
 """
-    assert effective(parse.parse(text, "a.yaml")).users == (
+    assert effective(parse.parse(KINDS, text, "a.yaml")).users == (
         ConfiguredUser(
             "alice",
             "secret",

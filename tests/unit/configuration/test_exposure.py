@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bridge.resources.parse import parse
 from edge.appliance.configuration.commands import apply
 from edge.appliance.configuration.effective import effective, exposure
-from edge.appliance.configuration.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.options import RunOptions, configuration_of
 from edge.broker.configuration import Authentication
 
@@ -42,7 +43,7 @@ spec: {{type: standard, authenticationService: {{name: {service}}}}}
 )
 def test_who_is_let_in(host: str, service: str | None, authentication: Authentication, said: tuple[str, ...]) -> None:
     text = GATEWAY.format(host=host) + ("" if service is None else SPACE.format(service=service))
-    resources = parse(text, "gateway.yaml")
+    resources = parse(KINDS, text, "gateway.yaml")
     assert effective(resources).authentication is authentication
     notices = exposure(resources)
     assert len(notices) == len(said)

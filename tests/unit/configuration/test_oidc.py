@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bridge.resources.parse import read
 from edge.appliance.configuration.effective import effective
-from edge.appliance.configuration.parse import read
-from edge.appliance.configuration.validate import validate
+from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import Authentication, TokenIssuer
 
 SPACE = """
@@ -22,13 +22,13 @@ spec: {authenticationService: {name: %s, oidc: {issuer: "%s", audience: waypost%
 def errors(folder: Path, issuer: str, name: str = "external", more: str = "") -> list[str]:
     file = folder / "space.yaml"
     file.write_text(SPACE % (name, issuer, more))
-    return [str(error) for error in validate(read([str(file)]))]
+    return [str(error) for error in KINDS.validate(read(KINDS, [str(file)]))]
 
 
 def test_everything(tmp_path: Path) -> None:
     more = ", userClaim: preferred_username, rightsClaim: realm_access.roles, caCert: ca.pem, offlineGrace: 2h"
     assert errors(tmp_path, "https://id.example/realms/plant", more=more) == []
-    configuration = effective(read([str(tmp_path / "space.yaml")]))
+    configuration = effective(read(KINDS, [str(tmp_path / "space.yaml")]))
     assert configuration.authentication is Authentication.EXTERNAL
     assert configuration.issuer == TokenIssuer(
         issuer="https://id.example/realms/plant",

@@ -8,14 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from bridge.resources import parse
+from bridge.resources.endpoint import Endpoint
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
     GatewaySpec,
 )
-from edge.broker.configuration import Endpoint
 from edge.broker.model.address_policy import Durability, DurabilityMode, WhenFull
 from edge.broker.model.addresses import AddressType
 
@@ -32,7 +33,7 @@ spec:
 
 def errors_of(text: str | bytes) -> list[str]:
     with pytest.raises(ConfigurationRejected) as caught:
-        parse.parse(text, "gateway.yaml")
+        parse.parse(KINDS, text, "gateway.yaml")
     return [str(error) for error in caught.value.errors]
 
 
@@ -56,7 +57,7 @@ def test_every_field_of_an_address_is_read() -> None:
   - {name: up, remoteAddress: hub/load/#, priority: 9}
 """
     )
-    [resource] = parse.parse(text, "a.yaml")
+    [resource] = parse.parse(KINDS, text, "a.yaml")
     spec = resource.spec
     assert isinstance(spec, AddressSpec)
     assert resource.key == ("Address", "default.load")
@@ -105,7 +106,7 @@ spec:
 {apiVersion: waypost/v1, kind: Device, metadata: {name: d1}, spec: {}}
 """
     )
-    resources = parse.parse(text, "all.yaml")
+    resources = parse.parse(KINDS, text, "all.yaml")
     assert [resource.kind for resource in resources] == [
         "Address",
         "Gateway",
@@ -249,11 +250,11 @@ class TestRead:
         (tmp_path / "b.yaml").write_text(ADDRESS)
         (tmp_path / "a.yml").write_text(ADDRESS.replace("default.load", "first"))
         (tmp_path / "notes.txt").write_text("not: [yaml")
-        assert [resource.name for resource in parse.read([str(tmp_path)])] == ["first", "default.load"]
+        assert [resource.name for resource in parse.read(KINDS, [str(tmp_path)])] == ["first", "default.load"]
 
     def test_standard_input(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(ADDRESS.encode())))
-        [resource] = parse.read(["-"])
+        [resource] = parse.read(KINDS, ["-"])
         assert resource.origin.source == "stdin"
 
     def test_errors_of_all_files_come_together(self, tmp_path: Path) -> None:
@@ -261,7 +262,9 @@ class TestRead:
         (tmp_path / "b.yaml").write_text("kind: Y\n")
         (tmp_path / "empty").mkdir()
         with pytest.raises(ConfigurationRejected) as caught:
-            parse.read([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "/nowhere.yaml", str(tmp_path / "empty")])
+            parse.read(
+                KINDS, [str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "/nowhere.yaml", str(tmp_path / "empty")]
+            )
         assert [Path(error.source).name for error in caught.value.errors] == [
             "a.yaml",
             "b.yaml",

@@ -10,17 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration import parse, repository
+from bridge.resources.resource import Resource
+from edge.appliance.configuration import repository
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
-from edge.appliance.configuration.resources import (
-    Resource,
-)
 
 
 def address(name: str, type_: str = "queue", more: str = "") -> list[Resource]:
     text = f"{{apiVersion: waypost/v1, kind: Address, metadata: {{name: {name}}}, "
-    return parse.parse(text + f"spec: {{address: {name}, type: {type_}{more}}}}}", "a.yaml")
+    return parse.parse(KINDS, text + f"spec: {{address: {name}, type: {type_}{more}}}}}", "a.yaml")
 
 
 def test_empty_directory_is_version_zero_and_stays_untouched(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edge.appliance.configuration import parse
-from edge.appliance.configuration.validate import validate
+from bridge.resources import parse
+from edge.appliance.configuration.kinds import KINDS
 
 
 def gateway(spec: str = "{}", name: str = "gw1") -> str:
@@ -72,7 +72,7 @@ def user(password: str, name: str = "u1") -> str:
     ],
 )  # fmt: skip
 def test_good_wholes(text: str) -> None:
-    assert validate(parse.parse(text, "a.yaml")) == []
+    assert KINDS.validate(parse.parse(KINDS, text, "a.yaml")) == []
 
 
 @pytest.mark.parametrize(
@@ -185,14 +185,14 @@ def test_good_wholes(text: str) -> None:
     ],
 )  # fmt: skip
 def test_bad_wholes(text: str, expected: str) -> None:
-    [error] = validate(parse.parse(text, "a.yaml"))
+    [error] = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
     assert expected in str(error)
     assert error.line > 0
 
 
 def test_several_errors_are_all_found() -> None:
     text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {none: 1}}")
-    errors = validate(parse.parse(text, "a.yaml"))
+    errors = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
     assert [error.message.split('"')[0].strip() for error in errors] == [
         "clientCert and clientKey go together",
         "unknown limit",

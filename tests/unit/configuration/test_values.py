@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from edge.appliance.configuration import values
-from edge.broker.configuration import Endpoint, valid_port
+from bridge.resources import values
+from bridge.resources.endpoint import Endpoint, valid_port
 from edge.broker.model.address_policy import Durability, DurabilityMode
 
 
@@ -58,9 +58,9 @@ def test_urls_of_hubs(url: str, expected: tuple[bool, Endpoint]) -> None:
 
 
 def test_durabilities() -> None:
-    assert values.durability("fsync") == Durability()
-    assert values.durability("memory") == Durability(DurabilityMode.MEMORY)
-    assert values.durability("batch:20") == Durability(DurabilityMode.BATCH, 0.02)
+    assert Durability.parse("fsync") == Durability()
+    assert Durability.parse("memory") == Durability(DurabilityMode.MEMORY)
+    assert Durability.parse("batch:20") == Durability(DurabilityMode.BATCH, 0.02)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_durabilities() -> None:
         (Endpoint.parse, "[]:1"),
         (Endpoint.parse, "a b:1"),
         (valid_port, 70000),
-        (values.durability, "batch:0"),
-        (values.durability, "batch:60001"),
-        (values.durability, "fsync:"),
+        (Durability.parse, "batch:0"),
+        (Durability.parse, "batch:60001"),
+        (Durability.parse, "fsync:"),
         (values.scheme_and_endpoint, "mqtt://hub"),
         (values.scheme_and_endpoint, "hub:5672"),
         (values.scheme_and_endpoint, "amqp://"),

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from edge.appliance.configuration.parse import parse
+from bridge.resources.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor.bundle import LOG_BYTES_MAX, write_bundle
 from edge.appliance.doctor.check import Surroundings, fail, surroundings
@@ -60,7 +61,7 @@ def around(tmp_path: Path) -> Surroundings:
     issued = authority.issue("gateway")
     data = tmp_path / "data"
     make(data)
-    Repository(data).apply(parse(resources(issued, authority), "x"))
+    Repository(data).apply(parse(KINDS, resources(issued, authority), "x"))
     key = Path(issued.key).read_text()
     lines = [
         f"12:00 INFO connected with {CONNECTOR}",

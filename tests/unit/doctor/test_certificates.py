@@ -10,9 +10,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.certificates import Files, certificates, check_files
 from edge.appliance.doctor.check import Level
-from edge.broker.configuration import BrokerConfiguration, Connector, Endpoint, TlsFiles, TlsListener
+from edge.broker.configuration import BrokerConfiguration, Connector, TlsFiles, TlsListener
 from tests.support.certificates import Authority, Issued
 from tests.unit.doctor.around import bad, machine
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.check import Level, Result
 from edge.appliance.doctor.health import health
-from edge.broker.configuration import BrokerConfiguration, Endpoint
+from edge.broker.configuration import BrokerConfiguration
 from tests.support.processes import free_port
 from tests.unit.doctor.around import bad, machine
 

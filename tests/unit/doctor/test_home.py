@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge.appliance.configuration.parse import parse
+from bridge.resources.parse import parse
+from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository
 from edge.appliance.doctor import home
 from edge.appliance.doctor.check import Level, Result, Surroundings, examine, surroundings
@@ -92,7 +93,7 @@ class TestSecrets:
     def test_applied_resources_and_copies_of_the_store(self, made: Made) -> None:
         around = machine(made.path.parent / "root", data=made.path.parent)
         repository = Repository(made.path.parent)
-        repository.apply(parse(GATEWAY, "x"))
+        repository.apply(parse(KINDS, GATEWAY, "x"))
         copy = made.path.with_name(made.path.name + ".schema-4")
         copy.write_bytes(b"")
         copy.chmod(0o600)
@@ -109,7 +110,7 @@ class TestConfiguration:
         assert [result.level for result in bad(home.configuration(around))] == [Level.WARN]
 
     def test_applied(self, tmp_path: Path) -> None:
-        Repository(tmp_path).apply(parse(GATEWAY, "x"))
+        Repository(tmp_path).apply(parse(KINDS, GATEWAY, "x"))
         around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
         assert bad(home.configuration(around)) == []
         assert around.configuration.gateway == "north"
@@ -126,7 +127,7 @@ class TestConfiguration:
 
     def test_damaged(self, tmp_path: Path) -> None:
         repository = Repository(tmp_path)
-        repository.apply(parse(GATEWAY, "x"))
+        repository.apply(parse(KINDS, GATEWAY, "x"))
         repository.path.write_bytes(b"{")
         around = surroundings(tmp_path, running=False, environment={}, timeout_s=1)
         [result] = bad(home.configuration(around))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.check import Level, Result
 from edge.appliance.doctor.network import ports, uplinks
-from edge.broker.configuration import BrokerConfiguration, Connector, Endpoint, TlsFiles
+from edge.broker.configuration import BrokerConfiguration, Connector, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.processes import free_port
 from tests.unit.doctor.around import bad, machine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.resources import parse
 from bridge.resources.errors import ConfigurationRejected
-from edge.appliance.configuration import parse
 from edge.appliance.configuration.effective import development, effective, notices
-from edge.appliance.configuration.validate import validate
+from edge.appliance.configuration.kinds import KINDS
 from edge.broker.configuration import DeviceApi, DeviceIdentity
 from edge.broker.hono.limits import ACTS_FOR_MAX
 
@@ -41,8 +41,8 @@ def test_effective() -> None:
         + device("lamp", "{via: [gw-1, hand]}")
         + device("dark", "{enabled: false}")
     )
-    resources = parse.parse(text, "a.yaml")
-    assert validate(resources) == []
+    resources = parse.parse(KINDS, text, "a.yaml")
+    assert KINDS.validate(resources) == []
     assert effective(resources).device_api == DeviceApi(
         tenant="T",
         command_ttl_s=120.0,
@@ -59,7 +59,7 @@ def test_effective() -> None:
 
 def test_off_unless_asked_for() -> None:
     assert development().device_api is None
-    resources = parse.parse(space("{}") + user("gw@T", "{id: gw-1}") + device("lamp", "{}"), "a.yaml")
+    resources = parse.parse(KINDS, space("{}") + user("gw@T", "{id: gw-1}") + device("lamp", "{}"), "a.yaml")
     assert effective(resources).device_api is None
     assert [text for text in notices(resources) if "the space has no deviceApi" in text]
 
@@ -79,7 +79,7 @@ def test_off_unless_asked_for() -> None:
     ],
 )
 def test_wrong_between_resources(text: str, expected: str) -> None:
-    [error] = validate(parse.parse(text, "a.yaml"))
+    [error] = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
     assert expected in str(error)
     assert error.line > 0
 
@@ -96,5 +96,5 @@ def test_wrong_between_resources(text: str, expected: str) -> None:
 )
 def test_wrong_values(spec: str, expected: str) -> None:
     with pytest.raises(ConfigurationRejected) as caught:
-        parse.parse(space(spec), "a.yaml")
+        parse.parse(KINDS, space(spec), "a.yaml")
     assert expected in str(caught.value)

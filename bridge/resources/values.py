@@ -1,4 +1,4 @@
-"""The small values of resources: durations, sizes, URLs, durability. Text or number in, SI units out.
+"""The small values of resources: durations, sizes, URLs. Text or number in, SI units out.
 
 Each function raises `ValueError` with what was expected, for a person to read behind ``file:line: path:``.
 """
@@ -9,8 +9,7 @@ import math
 import re
 from typing import Final
 
-from edge.broker.configuration import Endpoint
-from edge.broker.model.address_policy import Durability, DurabilityMode
+from bridge.resources.endpoint import Endpoint
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SIZE_UNITS: Final = {
@@ -59,16 +58,6 @@ def size(value: str | int) -> int:
     if not 0 <= bytes_ <= SIZE_BYTES_MAX:
         raise ValueError(f"{value} is out of range: 0 to {SIZE_BYTES_MAX} bytes")
     return bytes_
-
-
-def durability(value: str) -> Durability:
-    """``fsync``, ``memory`` or ``batch:<milliseconds>``."""
-    word, _, rest = value.partition(":")
-    if word in ("fsync", "memory") and value == word:
-        return Durability(DurabilityMode(word))
-    if word == "batch" and rest.isascii() and rest.isdigit() and 0 < int(rest) <= 60_000:
-        return Durability(DurabilityMode.BATCH, int(rest) / 1000)
-    raise ValueError(f'"{value}" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to 60000')
 
 
 def scheme_and_endpoint(url: str) -> tuple[bool, Endpoint]:

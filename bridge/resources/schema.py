@@ -1,4 +1,4 @@
-"""Plain values against the types of `resources`: every error of a document found, with its path, in one walk.
+"""Plain values against the types of a kind: every error of a document found, with its path, in one walk.
 
 `msgspec.convert` stops at the first error and knows no lines; a person who wrote a file wants all of them. The walk
 reads the same type annotations through `msgspec.inspect`, so there is one description of the format.
@@ -9,31 +9,15 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
 
 from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from edge.appliance.configuration import values
-from edge.appliance.configuration.resources import (
-    KINDS,
-    Kind,
-    Metadata,
-    Resource,
-    Spec,
-)
-from edge.broker.configuration import Endpoint, valid_port
-
-READERS: Final[Mapping[str, tuple[tuple[type, ...], Callable[[Any], Any]]]] = {
-    "duration": ((str, int, float), values.duration),
-    "size": ((str, int), values.size),
-    "endpoint": ((str,), Endpoint.parse),
-    "port_number": ((str, int), valid_port),
-    "durability": ((str,), values.durability),
-}
-"""Readers of marked fields: the YAML types they take, and the function."""
+from bridge.resources.fields import READER, Reader
+from bridge.resources.resource import Kind, Kinds, Metadata, Resource
 
 
 class _Wrong:
@@ -43,20 +27,20 @@ class _Wrong:
 _WRONG: Final = _Wrong()
 
 
-def build(document: Any, origin: Origin) -> Resource | list[ConfigurationError]:
+def build(kinds: Kinds, document: Any, origin: Origin) -> Resource | list[ConfigurationError]:
     """The resource a document describes, or everything that is wrong with it (never an empty list)."""
     walk = _Walk(origin)
     if not isinstance(document, dict):
         walk.complain((), f"a resource is a mapping of apiVersion, kind, metadata and spec, not {_word(document)}")
         return walk.errors
-    kind = walk.kind(document)
+    kind = walk.kind(document, kinds)
     if kind is None:
         return walk.errors
     walk.unknown(document, ("apiVersion", "kind", "metadata", "spec"), ())
     walk.version(document, kind)
-    metadata = walk.part(document, "metadata", Metadata)
+    metadata = walk.metadata(document, kind)
     spec = walk.part(document, "spec", kind.spec)
-    if walk.errors or not isinstance(metadata, Metadata) or not isinstance(spec, Spec):
+    if walk.errors or not isinstance(metadata, Metadata) or not isinstance(spec, kind.spec):
         return walk.errors
     return Resource(kind.name, metadata, spec, document, origin)
 
@@ -89,16 +73,15 @@ class _Walk:
         self.errors.append(ConfigurationError(self.origin.source, self.origin.line(path), path_text(path), message))
         return _WRONG
 
-    def kind(self, document: dict[str, Any]) -> Kind | None:
+    def kind(self, document: dict[str, Any], kinds: Kinds) -> Kind | None:
         """The kind the document says it is; None, with an error noted, when it says none of ours."""
         word = document.get("kind")
-        if isinstance(word, str) and word in KINDS:
-            return KINDS[word]
+        found = kinds.get(word)
         if word is None:
-            self.complain((), f'"kind" is missing; known: {", ".join(KINDS)}')
-        else:
-            self.complain(("kind",), f'unknown kind "{word}"{suggestion(str(word), KINDS)}')
-        return None
+            self.complain((), f'"kind" is missing; known: {", ".join(kinds.names)}')
+        elif found is None:
+            self.complain(("kind",), f'unknown kind "{word}"{suggestion(str(word), kinds.names)}')
+        return found
 
     def version(self, document: dict[str, Any], kind: Kind) -> None:
         """The apiVersion must be one this kind has."""
@@ -115,6 +98,13 @@ class _Walk:
             if key not in names:
                 self.complain((*path, key), f'unknown field "{key}"{suggestion(key, names)}')
 
+    def metadata(self, document: dict[str, Any], kind: Kind) -> object:
+        """The document's metadata, with the kind's own name where it gives none."""
+        given = document.get("metadata")
+        if kind.default_name and isinstance(given, dict | None):
+            document = {"metadata": {"name": kind.default_name, **(given or {})}}
+        return self.part(document, "metadata", Metadata)
+
     def part(self, document: dict[str, Any], key: str, type_: type) -> object:
         """`metadata` or `spec` of the document."""
         if key not in document:
@@ -124,9 +114,9 @@ class _Walk:
 
     def value(self, value: Any, type_: inspect.Type, path: Path) -> Any:
         """The value as the type wants it, or `_WRONG` with the errors noted."""
-        reader = None
+        reader: Reader | None = None
         while isinstance(type_, inspect.Metadata):
-            reader = (type_.extra or {}).get("reader", reader)
+            reader = (type_.extra or {}).get(READER, reader)
             type_ = type_.type
         if reader is not None:
             return self._read(value, reader, path)
@@ -136,16 +126,12 @@ class _Walk:
             return self.value(value, next(t for t in type_.types if not isinstance(t, inspect.NoneType)), path)
         return _VISITORS[type(type_)](self, value, type_, path)
 
-    def _read(self, value: Any, reader: str, path: Path) -> Any:
-        types, read = READERS[reader]
-        if isinstance(value, bool) or not isinstance(value, types):
-            expected = " or ".join(dict.fromkeys(_WORDS[type_] for type_ in types))
+    def _read(self, value: Any, reader: Reader, path: Path) -> Any:
+        if isinstance(value, bool) or not isinstance(value, reader.types):
+            expected = " or ".join(dict.fromkeys(_WORDS[type_] for type_ in reader.types))
             return self.complain(path, f"expected {expected}, not {_word(value)}")
-        return self._try(read, value, path)
-
-    def _try(self, read: Callable[[Any], Any], value: Any, path: Path) -> Any:
         try:
-            return read(value)
+            return reader.read(value)
         except ValueError as why:
             return self.complain(path, str(why))
 
@@ -165,14 +151,14 @@ class _Walk:
             return _WRONG
         return type_.cls(**fields)
 
-    def list(self, value: Any, type_: inspect.ListType, path: Path) -> Any:
+    def sequence(self, value: Any, type_: inspect.VarTupleType, path: Path) -> Any:
         """A sequence, each element of one type."""
         if not isinstance(value, list):
             return self.complain(path, f"expected a list, not {_word(value)}")
         if type_.min_length and len(value) < type_.min_length:
             return self.complain(path, f"expected at least {type_.min_length}")
         items = [self.value(item, type_.item_type, (*path, i)) for i, item in enumerate(value)]
-        return _WRONG if any(item is _WRONG for item in items) else items
+        return _WRONG if any(item is _WRONG for item in items) else tuple(items)
 
     def dict(self, value: Any, type_: inspect.DictType, path: Path) -> Any:
         """A mapping with free keys, each value of one type."""
@@ -227,7 +213,7 @@ def _meant(value: object, known: Iterable[str]) -> str:
 
 _VISITORS: Final[dict[type, Callable[[_Walk, Any, Any, Path], Any]]] = {
     inspect.StructType: _Walk.struct,
-    inspect.ListType: _Walk.list,
+    inspect.VarTupleType: _Walk.sequence,
     inspect.DictType: _Walk.dict,
     inspect.StrType: _Walk.text,
     inspect.IntType: _Walk.number,

@@ -1,4 +1,4 @@
-"""Files to resources: what `bridge.resources.document` reads of them, by the kinds of a gateway."""
+"""Files to resources: what `document` reads of them, by the kinds a program knows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any, Final
 
 import yaml
 
+from bridge.resources import schema
 from bridge.resources.document import SOURCE_BYTES_MAX, Document, documents
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from edge.appliance.configuration import schema
-from edge.appliance.configuration.resources import Resource
+from bridge.resources.resource import Kinds, Resource
 
 STDIN: Final = "-"
 SUFFIXES: Final = (".yaml", ".yml")
 
 
-def parse(data: bytes | str, source: str) -> list[Resource]:
+def parse(kinds: Kinds, data: bytes | str, source: str) -> list[Resource]:
     """The resources of one YAML text, in order. Raises `ConfigurationRejected` with every error in it."""
-    resources, errors = _parse(data, source)
+    resources, errors = _parse(kinds, data, source)
     if errors:
         raise ConfigurationRejected(errors)
     return resources
 
 
-def read(names: Sequence[str]) -> list[Resource]:
+def read(kinds: Kinds, names: Sequence[str]) -> list[Resource]:
     """The resources of files, folders (their ``*.yaml`` and ``*.yml``, in order of name) and ``-`` (standard input).
 
     Raises `ConfigurationRejected` with every error of every file, unreadable ones included.
@@ -38,7 +38,7 @@ def read(names: Sequence[str]) -> list[Resource]:
             if isinstance(content, ConfigurationError):
                 errors.append(content)
                 continue
-            good, bad = _parse(content, source)
+            good, bad = _parse(kinds, content, source)
             resources += good
             errors += bad
     if errors:
@@ -75,11 +75,11 @@ def _read_file(path: Path) -> bytes:
         return file.read(SOURCE_BYTES_MAX + 1)
 
 
-def _parse(data: bytes | str, source: str) -> tuple[list[Resource], list[ConfigurationError]]:
+def _parse(kinds: Kinds, data: bytes | str, source: str) -> tuple[list[Resource], list[ConfigurationError]]:
     resources: list[Resource] = []
     errors: list[ConfigurationError] = []
     for found in documents(data, source):
-        built = schema.build(found.value, found.origin) if isinstance(found, Document) else [found]
+        built = schema.build(kinds, found.value, found.origin) if isinstance(found, Document) else [found]
         if isinstance(built, Resource):
             resources.append(built)
         else:

@@ -1,0 +1,64 @@
+"""Where something listens or is reached: host and port of TCP."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+import msgspec
+
+PORT_MAX: Final = 65535
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - read, not bound to
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """``host:port``; port 0 lets the system choose. An IPv6 host is kept without its brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """``host:port`` or ``[IPv6]:port``. Raises `ValueError` with what was expected."""
+        host, colon, port = text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f'"{text}" is not host:port; write an IPv6 address in brackets: [::1]:1883')
+        if not colon or not host:
+            raise ValueError(f'"{text}" is not host:port; for example 0.0.0.0:1883')
+        return cls(valid_host(host), valid_port(port))
+
+    @property
+    def loopback(self) -> bool:
+        """True when only this machine reaches it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def from_here(self) -> Endpoint:
+        """As a client on this machine reaches it: a listener may be bound to every address."""
+        return Endpoint(_ANY_ADDRESS.get(self.host, self.host), self.port)
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def valid_host(value: str) -> str:
+    """A host's name or address, as the system's resolver takes it. Raises `ValueError`."""
+    if not value or re.search(r"[\s\[\]/@]", value):
+        raise ValueError(f'"{value}" is no host')
+    return value
+
+
+def valid_port(value: str | int) -> int:
+    """A TCP port, 0 to 65535. Raises `ValueError`."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit()) or int(text) > PORT_MAX:
+        raise ValueError(f'"{value}" is not a port; expected 0 to {PORT_MAX}')
+    return int(text)

@@ -1,0 +1,43 @@
+"""What fields of resources are made of: the base of every part, and the types of values that people write as text.
+
+A field's Python type is its rule, and `schema` reads these types, so that what is declared is all there is. Names are
+camelCase in YAML. A field `Annotated` with a reader is text or number in YAML and an SI value in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from bridge.resources import values
+from bridge.resources.endpoint import Endpoint, valid_port
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+    """Base of everything in a resource: immutable, camelCase outside, nothing unknown."""
+
+
+class Reader(NamedTuple):
+    """How a YAML value becomes the field's: the types it takes, and a function that raises `ValueError`."""
+
+    types: tuple[type, ...]
+    read: Callable[[Any], object]
+
+
+READER: Final = "reader"
+"""Where the reader is among what is `extra` in a field's type."""
+
+
+def read_by(read: Callable[[Any], object], *types: type) -> msgspec.Meta:
+    """Marks a field's type: its YAML value is of one of these types, and `read` makes the field's of it."""
+    return msgspec.Meta(extra={READER: Reader(types, read)})
+
+
+Seconds = Annotated[float, read_by(values.duration, str, int, float)]
+Bytes = Annotated[int, read_by(values.size, str, int)]
+HostPort = Annotated[Endpoint, read_by(Endpoint.parse, str)]
+Port = Annotated[int, read_by(valid_port, str, int)]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
+"""A resource's name: letters, digits, and inside also dot, dash, underscore; at most 253 characters."""

@@ -1,0 +1,113 @@
+"""A resource, its kind, and the kinds a program knows. Kubernetes' form: apiVersion, kind, metadata, spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from bridge.hidden import hides
+from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
+from bridge.resources.fields import Name, Part
+
+OWN_VERSION: Final = "waypost/v1"
+
+Errors = Iterator[ConfigurationError]
+S = TypeVar("S")
+
+
+class Metadata(Part, frozen=True, kw_only=True):
+    """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
+
+    name: Name
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of resource: its word, the type of its spec, what `get` accepts for it, EnMasse's apiVersion if any."""
+
+    name: str
+    spec: type[Part]
+    words: tuple[str, ...]
+    enmasse_version: str = ""
+    default_name: str = ""
+    """Name of a resource that gives none; empty: it has to give one."""
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Every `apiVersion` a resource of this kind may carry."""
+        return (OWN_VERSION, self.enmasse_version) if self.enmasse_version else (OWN_VERSION,)
+
+
+@hides("document")
+class Resource(msgspec.Struct, frozen=True):
+    """One resource: what was written (`document`), and what it means (`metadata`, `spec`)."""
+
+    kind: str
+    metadata: Metadata
+    spec: Part
+    document: dict[str, Any]
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """`metadata.name`."""
+        return self.metadata.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(kind, name): what `apply` replaces and `delete` names."""
+        return (self.kind, self.name)
+
+
+Check = Callable[[Sequence[Resource]], Errors]
+"""Looks at all resources together, yields what is wrong between them, and raises nothing."""
+
+
+class Kinds:
+    """The kinds of one program, in the order in which they are shown, and what has to hold between their resources."""
+
+    def __init__(self, kinds: Iterable[Kind], checks: Iterable[Check] = ()) -> None:
+        """No two resources of one kind and name: that is checked for every program."""
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._checks = (_duplicates, *checks)
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds.values())
+
+    def get(self, name: object) -> Kind | None:
+        """The kind with this name, if there is one."""
+        return self._kinds.get(name) if isinstance(name, str) else None
+
+    @property
+    def names(self) -> list[str]:
+        """Their words, in order."""
+        return list(self._kinds)
+
+    def validate(self, resources: Sequence[Resource]) -> list[ConfigurationError]:
+        """Everything wrong between these resources, in the order of the files they came from."""
+        return sorted({error for check in self._checks for error in check(resources)})
+
+
+def of_kind(resources: Iterable[Resource], type_: type[S]) -> Iterator[tuple[Resource, S]]:
+    """(resource, its spec) of one kind, given as the type of its spec."""
+    for resource in resources:
+        if isinstance(resource.spec, type_):
+            yield resource, resource.spec
+
+
+def error_at(resource: Resource, path: Path, message: str) -> ConfigurationError:
+    """An error about one place of a resource that was read well."""
+    shown = f"{resource.kind} {resource.name}: {path_text(path)}" if path else f"{resource.kind} {resource.name}"
+    return ConfigurationError(resource.origin.source, resource.origin.line(path), shown, message)
+
+
+def _duplicates(resources: Sequence[Resource]) -> Errors:
+    first: dict[tuple[str, str], Resource] = {}
+    for resource in resources:
+        other = first.setdefault(resource.key, resource)
+        if other is not resource:
+            where = f"{other.origin.source}:{other.origin.line(())}"
+            yield error_at(resource, ("metadata", "name"), f"is defined twice; first defined at {where}")

@@ -1,0 +1,27 @@
+"""The kinds of a gateway, as they are registered: the types of `resources`, the checks of `validate`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bridge.resources.resource import Kind, Kinds
+from edge.appliance.configuration.resources import (
+    AddressSpaceSpec,
+    AddressSpec,
+    DeviceSpec,
+    GatewaySpec,
+    MessagingUserSpec,
+)
+from edge.appliance.configuration.validate import CHECKS
+
+KINDS: Final = Kinds(
+    (
+        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw")),
+        Kind("AddressSpace", AddressSpaceSpec, ("addressspace", "addressspaces", "as"), "enmasse.io/v1beta1"),
+        Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
+        Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
+        Kind("Device", DeviceSpec, ("device", "devices", "dev")),
+    ),
+    CHECKS,
+)
+"""In the order in which resources are shown."""
