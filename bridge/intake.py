@@ -116,7 +116,7 @@ class IntakeService(Protocol):
         """Plain AMQP messages, (token, message); what a message says of its gateway is the peer's word, not ours."""
         ...
 
-    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None: ...
+    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None: ...
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
@@ -179,12 +179,16 @@ class Intake:
         service: IntakeService,
         shell: Shell,
         *,
+        gateway: str | None = None,
         limits: IntakeLimits | None = None,
     ) -> None:
+        """`gateway`: its name, where it is known, and has a place, before the connection opens; None: it is who SASL
+        says, or else its container-id."""
         self._engine = engine
         self._service = service
         self._shell = shell
         self._limits = limits or IntakeLimits()
+        self._admitted = gateway
         self._gateway: str | None = None
         self._held: dict[int, _Delivery] = {}
         self._held_bytes = 0
@@ -200,7 +204,7 @@ class Intake:
 
     @property
     def gateway(self) -> str | None:
-        """Who the peer is: what SASL established, its container-id when that is nobody; None while not open."""
+        """Who the peer is; None while not open."""
         return self._gateway
 
     @property
@@ -278,16 +282,23 @@ class Intake:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _on_opened(self, event: Opened) -> None:
-        gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
-        if not gateway:
-            self.close("amqp:invalid-field", "a gateway needs a container-id")
-            return
-        if not self._shell.identified(gateway):
-            self.close("amqp:resource-limit-exceeded", "there is no room for another connection")
+        gateway = self._admitted or self._named(event)
+        if gateway is None:
             return
         self._gateway = gateway
         self._engine.open()
         self._service.gateway_connected(gateway, self)
+
+    def _named(self, event: Opened) -> str | None:
+        """Who a peer is that nobody knows yet; None, and the connection ends, when it cannot stay."""
+        gateway = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
+        if not gateway:
+            self.close("amqp:invalid-field", "a gateway needs a container-id")
+        elif not self._shell.identified(gateway):
+            self.close("amqp:resource-limit-exceeded", "there is no room for another connection")
+        else:
+            return gateway
+        return None
 
     def _on_attached(self, link: Link) -> None:
         address = link.target.address
@@ -364,7 +375,7 @@ class Intake:
         self._count_unread(sum(len(arrived.message) for arrived in kept) - self._unread_bytes)
 
     def _on_status(self, link: Link, delivery: int | None, document: dict[str, Any], gateway: str) -> None:
-        self._service.status_arrived(gateway, document)
+        self._service.status_arrived(self, document, gateway)
         if delivery is not None:
             self._engine.settle(link, (delivery,), State.ACCEPTED)
 

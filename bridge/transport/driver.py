@@ -283,6 +283,11 @@ class Driver(asyncio.Protocol):
         """Who decides what the connection does; None before the transport is there and once it is lost."""
         return self._owner
 
+    def hand_over(self, owner: Owner) -> None:
+        """What happens from now on is told this owner. Not while the connection is lost."""
+        if self._owner is not None:
+            self._owner = owner
+
     @property
     def peername(self) -> str:
         """``host:port`` of the peer, or ``-`` when it is gone."""

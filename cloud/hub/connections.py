@@ -1,6 +1,6 @@
-"""The connections of gateways: who is let in, and how much memory all of them may hold.
+"""The connections of a hub: how many there are, and how much memory all of them may hold.
 
-A connection is counted with those of its remote address until its peer has opened it, then with its gateway's. The hub
+A connection is counted with those of its remote address until its peer has opened it, then with its peer's. The hub
 has the budget and the admission of a broker (`edge.broker.listeners.admission`), with bounds of its own.
 """
 
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from bridge.engine import Engine
-from bridge.sasl import ANONYMOUS, SaslServer
+from bridge.sasl import SaslServer
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.limits import (
     CONNECTIONS_MAX,
@@ -41,25 +41,49 @@ LIMITS: Final = Limits(
 )
 
 
+class Visitor(Protocol):
+    """Who finds out who the peer of one connection is."""
+
+    @property
+    def sasl(self) -> SaslServer:
+        """What the peer shows its credentials to."""
+        ...
+
+    def arrive(self, engine: Engine, driver: Driver) -> Owner:
+        """The transport is there. Whoever it is says who the peer is by `Driver.identified`."""
+        ...
+
+
+class Acceptor(Protocol):
+    """Who decides about connections (`cloud.hub.acceptor`)."""
+
+    def visitor(self) -> Visitor:
+        """For a connection that begins."""
+        ...
+
+    def gone(self, driver: Driver) -> None:
+        """A connection is over."""
+        ...
+
+
 class Connections:
     """Everything that is connected to one hub. Made inside a running loop."""
 
     def __init__(
         self,
-        owner: Callable[[Engine, Driver], Owner],
+        acceptor: Acceptor,
         *,
         limits: Limits = LIMITS,
         held_bytes_max: int = HELD_HALF_SENT_BYTES_MAX,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """`owner` makes the owner of a connection, which says who its peer is (`Driver.identified`). `held_bytes_max`:
-        of all connections that are open, in half-sent messages, links and unread answers. `resident` gives the bytes of
-        memory the process takes."""
+        """`held_bytes_max`: of all connections that are open, in half-sent messages, links and unread answers;
+        `resident` gives the bytes of memory the process takes."""
         self.listener = TcpListener("amqp", self._driver)
         self.admission = Admission(limits, Budget(held_bytes_max * CONNECTIONS_SHARE, "hub"), resident)
         self.accepting = True
         """False: the hub stops, and takes nobody new."""
-        self._owner = owner
+        self._acceptor = acceptor
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._meter = Counted(self.admission, AMQP_CONNECTION_BYTES)
@@ -89,21 +113,26 @@ class Connections:
         has_room = self.admission.lets_in and len(self.listener.drivers) < self._limits.connections_max
         if not has_room and not self.admission.make_room():
             return None
+        acceptor, visitor = self._acceptor, self._acceptor.visitor()
         engine = Engine(
             container_id=CONTAINER_ID,
             server=True,
-            # Development mode: whoever comes is who its container-id says, whatever credentials it has.
-            sasl=SaslServer(lambda mechanism, name, password: ANONYMOUS, anonymous=ANONYMOUS, external=identity),
+            sasl=visitor.sasl,
             idle_timeout_s=IDLE_TIMEOUT_S,
             handshake_timeout_s=self._limits.handshake_s,
             max_message_size=self._limits.packet_bytes_max,
             now=self._loop.time(),
         )
+
+        def over(driver: Driver) -> None:
+            acceptor.gone(driver)
+            gone(driver)
+
         return Driver(
             engine,
-            lambda made: self._owner(engine, made),
+            lambda made: visitor.arrive(engine, made),
             write_bytes_max=WRITE_BYTES_MAX,
-            gone=gone,
+            gone=over,
             unread_bytes_max=UNREAD_BYTES_MAX,
             meter=self._meter,
         )

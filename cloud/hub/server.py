@@ -24,6 +24,7 @@ from bridge.hidden import hides
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
+from cloud.hub.acceptor import Acceptor
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
@@ -33,6 +34,7 @@ from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
+from cloud.hub.peers import Kind, Peer
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
@@ -43,7 +45,7 @@ from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
-from edge.broker.configuration import TlsListener
+from edge.broker.configuration import Authentication, TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
 from edge.broker.limits import CERTIFICATES_CHECK_S
@@ -51,7 +53,10 @@ from edge.broker.listeners.tcp import ListenError, require_free
 from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
+from edge.broker.security.authenticator import Gate
+from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
+from edge.broker.security.verification_threads import VerificationThreads
 from edge.output.logs import unhandled
 
 log = logging.getLogger(__name__)
@@ -117,7 +122,13 @@ class Hub:
             now_us=_now_us,
             gather_ms=configuration.gather_ms,
         )
-        self._connections = Connections(self._intake)
+        self._threads = VerificationThreads()
+        self._gate = Gate(
+            Authentication.NONE if configuration.dev else Authentication.STANDARD, worker=self._threads, clock=loop.time
+        )
+        self.acceptor = Acceptor(self._gate, {Kind.GATEWAY: self._intake}, dev=configuration.dev)
+        """Who decides about each connection."""
+        self._connections = Connections(self.acceptor)
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
@@ -165,6 +176,7 @@ class Hub:
         finally:
             self._health.stop()
             await self._finish()
+            self._threads.stop()
             self._executor.submit(self._registry.close)
             self._executor.shutdown()
 
@@ -198,9 +210,9 @@ class Hub:
 
     # --- connections ------------------------------------------------------------------------------------------------
 
-    def _intake(self, engine: Engine, driver: Driver) -> Intake:
-        intake = Intake(engine, self._service, driver)
-        self._service.introduce(intake, driver.peername)
+    def _intake(self, peer: Peer, engine: Engine, driver: Driver, _credentials: SaslCredentials | None) -> Intake:
+        intake = Intake(engine, self._service, driver, gateway=peer.name)
+        self._service.introduce(intake, peer.tenant, driver.peername)
         return intake
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -32,7 +32,7 @@ from cloud.hub.documents import (
 )
 from cloud.hub.fleet import Fleet, FleetFull
 from cloud.hub.groups import Group, LedgerDocument, Report, Session, Verdict
-from cloud.hub.limits import CONNECTION_LINES_EVERY_S, GATEWAY_NAME_CHARACTERS_MAX
+from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.pressure import Pressure
 from cloud.lake.landing import Unreadable
@@ -40,8 +40,8 @@ from cloud.lake.rows import ReceivedBatch
 
 log = logging.getLogger(__name__)
 
-TENANT = "default"
-"""The one tenant there is until enrolment gives gateways another."""
+SPACE: Final = "default"
+"""Of plain messages, which do not say of which of their gateway's address spaces they are."""
 
 
 class HubService:
@@ -65,23 +65,22 @@ class HubService:
         self._clock = clock
         self._unread_bytes = 0
         """Of all gateways: what waits as it came."""
-        self._remotes: WeakKeyDictionary[Intake, str] = WeakKeyDictionary()
+        self._introduced: WeakKeyDictionary[Intake, tuple[str, str]] = WeakKeyDictionary()
+        """Tenant and remote address."""
         self._sessions: dict[Intake, Session] = {}
         self._intakes: dict[Session, Intake] = {}
         committer.reported.append(self._reported)
 
-    def introduce(self, intake: Intake, remote: str) -> None:
-        """Say where a connection comes from, before it is opened."""
-        self._remotes[intake] = remote
+    def introduce(self, intake: Intake, tenant: str, remote: str) -> None:
+        """Say whose gateway's connection this is, and where it comes from, before it is opened."""
+        self._introduced[intake] = tenant, remote
 
     # --- IntakeService ----------------------------------------------------------------------------------------------
 
     def gateway_connected(self, gateway: str, intake: Intake) -> None:
-        if len(gateway) > GATEWAY_NAME_CHARACTERS_MAX or not gateway.isprintable():
-            intake.close("amqp:invalid-field", "this is not a valid gateway name")
-            return
         now_us = self._now_us()
-        session = Session(TENANT, gateway, self._remotes.get(intake, "-"))
+        tenant, remote = self._introduced[intake]
+        session = Session(tenant, gateway, remote)
         try:
             before = self._fleet.connect(session, now_us)
         except FleetFull:
@@ -134,20 +133,21 @@ class HubService:
             together = list(group)
             self._put(intake, [token for token, _ in together], batch_of(epoch, [message for _, message in together]))
 
-    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
-        known = self._fleet.gateways.get((TENANT, gateway))
-        if known is None or known.session is None:
+    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
+        session = self._sessions.get(intake)
+        known = self._fleet.gateways.get(session.key) if session is not None else None
+        if session is None or known is None:
             return
         now_us = self._now_us()
         try:
-            row = status_row(known.session, document, now_us)
+            row = status_row(session, document, now_us)
         except DocumentError as error:
             log.warning("gateway %s: its status cannot be read: %s", gateway, error)
             return
         known.last_seen = now_us
         known.status = _shown(row)
         self._committer.put_state(row)
-        self._committer.heard(known.session.key)
+        self._committer.heard(session.key)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         session = self._sessions.get(intake)
@@ -235,7 +235,7 @@ def batch_of(epoch: str, messages: Sequence[PlainMessage]) -> Batch:
             ranges.append(Range(address, sequence, sequence, 1))
     runs = [message.run for message in messages]
     return Batch(
-        space=TENANT,
+        space=SPACE,
         epoch=epoch,
         lane=Lane.LIVE,
         ranges=ranges,

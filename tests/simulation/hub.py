@@ -135,7 +135,7 @@ def _driver(service: HubService, gone: Callable[[Driver], None]) -> Driver:
 
     def intake(driver: Driver) -> Intake:
         made = Intake(engine, service, driver)
-        service.introduce(made, driver.peername)
+        service.introduce(made, "default", driver.peername)
         return made
 
     return Driver(engine, intake, write_bytes_max=WRITE_BYTES_MAX, gone=gone)

@@ -103,7 +103,7 @@ class Hub:
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
         self.waiting += [(intake, token, arrival) for token, arrival in messages]
 
-    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
         self.statuses.append(document)
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:

@@ -67,7 +67,7 @@ class Service:
     def messages_arrived(self, intake: Intake, messages: Sequence[tuple[int, Arrival]], gateway: str) -> None:
         self._landed += [(intake, token) for token, _ in messages]
 
-    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
         """Nothing is kept."""
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:

@@ -59,7 +59,7 @@ class Service:
         self.tokens += [token for token, _ in messages]
         self.calls += [("message", arrival) for _, arrival in messages]
 
-    def status_arrived(self, gateway: str, document: dict[str, Any]) -> None:
+    def status_arrived(self, intake: Intake, document: dict[str, Any], gateway: str) -> None:
         self.calls.append(("status", gateway, document))
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:

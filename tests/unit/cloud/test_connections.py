@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from bridge.engine import Engine
+from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver
 from cloud.hub.connections import LIMITS, Connections
 from cloud.hub.limits import CONNECTIONS_MAX, HELD_HALF_SENT_BYTES_MAX, MEMORY_BYTES_MAX, MESSAGE_BYTES_MAX
@@ -18,17 +19,28 @@ PLACES = 20
 HELD_BYTES_MAX = (PLACES * AMQP_CONNECTION_BYTES + 1) * 4 // 3
 
 
-class Owner:
-    """Of a connection nobody says anything over."""
+class Visitor:
+    """Of a connection nobody says anything over: the test says who the peer is."""
 
-    def __init__(self, engine: Engine, driver: Driver) -> None:
-        """The test says who the peer is."""
+    def __init__(self) -> None:
+        self.sasl = SaslServer(anonymous=ANONYMOUS)
+
+    def arrive(self, engine: Engine, driver: Driver) -> Visitor:
+        return self
 
     def handle(self, events: Sequence[Any]) -> None:
         """Nothing is asked of it."""
 
     def writable(self) -> None:
         """Nothing is sent."""
+
+
+class Acceptor:
+    def visitor(self) -> Visitor:
+        return Visitor()
+
+    def gone(self, driver: Driver) -> None:
+        """Nobody wants to know."""
 
 
 class Rig:
@@ -53,7 +65,7 @@ class Rig:
 
 @contextlib.asynccontextmanager
 async def rig(limits: Limits = LIMITS, resident: Callable[[], int] = lambda: 0) -> AsyncIterator[Rig]:
-    connections = Connections(Owner, limits=limits, held_bytes_max=HELD_BYTES_MAX, resident=resident)
+    connections = Connections(Acceptor(), limits=limits, held_bytes_max=HELD_BYTES_MAX, resident=resident)
     _, port = await connections.start("127.0.0.1", 0, None)
     made = Rig(connections, port)
     try:

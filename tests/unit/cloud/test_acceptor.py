@@ -1,0 +1,235 @@
+"""Who is let in as what, and who has to leave: clients' engines against what a hub has for each connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bridge.engine import Closed, Engine, Opened
+from bridge.sasl import SaslClient
+from bridge.transport.driver import Driver, Owner
+from cloud.hub.acceptor import Acceptor, Authority, Visitor
+from cloud.hub.peers import Kind, Peer, gateway_uri
+from edge.broker.configuration import Authentication
+from edge.broker.security.authenticator import Done, Gate, Work
+from edge.broker.security.credentials import Snapshot, new_user, with_secret
+from edge.broker.security.sasl_credentials import SaslCredentials
+from tests.support.machines import take_all
+
+
+def at_once(work: Work, done: Done) -> None:
+    """Verifies passwords where it is asked to."""
+    done(work())
+
+
+USERS = Snapshot({"reader@acme": with_secret(new_user("reader@acme"), "opensesame", at_s=0)})
+
+
+class Served:
+    """Who serves a peer; it answers and counts."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.events: list[Any] = []
+
+    def handle(self, events: Sequence[Any]) -> None:
+        self.events += events
+        if any(isinstance(event, Opened) for event in events):
+            self.engine.open()
+
+    def writable(self) -> None:
+        """Nothing is sent."""
+
+
+class Hub:
+    def __init__(self, *, dev: bool = False, authority: Authority | None = None) -> None:
+        mode = Authentication.NONE if dev else Authentication.STANDARD
+        self.gate = Gate(mode, USERS, worker=at_once, clock=lambda: 0.0)
+        self.served: dict[Peer, Served] = {}
+        serve = dict.fromkeys((Kind.GATEWAY, Kind.APPLICATION), self._serve)
+        self.acceptor = Acceptor(self.gate, serve, dev=dev, authority=authority)
+        self.has_place = True
+
+    def _serve(self, peer: Peer, engine: Engine, _driver: Driver, _credentials: SaslCredentials | None) -> Owner:
+        self.served[peer] = Served(engine)
+        return self.served[peer]
+
+
+class Connection:
+    """A client, the hub's end of its connection, and what stands for the driver."""
+
+    transport: Any
+    address, peername = "192.0.2.7", "192.0.2.7:4711"
+
+    def __init__(
+        self, hub: Hub, container_id: str, sasl: SaslClient | None = None, certificate: dict[str, Any] | None = None
+    ) -> None:
+        self.hub = hub
+        self.transport = SimpleNamespace(get_extra_info=lambda name: certificate if name == "peercert" else None)
+        self.visitor: Visitor = hub.acceptor.visitor()
+        self.client = Engine(container_id=container_id, server=False, sasl=sasl)
+        self.server = Engine(container_id="hub", server=True, sasl=self.visitor.sasl)
+        self.owner: Owner = self.visitor.arrive(self.server, cast(Driver, self))
+        self.events: list[Any] = []
+        self.client.open()
+        self.settle()
+
+    def hand_over(self, owner: Owner) -> None:
+        self.owner = owner
+
+    def identified(self, _user: str) -> bool:
+        return self.hub.has_place
+
+    def flush_soon(self) -> None:
+        """Whoever drives it asks for bytes all the time."""
+
+    def wake(self) -> None:
+        """Passwords are verified at once."""
+
+    def settle(self) -> None:
+        while True:
+            up, down = self.client.data_to_send(), self.server.data_to_send()
+            if not up and not down:
+                return
+            if up:
+                self.owner.handle(take_all(self.server, up, 0.0))
+            if down:
+                self.events += take_all(self.client, down, 0.0)
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Condition and description of the hub's close."""
+        for event in self.events:
+            if isinstance(event, Closed) and event.condition is not None:
+                return event.condition.name, event.condition.description
+        return None
+
+
+def certificate(tenant: str = "acme", name: str = "gw1", serial: int = 7) -> dict[str, Any]:
+    return {"subjectAltName": (("URI", gateway_uri(tenant, name)),), "serialNumber": f"{serial:X}"}
+
+
+def external() -> SaslClient:
+    return SaslClient(external=True)
+
+
+class TestDevelopment:
+    def test_whoever_comes_is_the_gateway_of_its_container_id(self) -> None:
+        hub = Hub(dev=True)
+        for sasl in (None, SaslClient(), SaslClient("anybody", "anything")):
+            connection = Connection(hub, "gw1", sasl)
+            assert connection.refusal is None
+            assert hub.served.popitem()[0] == Peer("default", "gw1", Kind.GATEWAY)
+
+    def test_a_certificate_of_any_name_will_do(self) -> None:
+        hub = Hub(dev=True)
+        Connection(hub, "gw1", external(), {"subject": ((("commonName", "gw-tls"),),), "serialNumber": "1"})
+        assert list(hub.served) == [Peer("default", "gw-tls", Kind.GATEWAY)]
+
+    @pytest.mark.parametrize("name", ["", "g" * 256, "gw\n1"])
+    def test_what_cannot_be_a_name(self, name: str) -> None:
+        hub = Hub(dev=True)
+        assert "the name of a gateway" in (Connection(hub, name).refusal or ("", ""))[1]
+        assert not hub.served
+
+
+class TestGateways:
+    def test_a_certificate_says_whose_gateway_it_is(self) -> None:
+        hub = Hub()
+        connection = Connection(hub, "gw1", external(), certificate())
+        assert connection.refusal is None
+        assert list(hub.served) == [Peer("acme", "gw1", Kind.GATEWAY)]
+        assert [visitor.peer for visitor in hub.acceptor.admitted.values()] == list(hub.served)
+        hub.acceptor.gone(cast(Driver, connection))
+        assert not hub.acceptor.admitted
+
+    def test_the_container_id_is_no_way_to_be_another(self) -> None:
+        hub = Hub()
+        condition, words = Connection(hub, "gw2", external(), certificate()).refusal or ("", "")
+        assert condition == "amqp:unauthorized-access"
+        assert "'gw1'" in words
+        assert "'gw2'" in words
+        assert not hub.served
+
+    @pytest.mark.parametrize("sasl", [None, SaslClient(), SaslClient("gw1", ""), external()])
+    def test_nobody_comes_without_a_certificate(self, sasl: SaslClient | None) -> None:
+        hub = Hub()
+        connection = Connection(hub, "gw1", sasl)
+        assert not hub.served
+        assert [event for event in connection.events if isinstance(event, Opened)] == []
+
+    def test_a_certificate_of_no_gateway(self, caplog: pytest.LogCaptureFixture) -> None:
+        hub = Hub()
+        Connection(hub, "gw1", external(), {"subject": ((("commonName", "gw1"),),), "serialNumber": "1"})
+        assert not hub.served
+        assert "192.0.2.7:4711: the certificate has 0 URIs" in caplog.text
+
+    def test_no_place(self) -> None:
+        hub = Hub()
+        hub.has_place = False
+        condition, _ = Connection(hub, "gw1", external(), certificate()).refusal or ("", "")
+        assert condition == "amqp:resource-limit-exceeded"
+        assert not hub.served
+        assert not hub.acceptor.admitted
+
+
+class Revoked:
+    """An authority."""
+
+    def __init__(self, *serials: int) -> None:
+        self.serials = set(serials)
+        self.asked: list[tuple[Peer, int]] = []
+
+    def refusal(self, peer: Peer, serial: int) -> str | None:
+        self.asked.append((peer, serial))
+        return f"the certificate {serial} was revoked" if serial in self.serials else None
+
+
+class TestAuthority:
+    def test_a_certificate_that_was_revoked(self) -> None:
+        authority = Revoked(7)
+        hub = Hub(authority=authority)
+        assert Connection(hub, "gw1", external(), certificate()).refusal == (
+            "amqp:unauthorized-access",
+            "the certificate 7 was revoked",
+        )
+        assert authority.asked == [(Peer("acme", "gw1", Kind.GATEWAY), 7)]
+        assert Connection(hub, "gw1", external(), certificate(serial=8)).refusal is None
+
+    def test_who_is_connected_has_to_leave(self) -> None:
+        authority = Revoked()
+        hub = Hub(authority=authority)
+        first = Connection(hub, "gw1", external(), certificate())
+        other = Connection(hub, "gw2", external(), certificate(name="gw2", serial=8))
+        served = hub.served[Peer("acme", "gw1", Kind.GATEWAY)]
+        authority.serials.add(7)
+        hub.acceptor.review()
+        first.client.attach_sender("late", "telemetry")
+        first.settle()
+        other.settle()
+        assert first.refusal == ("amqp:unauthorized-access", "the certificate 7 was revoked")
+        assert other.refusal is None
+        assert [type(event) for event in served.events] == [Opened, Closed], "what comes behind is not taken"
+
+
+class TestApplications:
+    def test_a_password_says_whose_application_it_is(self) -> None:
+        hub = Hub()
+        assert Connection(hub, "any", SaslClient("reader@acme", "opensesame")).refusal is None
+        assert list(hub.served) == [Peer("acme", "reader", Kind.APPLICATION)]
+
+    @pytest.mark.parametrize(
+        ("name", "password"), [("reader@acme", "wrong"), ("reader@other", "opensesame"), ("reader", "opensesame")]
+    )
+    def test_no_other_tenant_takes_it(self, name: str, password: str) -> None:
+        hub = Hub()
+        Connection(hub, "any", SaslClient(name, password))
+        assert not hub.served
+
+    def test_a_certificate_shown_along_makes_no_gateway_of_it(self) -> None:
+        hub = Hub()
+        Connection(hub, "gw1", SaslClient("reader@acme", "opensesame"), certificate())
+        assert list(hub.served) == [Peer("acme", "reader", Kind.APPLICATION)]

@@ -1,0 +1,94 @@
+"""Who certificates and user names name, and which of them name nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.hub.limits import GATEWAY_NAME_CHARACTERS_MAX
+from cloud.hub.peers import Certified, Kind, NotAPeer, Peer, certified, gateway_fault, gateway_uri, tenant_fault, user
+
+
+def shown(*uris: str) -> dict[str, Any]:
+    """As `ssl` gives a certificate."""
+    return {
+        "subject": ((("organizationName", "somebody"),), (("commonName", "somebody"),)),
+        "subjectAltName": (("DNS", "localhost"), *(("URI", uri) for uri in uris)),
+        "serialNumber": "0A1B",
+    }
+
+
+class TestCertificates:
+    def test_the_uri_names_the_gateway(self) -> None:
+        found = certified(shown("https://elsewhere/", "waypost://acme/gw1"))
+        assert found == Certified(Peer("acme", "gw1", Kind.GATEWAY), 0x0A1B)
+
+    @given(st.text(min_size=1, max_size=GATEWAY_NAME_CHARACTERS_MAX).filter(lambda name: gateway_fault(name) is None))
+    def test_every_name_of_a_gateway_survives(self, name: str) -> None:
+        assert certified(shown(gateway_uri("acme", name))).peer == Peer("acme", name, Kind.GATEWAY)
+
+    @pytest.mark.parametrize(
+        "uris",
+        [
+            (),
+            ("waypost://acme/gw1", "waypost://other/gw1"),
+            ("waypost://acme",),
+            ("waypost://acme/",),
+            ("waypost:///gw1",),
+            ("waypost://Acme/gw1",),
+            ("waypost://a.b/gw1",),
+            ("waypost://acme:5671/gw1",),
+            ("waypost://you@acme/gw1",),
+            ("waypost://acme/../other/gw1",),
+            ("waypost://acme/a/b",),
+            ("waypost://acme/gw1?",),
+            ("waypost://acme/gw1#",),
+            ("waypost://acme/%67w1",),
+            ("waypost://acme/%2f",),
+            ("waypost://acme/gw%ff",),
+            ("waypost://acme/gw%0A1",),
+            ("waypost://acme/gw%1",),
+            ("waypost://acme/gw 1",),
+            ("waypost://acme/" + "g" * (GATEWAY_NAME_CHARACTERS_MAX + 1),),
+        ],
+    )
+    def test_others_name_nobody(self, uris: tuple[str, ...]) -> None:
+        with pytest.raises(NotAPeer):
+            certified(shown(*uris))
+
+    def test_a_common_name_names_nobody(self) -> None:
+        """Whoever else the authority has issued certificates to is no gateway by that."""
+        with pytest.raises(NotAPeer, match="0 URIs"):
+            certified({"subject": ((("commonName", "gw1"),),), "serialNumber": "01"})
+
+
+class TestUsers:
+    def test_a_user_is_of_one_tenant(self) -> None:
+        assert user("reader@acme", Kind.APPLICATION) == Peer("acme", "reader", Kind.APPLICATION)
+        assert user("reader@acme", Kind.PERSON).identity == "reader@acme"
+
+    @pytest.mark.parametrize(
+        "identity",
+        ["", "reader", "@acme", "reader@", "reader@Acme", "a@b@acme", "a/b@acme", "reader@acme.org", "r" * 65 + "@a"],
+    )
+    def test_others_are_nobody(self, identity: str) -> None:
+        with pytest.raises(NotAPeer):
+            user(identity, Kind.PERSON)
+
+    def test_nobody_has_the_identity_of_another(self) -> None:
+        assert Peer("acme", "gw1", Kind.GATEWAY).identity != Peer("acme", "gw1", Kind.APPLICATION).identity
+        assert Peer("acme", "gw1", Kind.GATEWAY).identity != Peer("other", "gw1", Kind.GATEWAY).identity
+
+
+@pytest.mark.parametrize(("name", "good"), [("a", True), ("a-1", True), ("-a", False), ("a-", False), ("", False)])
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_tenants(name: str, good: bool, end: str) -> None:
+    assert (tenant_fault(name + end) is None) is (good and not end)
+
+
+def test_a_tenant_has_63_characters_at_most() -> None:
+    assert tenant_fault("t" * 63) is None
+    assert tenant_fault("t" * 64) is not None
