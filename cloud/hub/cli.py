@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from bridge import native
+from cloud.hub.usage import UsageProblem
+from cloud.hub.users_cli import user
 
 if TYPE_CHECKING:
     from bridge.resources.endpoint import Endpoint
@@ -23,19 +25,12 @@ UNREACHABLE = 3
 NEEDS_DEV = "without --dev a hub needs enrolled gateways and TLS, which this version does not have yet"
 
 
-class UsageProblem(click.ClickException):
-    """Wrong usage or configuration; `hint` is the next step."""
-
-    exit_code = 2
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
-
-
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def hub() -> None:
     """Run the cloud side of gateways."""
+
+
+hub.add_command(user)
 
 
 @hub.command()

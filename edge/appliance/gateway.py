@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ import msgspec
 from bridge.resources.endpoint import Endpoint
 from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
-from edge.appliance.accounts.users import LiveUsers
+from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.history import History
@@ -37,6 +38,7 @@ from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
+from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.records import StoreTotals, Summary
@@ -92,7 +94,7 @@ class Gateway:
             administration=None if administration is None else administration(self),
         )
         try:
-            self.users = LiveUsers(data, self.broker.gate.update)
+            self.users = FollowedUsers(data, self.broker.gate.update)
             self.broker.gate.look_again = self.users.look_again
         except CredentialsError:
             self.store.close()
@@ -132,7 +134,7 @@ class Gateway:
         """Serve; returns what listens where, by name. Raises ListenError or CredentialsError, with nothing
         left open."""
         try:
-            await self.users.start(self.configuration.users)
+            await self.users.start(partial(apply_resources, configured=self.configuration.users))
             await self._follow_issuer(self.configuration.issuer)
             bound = await self.broker.start()
             bound.update(self._start_console())
@@ -164,7 +166,7 @@ class Gateway:
         configuration = with_addresses(configuration)
         before, self.configuration = self.configuration, configuration
         try:
-            await self.users.configure(configuration.users)
+            await self.users.change(partial(apply_resources, configured=configuration.users))
         except CredentialsError as error:
             log.warning("the users are unchanged: %s", error)
         if before.issuer != configuration.issuer:

@@ -6,23 +6,22 @@ The commands write the credential file of a data directory; a gateway that runs 
 from __future__ import annotations
 
 import datetime
-import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.decorators import FC
 
 from bridge.resources import values
 from edge.appliance.accounts.profiles import PROFILES
-from edge.appliance.configuration.validate import filter_fault
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.appliance.simulator.cli import simulate
-from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.authorization import Rule
+from edge.broker.security import rights
 from edge.broker.security.credentials import (
     BY_RESOURCE,
     CredentialFile,
@@ -30,14 +29,12 @@ from edge.broker.security.credentials import (
     CredentialsError,
     User,
     ending,
+    generated_password,
     new_user,
     with_rules,
     with_secret,
 )
 from edge.output.terminal import say, say_json
-
-GENERATED_BYTES: Final = 18
-"""Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
 
 T = TypeVar("T")
 
@@ -109,7 +106,7 @@ def add(
         file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
 
     _with_file(data, make)
-    _report(f"{name}: added", {"name": name, "allow": _rule_words(rules)}, made, as_json)
+    _report(f"{name}: added", {"name": name, "allow": rights.words(rules)}, made, as_json)
     if not rules:
         step = as_called(f"waypost device allow {name} --data {data} --allow send:plant/{name}/#")
         say(f"note: {name} has no rights yet; give it some, for example: {step}", err=True)
@@ -145,7 +142,7 @@ def allow(name: str, data: Path, allowed: tuple[str, ...], as_json: bool) -> Non
         file.put([with_rules(_mine(file, name), rules)])
 
     _with_file(data, change)
-    _report(f"{name}: {len(rules)} rights", {"name": name, "allow": _rule_words(rules)}, None, as_json)
+    _report(f"{name}: {len(rules)} rights", {"name": name, "allow": rights.words(rules)}, None, as_json)
 
 
 @click.command()
@@ -243,7 +240,7 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
     if password_stdin and generate:
         raise click.UsageError("--password-stdin and --generate exclude each other")
     if not password_stdin:
-        made = secrets.token_urlsafe(GENERATED_BYTES)
+        made = generated_password()
         return made, made
     try:
         password = sys.stdin.readline().rstrip("\r\n")
@@ -256,34 +253,17 @@ def _secret(password_stdin: bool, generate: bool) -> tuple[str, str | None]:
 
 
 def _rules(allowed: Sequence[str]) -> tuple[Rule, ...]:
-    rules = []
-    for text in allowed:
-        words, separator, pattern = text.partition(":")
-        try:
-            operations = frozenset(Operation(word.strip()) for word in words.split(","))
-        except ValueError:
-            known = ", ".join(operation.value for operation in Operation)
-            raise click.UsageError(f"--allow {text}: {words!r} is not one of {known}, joined by commas") from None
-        fault = filter_fault(pattern) if separator and pattern else "no filter behind the colon"
-        if fault:
-            raise click.UsageError(f"--allow {text}: {fault}")
-        rules.append(Rule((pattern,), operations))
-    return tuple(rules)
-
-
-def _rule_words(rules: Sequence[Rule]) -> list[str]:
-    return [
-        f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"
-        for rule in rules
-        for pattern in rule.addresses
-    ]
+    try:
+        return rights.read(allowed)
+    except ValueError as why:
+        raise click.UsageError(f"--allow {why}") from None
 
 
 def _described(user: User) -> dict[str, Any]:
     return {
         "name": user.name,
         "origin": user.origin,
-        "allow": _rule_words(user.rules),
+        "allow": rights.words(user.rules),
         "secrets": [{"id": s.id, "not_before": s.not_before or None, "not_after": s.not_after} for s in user.secrets],
     }
 

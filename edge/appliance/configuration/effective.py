@@ -30,7 +30,6 @@ from edge.appliance.configuration.resources import (
 from edge.appliance.configuration.validate import (
     HUB_CONNECTOR,
     LISTENERS,
-    filter_fault,
     limits_of,
     remote_of,
 )
@@ -52,6 +51,7 @@ from edge.broker.configuration import (
 from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, Redelivery
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import EVERYTHING, Operation, Rule
+from edge.broker.model.topics import filter_fault
 from edge.broker.store.limits import Limits as StoreLimits
 
 AMQP_PORT: Final = 5672

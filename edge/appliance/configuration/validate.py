@@ -38,14 +38,12 @@ from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
 from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.topics import is_filter
+from edge.broker.model.topics import filter_fault, is_filter
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 
 HUB_CONNECTOR: Final = "hub"
 """Name of the connector that `Gateway` `spec.hub` makes."""
-NAME_BYTES_MAX: Final = 65_535
-"""A topic name or filter (MQTT 5 section 4.7.3)."""
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""
 
@@ -78,18 +76,6 @@ def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
     """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
     connector, _, remote = forwarder.remote_address.partition("/")
     return connector, remote or address
-
-
-def filter_fault(pattern: str) -> str:
-    """Why this is no topic filter (MQTT 5 section 4.7.1); empty when it is one."""
-    levels = pattern.split("/")
-    if len(pattern.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX or "\0" in pattern:
-        return f'longer than {NAME_BYTES_MAX} bytes, or with a null character: "{pattern[:40]}…"'
-    if any("#" in level and level != "#" for level in levels) or "#" in levels[:-1]:
-        return f'"{pattern}": # stands alone in the last level'
-    if any("+" in level and level != "+" for level in levels):
-        return f'"{pattern}": + stands alone in its level'
-    return ""
 
 
 def _insecure(resources: Sequence[Resource]) -> Errors:

@@ -38,6 +38,9 @@ BUSY_S: Final = 10.0
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1, type=argon2.Type.ID)
 """OWASP's first choice of 2023 (19 MiB, two passes): 25-50 ms and bearable on a Pi with 512 MiB."""
 
+GENERATED_BYTES: Final = 18
+"""Random bytes of a password we make: 24 characters that survive every shell and every firmware's string."""
+
 _SCHEMA: Final = """
 CREATE TABLE users (
     name TEXT PRIMARY KEY, origin TEXT NOT NULL, salt BLOB NOT NULL, iterations INTEGER NOT NULL, rules BLOB NOT NULL
@@ -138,6 +141,11 @@ def ending(user: User, at_s: float) -> User:
         for secret in user.secrets
     )
     return msgspec.structs.replace(user, secrets=ended)
+
+
+def generated_password() -> str:
+    """One to show to somebody, once."""
+    return secrets.token_urlsafe(GENERATED_BYTES)
 
 
 def verify(user: User, password: bytes, at_s: float) -> Secret | None:

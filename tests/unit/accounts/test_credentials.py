@@ -6,16 +6,18 @@ import asyncio
 import json
 import logging
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from edge.appliance.accounts.cli import device
-from edge.appliance.accounts.users import LiveUsers, apply_resources
+from edge.appliance.accounts.users import apply_resources
 from edge.broker.configuration import ConfiguredUser
 from edge.broker.model.authorization import Grant, Operation, Rule
 from edge.broker.security.credentials import CredentialFile, Snapshot, User, new_user, verify
+from edge.broker.security.followed_users import FollowedUsers
 
 ROOT = Path(__file__).parents[3]
 RULE = Rule(("plant/#",), frozenset({Operation.SEND}))
@@ -151,12 +153,12 @@ class TestResources:
     def test_a_running_gateway_follows_the_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("edge.appliance.accounts.users.WATCH_S", 0.01)
+        monkeypatch.setattr("edge.broker.security.followed_users.WATCH_S", 0.01)
         seen: asyncio.Queue[Snapshot] = asyncio.Queue()
 
         async def main() -> None:
-            live = LiveUsers(tmp_path, seen.put_nowait)
-            await live.start([ConfiguredUser("alice", None)])
+            live = FollowedUsers(tmp_path, seen.put_nowait)
+            await live.start(partial(apply_resources, configured=[ConfiguredUser("alice", None)]))
             assert list((await seen.get()).users) == ["alice"]
             with CredentialFile.open(tmp_path) as file:
                 file.put([new_user("pump7")])

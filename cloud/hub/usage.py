@@ -1,0 +1,21 @@
+"""What commands of the hub end with when they cannot do what they are asked for."""
+
+from __future__ import annotations
+
+import click
+
+
+class UsageProblem(click.ClickException):
+    """Wrong usage or configuration; `hint` is the next step."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class CommandFailed(UsageProblem):
+    """The thing asked for failed."""
+
+    exit_code = 1

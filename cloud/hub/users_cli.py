@@ -1,0 +1,157 @@
+"""`waypost hub user add | list | remove`: the applications and persons of a hub's tenants.
+
+The commands write the credential file of a data directory; a hub that runs on it follows within a second. What is heavy
+is imported when a command runs, so that help is quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from cloud.hub.usage import CommandFailed, UsageProblem
+from edge.output.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from edge.broker.model.authorization import Rule
+    from edge.broker.security.credentials import CredentialFile
+
+T = TypeVar("T")
+
+_DATA = click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Data directory of the hub, running or not.",
+)
+_JSON = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+
+
+@click.group()
+def user() -> None:
+    """Users of the hub: applications over AMQP, persons over HTTP."""
+
+
+@user.command()
+@click.argument("name", metavar="NAME@TENANT")
+@_DATA
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    metavar="OPERATIONS:FILTER",
+    help="What it may do, e.g. recv:plant/# or view:# (repeatable).",
+)
+@click.option("--password-stdin", is_flag=True, help="Read the password from standard input, one line.")
+@_JSON
+def add(name: str, data: Path, allowed: tuple[str, ...], password_stdin: bool, as_json: bool) -> None:
+    """Add a user of a tenant. Its password is made and shown once, unless it is read.
+
+    \b
+    A user may do with the addresses of its own tenant what --allow says, and nothing else:
+      recv:plant/#    receive what the tenant's gateways send
+      send:task/+     send to other applications of the tenant
+      view:#          see the tenant's gateways: console and API
+      view:'$fleet'   see every tenant's, and the metrics; manage:'$fleet' changes them too
+    """
+    from edge.broker.security import rights
+    from edge.broker.security.credentials import generated_password, new_user, with_secret
+
+    rules = _rules(name, allowed)
+    password = _read_password() if password_stdin else generated_password()
+
+    def make(file: CredentialFile) -> None:
+        if name in file.load().users:
+            step = f"waypost hub user remove {name} --data {data}"
+            raise CommandFailed(f"there is a user {name} already", f"to make it anew, remove it first: {step}")
+        file.put([with_secret(new_user(name, rules), password, at_s=time.time())], new=True)
+
+    _with_file(data, make)
+    shown = {} if password_stdin else {"password": password}
+    if as_json:
+        say_json({"name": name, "allow": rights.words(rules), **shown}, indent=0)
+        return
+    say(f"{name}: added")
+    for label, value in shown.items():
+        say(f"{label}: {value}")
+    if not rules:
+        say(f"note: {name} has no rights yet; remove it, and add it with some: --allow recv:#", err=True)
+
+
+@user.command("list")
+@_DATA
+@_JSON
+def list_users(data: Path, as_json: bool) -> None:
+    """List users with what they may do; passwords are not kept, so not shown."""
+    from edge.broker.security import rights
+
+    found = _with_file(data, lambda file: file.load()).users
+    rows = [{"name": name, "allow": rights.words(each.rules)} for name, each in sorted(found.items())]
+    if as_json:
+        say_json(rows)
+        return
+    for row in rows:
+        say(f"{row['name']}  {'  '.join(row['allow']) or 'no rights'}")
+
+
+@user.command()
+@click.argument("name", metavar="NAME@TENANT")
+@_DATA
+@_JSON
+def remove(name: str, data: Path, as_json: bool) -> None:
+    """Remove a user. Its connections are closed, and it can no longer log in."""
+
+    def take(file: CredentialFile) -> None:
+        if not file.remove([name]):
+            raise CommandFailed(f"there is no user {name}", f"list the users: waypost hub user list --data {data}")
+
+    _with_file(data, take)
+    if as_json:
+        say_json({"name": name}, indent=0)
+    else:
+        say(f"{name}: removed")
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _rules(name: str, allowed: tuple[str, ...]) -> tuple[Rule, ...]:
+    """What a user of this name may do. Raises UsageProblem for a name that is none, or a right."""
+    from cloud.hub import peers
+    from edge.broker.security import rights
+
+    try:
+        peers.user(name, peers.Kind.PERSON)
+    except peers.NotAPeer as why:
+        raise UsageProblem(f"{name}: {why}") from None
+    try:
+        return rights.read(allowed)
+    except ValueError as why:
+        raise UsageProblem(f"--allow {why}") from None
+
+
+def _read_password() -> str:
+    password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        step = "write one line to it, or leave --password-stdin out: then one is made and shown"
+        raise UsageProblem("no password on standard input: it is empty", step)
+    return password
+
+
+def _with_file(data: Path, use: Callable[[CredentialFile], T]) -> T:
+    from edge.broker.security.credentials import CredentialFile, CredentialsError
+
+    if not data.is_dir():
+        raise UsageProblem(
+            f"there is no data directory {data}", f"give the one of a hub; it is made by: waypost hub run --data {data}"
+        )
+    try:
+        with CredentialFile.open(data) as file:
+            return use(file)
+    except CredentialsError as error:
+        raise CommandFailed(str(error)) from None

@@ -1,0 +1,35 @@
+"""Rights as people write them: ``send,recv:plant/#`` allows two operations on what a topic filter matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from edge.broker.model.authorization import Operation, Rule
+from edge.broker.model.topics import filter_fault
+
+
+def read(texts: Iterable[str]) -> tuple[Rule, ...]:
+    """The rules of these texts. Raises ValueError, with the text and what is wrong with it."""
+    return tuple(_rule(text) for text in texts)
+
+
+def words(rules: Sequence[Rule]) -> list[str]:
+    """A text for each address of each rule."""
+    return [
+        f"{','.join(sorted(operation.value for operation in rule.operations))}:{pattern}"
+        for rule in rules
+        for pattern in rule.addresses
+    ]
+
+
+def _rule(text: str) -> Rule:
+    names, separator, pattern = text.partition(":")
+    try:
+        operations = frozenset(Operation(name.strip()) for name in names.split(","))
+    except ValueError:
+        known = ", ".join(operation.value for operation in Operation)
+        raise ValueError(f"{text}: {names!r} is not one of {known}, joined by commas") from None
+    fault = filter_fault(pattern) if separator and pattern else "no filter behind the colon"
+    if fault:
+        raise ValueError(f"{text}: {fault}")
+    return Rule((pattern,), operations)
