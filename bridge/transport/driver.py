@@ -177,7 +177,9 @@ class Driver(asyncio.Protocol):
             self.put_off(data)
             return
         begun = self._loop.time()
+        self._turn.unhurried = True
         self._take(data)
+        self._turn.unhurried = False
         lane.spend(self._loop.time() - begun)
 
     def _take(self, data: bytes) -> None:
@@ -220,6 +222,7 @@ class Driver(asyncio.Protocol):
             return False
         now = self._loop.time()
         data, self._put_off = self._put_off, b""
+        self._turn.unhurried = True
         try:
             if data:
                 self._dispatch(self.connection.receive_data(data, now))
@@ -227,6 +230,8 @@ class Driver(asyncio.Protocol):
         except Exception as error:
             self._fail(error)
             return False
+        finally:
+            self._turn.unhurried = False
         self.count()
         if not more:
             self.resume_reading(MORE_TO_TAKE)

@@ -80,3 +80,39 @@ def test_what_there_is_no_time_for_is_written_in_the_next_turns(early: bool, mon
 
     before = [["0", "1"]] if early else [[], ["0", "1"]]
     assert asyncio.run(turns()) == [*before, ["0", "1", "2", "3"], ["0", "1", "2", "3", "4"]]
+
+
+def test_a_short_answer_does_not_wait_for_what_goes_to_thousands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each few writers take all the time that one turn has; those that are late write in each turn too."""
+    monkeypatch.setattr("bridge.transport.turn.WRITE_S", -1.0)
+    monkeypatch.setattr("bridge.transport.turn.WRITERS_AT_ONCE", 2)
+
+    async def turns() -> str:
+        order: list[str] = []
+        found = turn_of(asyncio.get_running_loop())
+        for letter in "abcdef":
+            found.add(Writer(order, letter))
+        await asyncio.sleep(0)
+        found.add(Writer(order, "X"))
+        await asyncio.sleep(0)
+        for letter in "uvwxyz":
+            found.add(Writer(order, letter))
+        while len(order) < 13:
+            await asyncio.sleep(0)
+        return "".join(order)
+
+    assert asyncio.run(turns()) == "ab" + "Xcd" + "uvef" + "wxyz"
+
+
+def test_the_unhurried_write_after_the_others_of_the_turn() -> None:
+    async def turn() -> str:
+        order: list[str] = []
+        found = turn_of(asyncio.get_running_loop())
+        found.unhurried = True
+        found.add(Writer(order, "a"))
+        found.unhurried = False
+        found.add(Writer(order, "b"))
+        await asyncio.sleep(0)
+        return "".join(order)
+
+    assert asyncio.run(turn()) == "ba"
