@@ -24,7 +24,7 @@ from bridge.engine import (
     Opened,
     Transfers,
 )
-from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
+from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
 from bridge.uplink import Uplink
 
@@ -52,7 +52,7 @@ class GatewayLink:
     ) -> None:
         """`engine` is a client that has not been opened. `target`: the peer's address for telemetry.
 
-        A peer that refuses the links for status and ledger simply gets none.
+        A peer that refuses the links for status, ledger and manifests simply gets none.
         """
         self._engine = engine
         self._uplink = uplink
@@ -62,6 +62,7 @@ class GatewayLink:
         self._telemetry: Link | None = None
         self._status: Link | None = None
         self._ledger: Link | None = None
+        self._manifests: Link | None = None
         self._waiting: Link | None = None
         """The telemetry link, while the hub compares lineages."""
         self._reason: str | None = None
@@ -153,6 +154,7 @@ class GatewayLink:
             self._waiting = link
             if self._reports is not None and CAPABILITY in link.offered_capabilities:
                 self._reports.announce()
+                self._manifests = self._engine.attach_sender(MANIFESTS, MANIFESTS)
             elif self._reports is not None:
                 self._reports.release()
             self._begin(told)
@@ -160,6 +162,8 @@ class GatewayLink:
             self._reports.attached(self._engine, status=link)
         elif self._reports is not None and link is self._ledger:
             self._reports.attached(self._engine, ledger=link)
+        elif self._reports is not None and link is self._manifests:
+            self._reports.attached(self._engine, manifests=link)
         else:
             self._engine.refuse(link, Condition("amqp:not-found", "a gateway serves no links here"))
 
@@ -175,8 +179,8 @@ class GatewayLink:
     def _on_dispositions(self, event: Dispositions, now: float, told: list[LinkUp | LinkDown]) -> None:
         if event.link is self._telemetry:
             self._uplink.settled(event.items, now)
-        elif event.link is self._ledger and self._reports is not None:
-            self._reports.settled(event.items)
+        elif self._reports is not None and event.link in (self._ledger, self._manifests):
+            self._reports.settled(event.link, event.items)
             if self._reports.stuck:
                 self._cut("the store cannot begin a new epoch, which the hub asks for")
             else:

@@ -5,3 +5,4 @@ from typing import Final
 TELEMETRY: Final = "telemetry"
 STATUS: Final = "status"
 LEDGER: Final = "ledger"
+MANIFESTS: Final = "manifests"

@@ -29,8 +29,8 @@ from bridge.engine import (
     Transfers,
 )
 from bridge.hidden import hides
-from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
-from bridge.limits import HELD_MESSAGE_BYTES, LEDGER_BYTES_MAX, STATUS_BYTES_MAX
+from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
+from bridge.limits import HELD_MESSAGE_BYTES, LEDGER_BYTES_MAX, MANIFEST_BYTES_MAX, STATUS_BYTES_MAX
 from bridge.plain import Arrival, MessageError
 from bridge.sasl import ANONYMOUS
 
@@ -40,6 +40,9 @@ STATUS_CREDIT: Final = 16
 """Status documents a gateway may have on the way; they are settled already, this only paces them."""
 LEDGER_CREDIT: Final = 64
 """Ledger documents of a gateway that may wait to be durable."""
+
+MANIFESTS_CREDIT: Final = 8
+"""Manifest documents of a gateway that may wait to be durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,10 @@ class IntakeService(Protocol):
 
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
 
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None: ...
+
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
-        """Telemetry or a ledger document nobody can read: it is kept as it came, and accepted once that is durable."""
+        """Telemetry, ledger or manifest nobody can read: it is kept as it came, and accepted once that is durable."""
         ...
 
     def gateway_disconnected(self, gateway: str, intake: Intake) -> None:
@@ -302,7 +307,7 @@ class Intake:
 
     def _on_attached(self, link: Link) -> None:
         address = link.target.address
-        if link.is_sender or address not in (TELEMETRY, STATUS, LEDGER):
+        if link.is_sender or address not in (TELEMETRY, STATUS, LEDGER, MANIFESTS):
             name = link.source.address if link.is_sender else address
             self._engine.refuse(link, Condition("amqp:not-found", f"nothing is here under {name!r}"))
             return
@@ -311,6 +316,7 @@ class Intake:
             TELEMETRY: self._limits.batches_unsettled if batching else self._limits.messages_unsettled,
             STATUS: STATUS_CREDIT,
             LEDGER: LEDGER_CREDIT,
+            MANIFESTS: MANIFESTS_CREDIT,
         }
         link.context = _ReceiverState(address, credit[address], batching=batching)
         self._receivers.append(link)
@@ -388,6 +394,9 @@ class Intake:
             self._service.batch_arrived(self, token, batch, ends, gateway)
         elif target == STATUS:
             self._on_status(link, delivery, _document(body, STATUS_BYTES_MAX), gateway)
+        elif target == MANIFESTS:
+            document = _document(body, MANIFEST_BYTES_MAX)
+            self._service.manifests_arrived(self, self._hold(link, delivery, len(body)), document, gateway)
         else:
             document = _document(body, LEDGER_BYTES_MAX)
             self._service.ledger_arrived(self, self._hold(link, delivery, len(body)), document, gateway)

@@ -80,3 +80,6 @@ STATUS_BYTES_MAX: Final = 64 << 10
 LEDGER_BYTES_MAX: Final = 8 * MIB
 """JSON text of a ledger document: 10 000 ranges are 2 MiB, the lineage of a store of 10 000 logs 6 MiB. As
 objects it is up to twenty times as large."""
+
+MANIFEST_BYTES_MAX: Final = MIB
+"""JSON text of a manifest document: 50 statements are some 30 KiB, with addresses of 255 characters 45 KiB."""

@@ -1,22 +1,22 @@
-"""What a gateway tells its hub about itself: status (the latest counts, at most once) and ledger (each counts, kept).
+"""What a gateway tells its hub about itself: status (the latest counts, at most once), ledger and manifests (each one
+counts, and is kept).
 
-Both are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
+All are JSON documents, one a message, on links of their own, so that a report never waits behind telemetry. Sans-I/O:
 `bridge.gateway_link` binds it to an engine.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from bridge import plain
+from bridge.documents import Documents
 from bridge.engine import Condition, Detail, Engine, Link, State
-from bridge.hidden import hides
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +27,8 @@ last one both know, or empty."""
 LEDGER_MAX: Final = 1024
 """Ledger documents held here until the hub has them; the rest waits in the store."""
 
-
-@hides("message")
-class _Entry(NamedTuple):
-    message: bytes
-    done: Callable[[bool], None]
+MANIFESTS_MAX: Final = 8
+"""Manifest documents held here until the hub has them; the rest waits in the store."""
 
 
 def _idle() -> None:
@@ -39,7 +36,7 @@ def _idle() -> None:
 
 
 class Reports:
-    """Status and ledger of one gateway towards one hub. One object for the life of the connector."""
+    """Status, ledger and manifests of one gateway towards one hub. One object for the life of the connector."""
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = _idle
@@ -55,12 +52,13 @@ class Reports:
         """The lineage is to be told."""
         self._announcement: int | None = None
         self._status: bytes | None = None
-        self._ledger: deque[_Entry] = deque()
-        self._unsettled: dict[int, _Entry] = {}
         self._tags = count()
+        self._ledger = Documents("ledger document", LEDGER_MAX, self._tags)
+        self.manifests = Documents("manifest", MANIFESTS_MAX, self._tags)
+        self.takes_manifests: Callable[[], None] = _idle
+        """Called when the peer has taken the link for manifests."""
         self._engine: Engine | None = None
         self._status_link: Link | None = None
-        self._ledger_link: Link | None = None
 
     def status(self, document: Mapping[str, Any]) -> None:
         """Send this status as soon as the link takes it; one that has not left yet is replaced by the next."""
@@ -70,27 +68,43 @@ class Reports:
     @property
     def ledger_credit(self) -> int:
         """Ledger documents it still takes."""
-        return max(LEDGER_MAX - len(self._ledger) - len(self._unsettled), 0)
+        return self._ledger.credit
 
     def ledger(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
         """Send a ledger document until the hub has it durable: ``done(True)``, or called it malformed: ``done(False)``.
 
         Not more than `ledger_credit` of them.
         """
-        self._ledger.append(_Entry(plain.data_section(msgspec.json.encode(document)), done))
+        self._ledger.put(document, done)
+        self.wake()
+
+    def manifest(self, document: Mapping[str, Any], done: Callable[[bool], None]) -> None:
+        """The same for a manifest; not more than `manifests.credit` of them."""
+        self.manifests.put(document, done)
         self.wake()
 
     def clear(self) -> None:
-        """Forget the ledger documents that have not left: they will be made anew."""
+        """Forget the documents that have not left: they will be made anew."""
         self._ledger.clear()
+        self.manifests.clear()
 
     # --- towards the link -------------------------------------------------------------------------------------
 
-    def attached(self, engine: Engine, *, status: Link | None = None, ledger: Link | None = None) -> None:
+    def attached(
+        self,
+        engine: Engine,
+        *,
+        status: Link | None = None,
+        ledger: Link | None = None,
+        manifests: Link | None = None,
+    ) -> None:
         """The peer took a link."""
         self._engine = engine
         self._status_link = status or self._status_link
-        self._ledger_link = ledger or self._ledger_link
+        self._ledger.link = ledger or self._ledger.link
+        if manifests is not None:
+            self.manifests.link = manifests
+            self.takes_manifests()
 
     @property
     def held(self) -> bool:
@@ -107,7 +121,7 @@ class Reports:
 
     def announce(self) -> None:
         """Tell the hub the lineage; `held` until it has answered."""
-        if self.lineage is None or self._engine is None or self._ledger_link is None:
+        if self.lineage is None or self._engine is None or self._ledger.link is None:
             self.release()
             return
         self._due = True
@@ -115,13 +129,13 @@ class Reports:
 
     def detached(self) -> None:
         """The links are over; what is unsettled goes back to the front."""
-        self._engine = self._status_link = self._ledger_link = None
-        self._ledger.extendleft(reversed(self._unsettled.values()))
-        self._unsettled.clear()
+        self._engine = self._status_link = None
+        self._ledger.detached()
+        self.manifests.detached()
 
     def flush(self) -> None:
         """Send what the links take. Called before telemetry: a loss is known at the hub before the gap is seen."""
-        engine, status, ledger = self._engine, self._status_link, self._ledger_link
+        engine, status, ledger = self._engine, self._status_link, self._ledger.link
         if engine is None:
             return
         if ledger is not None and ledger.credit > 0 and self._due and self.lineage is not None:
@@ -129,30 +143,24 @@ class Reports:
             engine.send(
                 ledger, self._announcement, plain.data_section(msgspec.json.encode({"lineage": self.lineage()}))
             )
-        while ledger is not None and ledger.credit > 0 and self._ledger and not self._held:
-            tag, entry = next(self._tags), self._ledger.popleft()
-            self._unsettled[tag] = entry
-            engine.send(ledger, tag, entry.message)
+        if not self._held:
+            self._ledger.flush(engine)
+            self.manifests.flush(engine)
         if status is not None and status.credit > 0 and self._status is not None:
             engine.send(status, next(self._tags), self._status, settled=True)
             self._status = None
 
-    def settled(self, items: Iterable[tuple[int, State, bool, Detail]]) -> None:
-        """The peer's dispositions of ledger documents. What it gave back is sent again over the next connection."""
+    def settled(self, link: Link, items: Iterable[tuple[int, State, bool, Detail]]) -> None:
+        """The peer's dispositions of documents. What it gave back is sent again over the next connection."""
         for tag, state, remotely_settled, condition in items:
-            if not remotely_settled and self._engine is not None and self._ledger_link is not None:
-                self._engine.settle_sent(self._ledger_link, tag)
+            if not remotely_settled and self._engine is not None:
+                self._engine.settle_sent(link, tag)
             if state not in (State.ACCEPTED, State.REJECTED):
                 continue
             if tag == self._announcement:
                 self._answered(state, condition)
-                continue
-            entry = self._unsettled.pop(tag, None)
-            if entry is None:
-                continue
-            if state is State.REJECTED:
-                log.error("the hub rejected a ledger document: %s", condition)
-            entry.done(state is State.ACCEPTED)
+            else:
+                (self.manifests if link is self.manifests.link else self._ledger).settled(tag, state, condition)
 
     def _answered(self, state: State, condition: Detail) -> None:
         """The hub has compared the lineage with what it knows."""

@@ -107,6 +107,14 @@ MANIFESTS = _table(
     signature      string?
     ingested_at    timestamp
     ingest_date    date
+    until          timestamp?
+    given_up       string?
+    clock_quality  string?
+    store_epoch    string?
+    closing        bigint?
+    statements     bigint?
+    previous       string?
+    public_key     string?
     """,
 )
 GATEWAY_STATUS = _table(

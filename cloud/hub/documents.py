@@ -1,8 +1,9 @@
-"""Status and ledger documents as gateways send them: JSON, one object a message.
+"""Status, ledger and manifest documents as gateways send them: JSON, one object a message.
 
 Field names are those of the lake contract's columns. Times are UTC nanoseconds as numbers (as in `bridge.message`) or
 RFC 3339 text. A status with unknown fields is taken for what is known of it: gateways are newer or older than hubs. A
-ledger document that cannot be read is not guessed at: it explains a loss, and a wrong explanation is worse than none.
+ledger document or a manifest that cannot be read is not guessed at: it explains a loss or proves that there is none,
+and a wrong one is worse than none.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from bridge.manifest import Statement
 from cloud.hub.groups import Lineage, Session
-from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX
+from cloud.hub.limits import LEDGER_RANGES_MAX, OPENINGS_MAX, STATEMENTS_MAX
 from cloud.lake.landing import LedgerRange
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -73,6 +75,19 @@ class LineageDocument(msgspec.Struct, frozen=True):
     """Of the newest openings, the newest last: log, end, log, end, ... at that moment; null: the store cannot say."""
 
 
+class SignedStatement(Statement, frozen=True, kw_only=True):
+    """A statement, and the signature of its digest by the document's key."""
+
+    signature: Word
+
+
+class ManifestDocument(msgspec.Struct, frozen=True):
+    """Statements of one gateway, and the key they are signed with: ``ed25519:`` and its public half, base64."""
+
+    public_key: Word
+    statements: Annotated[list[SignedStatement], msgspec.Meta(max_length=STATEMENTS_MAX)]
+
+
 def lineage(document: Mapping[str, Any]) -> Lineage:
     """A document whose one field is ``lineage``. Raises `DocumentError`."""
     told = _convert(document["lineage"], LineageDocument)
@@ -126,6 +141,25 @@ def ledger_ranges(session: Session, document: Mapping[str, Any], now_us: int) ->
         )
         for entry in given
     ]
+
+
+def manifest_rows(session: Session, document: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+    """Rows of `manifests`: what the gateway says, as it says it; `waypost bridge prove` is who judges. Raises
+    `DocumentError`."""
+    told = _convert(document, ManifestDocument)
+    rows = []
+    for statement in told.statements:
+        row = msgspec.structs.asdict(statement)
+        numbers = [row[name] for name in ("first_sequence", "count", "closing", "statements", *_MANIFEST_TIMES)]
+        if any(not 0 <= number < 1 << 63 for number in numbers) or not -1 <= statement.last_sequence < 1 << 63:
+            raise DocumentError("a number is out of range")
+        row.update((name, row[name] // 1_000) for name in _MANIFEST_TIMES)
+        row["given_up"] = msgspec.json.encode(statement.given_up, order="sorted").decode()
+        rows.append({"tenant": session.tenant, "gateway": session.gateway, "public_key": told.public_key, **row})
+    return rows
+
+
+_MANIFEST_TIMES = ("hour", "until")
 
 
 def _convert(document: Mapping[str, Any], kind: type[T]) -> T:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cloud.lake.landing import Landed, LedgerRange, Unreadable
-from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES
+from cloud.lake.limits import LEDGER_PART_RANGES, LEDGER_RANGE_BYTES, STATEMENT_BYTES
 from cloud.lake.rows import ReceivedBatch
 
 Key = tuple[str, str]
@@ -70,7 +70,13 @@ class LedgerDocument(NamedTuple):
         return [LedgerDocument(self.ranges[start : start + LEDGER_PART_RANGES]) for start in starts]
 
 
-Content = ReceivedBatch | LedgerDocument | Unreadable | Lineage
+class Manifest(NamedTuple):
+    """What a gateway states it accepted: rows of `manifests`."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+
+Content = ReceivedBatch | LedgerDocument | Manifest | Unreadable | Lineage
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +111,8 @@ class Entry:
             self.bytes = self.landing_bytes = len(self.content.content)
         elif isinstance(self.content, LedgerDocument):
             self.bytes = self.landing_bytes = LEDGER_RANGE_BYTES * len(self.content.ranges)
+        elif isinstance(self.content, Manifest):
+            self.bytes = self.landing_bytes = STATEMENT_BYTES * len(self.content.rows)
 
     def land(self) -> None:
         """It is on the medium."""
@@ -169,6 +177,8 @@ class Report:
     seconds: float = 0.0
     """Of the landing of batches; 0 when there were none."""
     ledger_ranges: int = 0
+    statements: int = 0
+    """Of manifests."""
     states: int = 0
     quarantined: int = 0
     """Deliveries."""

@@ -1,8 +1,9 @@
 """The landing thread's work: one group into registry and lake. No loop, no answers, no waiting.
 
 Each kind of thing is landed by itself, so that a table that refuses holds nothing but what belongs into it. Order
-within a turn: connections that came and went, ledger ranges (they explain what will not come), what nobody can read,
-batches, and then lineages: what a gateway sent before must be in the registry when its store is compared with it.
+within a turn: connections that came and went, ledger ranges (they explain what will not come), manifests, what nobody
+can read, batches, and then lineages: what a gateway sent before must be in the registry when its store is compared with
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Report, Verdict
+from cloud.hub.groups import Entry, Group, LedgerDocument, Lineage, Manifest, Report, Verdict
 from cloud.hub.registry.registry import Registry
 from cloud.lake.commits import GatewayStore
 from cloud.lake.faults import CannotLand, ContentError
@@ -49,6 +50,7 @@ class Lander:
             self._release_fenced(group.entries)
         if report.fault is None:
             self._land_ledger(group, report, now_us)
+            self._land_manifests(group, report, now_us)
             self._quarantine(group, report, now_us)
             self._land_batches(group, report, now_us)
             self._compare(group, report)
@@ -92,6 +94,16 @@ class Lander:
                 entry.land()
             for entry, _ in waiting[tried:]:
                 entry.untried = True
+
+    def _land_manifests(self, group: Group, report: Report, now_us: int) -> None:
+        """After a crash a statement may be there twice: its digest tells."""
+        waiting = _waiting(group, Manifest)
+        with self._attempt([entry for entry, _ in waiting], report):
+            rows = [row for _, manifest in waiting for row in manifest.rows]
+            self._landing.land_records("manifests", rows, now_us)
+            report.statements = len(rows)
+            for entry, _ in waiting:
+                entry.land()
 
     def _quarantine(self, group: Group, report: Report, now_us: int) -> None:
         entries = _waiting(group, Unreadable)

@@ -39,6 +39,9 @@ STATUS_ROWS_MAX = 50_000
 LEDGER_RANGES_MAX = 10_000
 """Ranges taken from one ledger document."""
 
+STATEMENTS_MAX = 10_000
+"""Statements taken from one manifest document; a gateway puts 50 into one."""
+
 SEEN_EVERY_S = 10.0
 """How often the times gateways were last heard of are written to the registry: one transaction for all."""
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from bridge.batch import Batch, Lane, Range
-from bridge.hub_addresses import LEDGER
+from bridge.hub_addresses import LEDGER, MANIFESTS
 from bridge.intake import Intake, Unread
 from bridge.limits import HELD_MESSAGE_BYTES, HELD_RANGE_BYTES
 from bridge.plain import Arrival as PlainMessage
@@ -27,11 +27,12 @@ from cloud.hub.documents import (
     DocumentError,
     ledger_ranges,
     lineage,
+    manifest_rows,
     presence_row,
     status_row,
 )
 from cloud.hub.fleet import Fleet, FleetFull
-from cloud.hub.groups import Group, LedgerDocument, Report, Session, Verdict
+from cloud.hub.groups import Group, LedgerDocument, Manifest, Report, Session, Verdict
 from cloud.hub.limits import CONNECTION_LINES_EVERY_S
 from cloud.hub.metrics import Metrics
 from cloud.hub.pressure import Pressure
@@ -163,6 +164,18 @@ class HubService:
             self.unreadable_arrived(intake, token, Unread(LEDGER, None, content, str(error)), gateway)
             return
         self._committer.put(session, LedgerDocument(ranges), partial(self._answer, intake, (token,)))
+
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        session = self._sessions.get(intake)
+        if session is None:
+            return
+        try:
+            rows = manifest_rows(session, document)
+        except DocumentError as error:
+            content = msgspec.json.encode(document)
+            self.unreadable_arrived(intake, token, Unread(MANIFESTS, None, content, str(error)), gateway)
+            return
+        self._committer.put(session, Manifest(rows), partial(self._answer, intake, (token,)))
 
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
         session = self._sessions.get(intake)

@@ -68,6 +68,9 @@ COMMITS_KEPT = 1_000
 LEDGER_RANGE_BYTES = 512
 """What a ledger range costs while it waits: counted into `PENDING_BYTES_MAX`."""
 
+STATEMENT_BYTES = 1_536
+"""What a manifest's statement costs while it waits."""
+
 LEDGER_PART_RANGES = 1_000
 """Ranges a ledger document is cut at, and between two looks at the clock: some 0.02 s, as the registry is asked for
 each."""

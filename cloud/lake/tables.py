@@ -94,6 +94,7 @@ class Table:
             except TableNotFoundError:
                 delta = DeltaTable.create(path, spec.arrow_schema, partition_by=list(spec.partition_by))
                 _sync_log(path, 0)
+            _add_columns(path, delta, spec.arrow_schema)
         table = cls(name, path, delta, failpoint)
         found = [(field.name, str(field.type)) for field in delta.schema().fields]
         wanted = [(field.name, str(field.type)) for field in _delta_fields(spec.arrow_schema)]
@@ -202,6 +203,17 @@ def statistics(rows: pa.Table) -> dict[str, Any]:
 
 def _milliseconds(value: datetime.datetime) -> str:
     return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def _add_columns(path: Path, delta: DeltaTable, wanted: pa.Schema) -> None:
+    """A table of an older program gets the columns that came later: at its end, null in the rows there are."""
+    found, fields = [field.name for field in delta.schema().fields], _delta_fields(wanted)
+    added = fields[len(found) :]
+    if added and found == [field.name for field in fields[: len(found)]] and all(field.nullable for field in added):
+        delta.alter.add_columns(added)
+        delta.update_incremental()
+        _sync_log(path, int(delta.version()))
+        log.info("table %s has %d columns more", path.name, len(added))
 
 
 def _delta_fields(schema: pa.Schema) -> list[Any]:

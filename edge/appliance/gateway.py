@@ -39,6 +39,7 @@ from edge.broker.router.router import Router
 from edge.broker.router.uplinks import Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.followed_users import FollowedUsers
+from edge.broker.security.statement_key import StatementKey
 from edge.broker.server import Broker
 from edge.broker.store.limits import PAGE_BYTES_WAITING, Limits
 from edge.broker.store.records import StoreTotals, Summary
@@ -53,8 +54,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-STATUS_REPORT_S: Final = 5.0
-"""Period of the status report to the hub: a row of the lake's `gateway_status` each."""
+LOOK_S: Final = 1.0
+"""How often it is looked whether an hour is over: what is accepted meanwhile is stated with the next one."""
+
+STATUS_LOOKS: Final = 5
+"""One of so many times problems are looked for, and the hub is told the status: a row of `gateway_status` each."""
 
 ADDRESSES_SHOWN_MAX: Final = 500
 """Subscriptions and queues a status names, 2 us each: it is taken every second, and a client can make thousands."""
@@ -107,7 +111,7 @@ class Gateway:
         self._data = data
         self._development = development
         self._issuer: Issuer | None = None
-        self.uplinks = Uplinks(self.broker.router, self.store)
+        self.uplinks = Uplinks(self.broker.router, self.store, StatementKey(data))
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._devices: DeviceApi | None = None
@@ -284,21 +288,28 @@ class Gateway:
 
     async def _report(self) -> None:
         """Tell the log and the peers of the uplinks how we are, for as long as we live."""
-        while True:
-            self._health.problems()  # what is new or over goes to the log, whether or not anybody asks
-            document = {
-                "state": "running",
-                "epoch": self.store.epoch,
-                "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
-                "version": VERSION,
-                "backlog_messages": self.uplinks.backlog,
-                "devices_connected": self.broker.listeners.connections,
-                "messages_accepted": self.broker.router.figures.acknowledged,
-                "clock_quality": "good" if self.clock_good() else "unknown",
-            }
+        for turn in itertools.count():
+            if not turn % STATUS_LOOKS:
+                self._health.problems()  # what is new or over goes to the log, whether or not anybody asks
+                self._report_status()
+            now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
-                uplink.reports.status(document)
-            await asyncio.sleep(STATUS_REPORT_S)
+                uplink.manifests.look(now_ns, clock_good=clock_good)
+            await asyncio.sleep(LOOK_S)
+
+    def _report_status(self) -> None:
+        document = {
+            "state": "running",
+            "epoch": self.store.epoch,
+            "reported_at": datetime.datetime.now(datetime.UTC).isoformat(),
+            "version": VERSION,
+            "backlog_messages": self.uplinks.backlog,
+            "devices_connected": self.broker.listeners.connections,
+            "messages_accepted": self.broker.router.figures.acknowledged,
+            "clock_quality": "good" if self.clock_good() else "unknown",
+        }
+        for uplink in self.uplinks:
+            uplink.reports.status(document)
 
     def _start_console(self) -> dict[str, tuple[str, int]]:
         """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""

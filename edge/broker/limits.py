@@ -458,6 +458,13 @@ TOPIC_BYTES_A_TURN: Final = MIB
 """Bytes of topic names written out for one session in one turn of the loop: 30 000 messages under usual names, or 1 000
 under long ones, which a publisher says once for all of them."""
 
+STATEMENTS_A_DOCUMENT: Final = 50
+"""Statements of a manifest in one document, and signed in one turn of the loop: 0.2 ms each on a Raspberry Pi 3."""
+
+STATEMENTS_KEPT_MAX: Final = 50_000
+"""Statements of one connector that wait in the store for the peer, some 300 bytes each: 100 addresses for three weeks.
+Beyond it the hour stays open, so that the next statements are of many hours. One closing may go beyond it."""
+
 USER_PROPERTIES_MAX: Final = 1_024
 """Properties of one MQTT packet that may be repeated (User Property), each some 2 us of the loop's time to check."""
 

@@ -99,6 +99,9 @@ class Hub:
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         intake.accept([token])
 
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        intake.accept([token])
+
 
 class Gateway:
     """An uplink with one forwarder's log behind it."""

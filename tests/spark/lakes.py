@@ -94,6 +94,14 @@ def manifest(first: int, last: int, **override: Any) -> Row:
         "signature": None,
         "ingested_at": START,
         "ingest_date": START.date(),
+        "until": START,
+        "given_up": "{}",
+        "clock_quality": "good",
+        "store_epoch": "e1",
+        "closing": 1,
+        "statements": 1,
+        "previous": "",
+        "public_key": None,
     }
     return row | override
 

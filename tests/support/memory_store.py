@@ -90,6 +90,14 @@ class MemoryMedium:
         found = [e for e in self._entries if e.entry > after and e.subscription.startswith(subscriptions)]
         return found[:entries_max]
 
+    def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for entry in self._entries:
+            if entry.subscription.startswith(subscriptions):
+                reasons = found.setdefault(entry.address, {})
+                reasons[entry.reason] = reasons.get(entry.reason, 0) + entry.messages
+        return found
+
     def free_bytes(self) -> int | None:
         return None
 

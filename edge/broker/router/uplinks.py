@@ -23,9 +23,11 @@ from bridge.uplink import Outcomes, Uplink
 from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.pattern import Joinable
+from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
+from edge.broker.retention.manifests import Manifests, Signer
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.router import Router
@@ -63,12 +65,24 @@ LINEAGE_LOGS_MAX: Final = 20_000
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
-    def __init__(self, connector: Connector, *, space: str, hop: Hop, router: Router, store: Store) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        *,
+        space: str,
+        hop: Hop,
+        router: Router,
+        store: Store,
+        signer: Signer,
+    ) -> None:
         """`hop` names this gateway and its store's epoch towards the peer. `start` begins to dial."""
         self.connector = connector
         self.reports = Reports()
         self._losses = LossReports(store, self.reports, connector.name)
         router.loss_listeners.add(self._losses.feed)
+        self.manifests = Manifests(
+            store, self.reports, connector.name, gateway=hop.gateway, covers=self._covers, signer=signer
+        )
         self.uplink = Uplink(
             f"uplink {connector.name}",
             hop,
@@ -130,7 +144,14 @@ class ConnectorUplink:
         """Messages have other names than before: what was said of them and has not left is said anew."""
         self.reports.clear()
         self._losses.restart()
+        self.manifests.restate()
         self.explain()
+
+    def _covers(self, address: str) -> bool:
+        """Every message of this address is this peer's: other consumers of a queue may have taken some."""
+        if not any(matches(forwarding.pattern, address) for forwarding in self._forwardings.values()):
+            return False
+        return self._router.address_type(address) is not AddressType.QUEUE
 
     def _lineage(self) -> dict[str, Any]:
         """As `cloud.hub.documents.Lineage` reads it."""
@@ -200,8 +221,9 @@ def credentials_of(connector: Connector) -> SaslClient | None:
 class Uplinks:
     """The uplinks of a configuration, and of the next one."""
 
-    def __init__(self, router: Router, store: Store) -> None:
-        """`store` is the one whose messages are forwarded."""
+    def __init__(self, router: Router, store: Store, signer: Signer) -> None:
+        """`store` is the one whose messages are forwarded; `signer` signs what is stated of them."""
+        self._signer = signer
         self._router = router
         self._store = store
         self._by_name: dict[str, ConnectorUplink] = {}
@@ -250,7 +272,14 @@ class Uplinks:
 
     def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
         hop = Hop(connector.container or configuration.gateway, self._store.epoch)
-        made = ConnectorUplink(connector, space=configuration.space, hop=hop, router=self._router, store=self._store)
+        made = ConnectorUplink(
+            connector,
+            space=configuration.space,
+            hop=hop,
+            router=self._router,
+            store=self._store,
+            signer=self._signer,
+        )
         made.reports.forked = self._forked
         return made
 

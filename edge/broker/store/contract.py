@@ -261,6 +261,13 @@ class Retention(Protocol):
         """
         ...
 
+    def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
+        """Messages in the committed ledger of subscriptions whose name begins so, by address and reason.
+
+        Blocks for a read of the whole ledger. Raises StoreError.
+        """
+        ...
+
     def account_for_lost(self) -> None:
         """Write into the ledger, with reason ``memory``, the sequences that may have been given to messages that were
         in memory only when the store was last closed by a crash. To be called once, when every cursor has its

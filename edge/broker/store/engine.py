@@ -235,6 +235,9 @@ class StoreEngine(Generic[M]):
             self._ledger.read_up_to(entries[-1].entry, subscriptions)
         return entries
 
+    def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
+        return self.medium.lost(subscriptions)
+
     # --- lineage ----------------------------------------------------------------------------------------------
 
     @property

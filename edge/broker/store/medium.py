@@ -87,6 +87,10 @@ class Medium(Protocol):
         """Ledger entries above `after` of subscriptions that begin so, oldest first. Raises StoreError."""
         ...
 
+    def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
+        """See `contract.Retention`."""
+        ...
+
     def free_bytes(self) -> int | None:
         """See `contract.Retention`."""
         ...

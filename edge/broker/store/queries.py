@@ -14,6 +14,9 @@ from edge.broker.store.limits import POSITION_BITS, POSITION_MAX, STATE_PAGE_ROW
 from edge.broker.store.records import LedgerEntry
 
 _LEDGER: Final = f"SELECT {', '.join(LedgerEntry._fields)} FROM ledger"  # noqa: S608 - names of our own
+_LOST: Final = """
+SELECT address, reason, sum(messages) FROM ledger WHERE substr(subscription, 1, length(?)) = ? GROUP BY address, reason
+"""
 _CURSORS: Final = "SELECT cursor, name, log, position, acknowledged FROM cursor ORDER BY cursor"
 _NEWEST: Final = "SELECT key, messages FROM segment WHERE key >= ? AND key < ? ORDER BY key DESC LIMIT 1"
 _SEQUENCES: Final = "SELECT name, next FROM address WHERE name IN (SELECT value FROM json_each(?))"
@@ -73,6 +76,13 @@ class SideQueries:
         """The newest entries, oldest first."""
         rows = self.rows(f"{_LEDGER} ORDER BY entry DESC LIMIT ?", (entries_max,))
         return [LedgerEntry._make(row) for row in reversed(rows)]
+
+    def lost(self, subscriptions: str) -> dict[str, dict[str, int]]:
+        """Messages in the ledger of subscriptions that begin so, by address and reason."""
+        found: dict[str, dict[str, int]] = {}
+        for address, reason, messages in self.rows(_LOST, (subscriptions, subscriptions)):
+            found.setdefault(address, {})[reason] = messages
+        return found
 
     def ledger_rows(self) -> int:
         return int(self.rows("SELECT count(*) FROM ledger")[0][0])

@@ -145,6 +145,9 @@ class SqliteMedium:
     def ledger(self, after: int, entries_max: int, subscriptions: str) -> Sequence[LedgerEntry]:
         return self._queries.ledger(after, entries_max, subscriptions)
 
+    def lost(self, subscriptions: str) -> Mapping[str, Mapping[str, int]]:
+        return self._queries.lost(subscriptions)
+
     def free_bytes(self) -> int | None:
         try:
             medium, size, page = os.statvfs(self.path), os.stat(self.path).st_size, self.limits.page_bytes

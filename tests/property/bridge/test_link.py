@@ -109,6 +109,9 @@ class Hub:
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         self.ledger.append((intake, token, document))
 
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        intake.accept([token])
+
     def land(self, batches: int) -> list[tuple[Intake, int]]:
         """Make the first ones durable; returns what may now be accepted."""
         landed, self.waiting = self.waiting[:batches], self.waiting[batches:]

@@ -73,6 +73,9 @@ class Service:
     def ledger_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
         self._landed.append((intake, token))
 
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        self._landed.append((intake, token))
+
     def unreadable_arrived(self, intake: Intake, token: int, unread: Unread, gateway: str) -> None:
         self._landed.append((intake, token))
 

@@ -70,6 +70,10 @@ class Service:
         self.tokens.append(token)
         self.calls.append(("ledger", gateway, document))
 
+    def manifests_arrived(self, intake: Intake, token: int, document: dict[str, Any], gateway: str) -> None:
+        self.tokens.append(token)
+        self.calls.append(("manifests", gateway, document))
+
 
 class Pair:
     """A client engine and an intake, bytes passed until both are quiet."""

@@ -42,17 +42,17 @@ class Bench:
 
     def connect(self) -> None:
         engine: Any = self.wire
-        link = Link(None, None, "ledger", is_sender=True, ours=True)
-        link.credit = 10
+        self.link = Link(None, None, "ledger", is_sender=True, ours=True)
+        self.link.credit = 10
         self.reports.hold()
-        self.reports.attached(engine, ledger=link)
+        self.reports.attached(engine, ledger=self.link)
 
     def loss(self) -> None:
         self.reports.ledger({"ranges": []}, self.told.append)
 
     def answer(self, state: State, condition: Condition | None = None) -> None:
         self.reports.flush()
-        self.reports.settled([(self.wire.sent[-1][0], state, True, condition)])
+        self.reports.settled(self.link, [(self.wire.sent[-1][0], state, True, condition)])
 
     def sent(self) -> list[Any]:
         self.reports.flush()

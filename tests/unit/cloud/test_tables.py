@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from cloud.lake.contract import contract
 from cloud.lake.faults import LakeError, TableMismatch
 from cloud.lake.lake import Transaction
 from cloud.lake.rows import records
@@ -102,3 +103,26 @@ def test_statistics_never_prune_a_row_that_is_there() -> None:
 def test_a_long_text_is_left_out_of_the_statistics() -> None:
     rows = pa.table({"a": ["x" * 33, "y"], "b": ["k", "l"]})
     assert statistics(rows)["minValues"] == {"b": "k"}
+
+
+def test_a_table_of_an_older_program_gets_the_columns_that_came_later(tmp_path: Path) -> None:
+    """Before manifests were made, their table had twelve columns, and no row."""
+    schema = contract().tables["manifests"].arrow_schema
+    older = pa.schema([schema.field(number) for number in range(12)])
+    assert older.names[-1] == "ingest_date"
+    DeltaTable.create(tmp_path / "manifests", older, partition_by=["ingest_date"])
+    table = Table.open(tmp_path, "manifests")
+    row = dict.fromkeys(("tenant", "gateway", "epoch", "address", "digest", "public_key"), "x")
+    row |= dict.fromkeys(("first_sequence", "last_sequence", "count", "hour", "closing"), 1)
+    table.append(records("manifests", [row], NOW_US))
+    assert Table.open(tmp_path, "manifests").version == table.version
+    (found,) = DeltaTable(tmp_path / "manifests").to_pyarrow_table().to_pylist()
+    assert (found["public_key"], found["closing"], found["previous"]) == ("x", 1, None)
+
+
+def test_a_table_with_a_column_of_another_type_is_refused(tmp_path: Path) -> None:
+    schema = contract().tables["manifests"].arrow_schema
+    other = pa.schema([schema.field(number) for number in range(11)])
+    DeltaTable.create(tmp_path / "manifests", other.append(pa.field("ingest_date", pa.string())))
+    with pytest.raises(TableMismatch, match="other columns"):
+        Table.open(tmp_path, "manifests")

@@ -1,0 +1,53 @@
+"""A gateway's manifest is in the lake: signed, chained, and of what is there."""
+
+from __future__ import annotations
+
+import base64
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from bridge.manifest import Statement, digest_of
+from tests.integration.test_gateway_clients import Client
+from tests.support.lake import rows
+from tests.support.processes import edge, free_port, hub, wait_until
+
+
+def statement(row: dict[str, Any]) -> Statement:
+    told = {name: row[name] for name in Statement.__struct_fields__}
+    told |= {name: int(row[name].timestamp() * 1_000_000) * 1_000 for name in ("hour", "until")}
+    return msgspec.convert({**told, "given_up": msgspec.json.decode(row["given_up"])}, Statement)
+
+
+def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
+    lake, port = tmp_path / "hub" / "lake", free_port()
+    gateway = edge(tmp_path, "gw1", f"--hub=amqp://127.0.0.1:{port}", "--gateway=gw1", "--forward=load/#")
+    with hub(tmp_path, f"--amqp=127.0.0.1:{port}"):
+        with gateway, Client(gateway, "d") as client:
+            for number in range(12):
+                client.publish(f"load/{number % 3}", b"x", 1)
+            client.publish("office/1", b"x", 1)
+            wait_until(lambda: "manifest" in kinds(tmp_path / "gw1"), timeout_s=30, what="the hub has asked for it")
+        with gateway:
+            wait_until(lambda: len(rows(lake, "manifests")) == 3, timeout_s=30, what="the manifest has landed")
+            wait_until(lambda: len(rows(lake, "telemetry")) == 12, timeout_s=30, what="everything has landed")
+    found = {row["address"]: row for row in rows(lake, "manifests")}
+    assert set(found) == {f"load/{number}" for number in range(3)}
+    for row in found.values():
+        told = statement(row)
+        assert (told.first_sequence, told.last_sequence, told.count, told.statements) == (0, 3, 4, 3)
+        assert told.digest == digest_of("gw1", told)
+        key = Ed25519PublicKey.from_public_bytes(base64.b64decode(row["public_key"].removeprefix("ed25519:")))
+        key.verify(base64.b64decode(row["signature"]), row["digest"].encode())
+
+
+def kinds(data: Path) -> set[str]:
+    """Of the small state in a store."""
+    connection = sqlite3.connect(f"file:{data / 'store.sqlite'}?mode=ro", uri=True)
+    try:
+        return {kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
+    finally:
+        connection.close()

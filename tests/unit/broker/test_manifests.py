@@ -1,0 +1,294 @@
+"""Manifests: every accepted sequence is stated once, whatever the clock does and wherever the process ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bridge import plain
+from bridge.engine import Link, State
+from bridge.manifest import GENESIS, HOUR_NS, Statement, digest_of
+from bridge.message import Run
+from bridge.reports import Reports
+from edge.broker.limits import STATEMENTS_A_DOCUMENT
+from edge.broker.retention import manifests as module
+from edge.broker.retention.manifests import Manifests
+from edge.broker.security.statement_key import FILE, StatementKey
+from edge.broker.store.records import Loss
+from tests.contract.store.rig import AnyStore, fail_commits, heal, memory_rig, sqlite_rig
+
+HOUR = 490_000
+"""Of the clock, in hours since 1970, at the start: in 2025."""
+
+
+class Key:
+    """Signs with the digest's first letters."""
+
+    public_key = "ed25519:AAAA"
+
+    def sign(self, digest: str) -> str:
+        return digest[:8]
+
+
+class Wire:
+    """An engine that keeps what is sent, and answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, Any]] = []
+
+    def send(self, _link: Link, tag: int, message: bytes, *, settled: bool = False) -> None:
+        self.sent.append((tag, msgspec.json.decode(plain.body_of(message))))
+
+    def settle_sent(self, _link: Link, _tag: int) -> None:
+        """It is settled."""
+
+
+class Bench:
+    """A connector's manifests over a store, which a hub takes."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig
+        self.hours = float(HOUR)
+        self.good = True
+        self.begin()
+
+    @property
+    def store(self) -> AnyStore:
+        return self.rig.store  # type: ignore[no-any-return]
+
+    def begin(self, gateway: str = "gw") -> None:
+        """A process begins, and its connection."""
+        self.reports, self.wire = Reports(), Wire()
+        covers = lambda address: address.startswith("plant/")  # noqa: E731
+        self.manifests = Manifests(self.store, self.reports, "hub", gateway=gateway, covers=covers, signer=Key())
+        self.link = Link(None, None, "manifests", is_sender=True, ours=True)
+        self.link.credit = 1_000
+        engine: Any = self.wire
+        self.reports.attached(engine, manifests=self.link)
+        self.look()
+
+    def restart(self) -> None:
+        self.rig.settle()
+        self.rig.reopen()
+        self.begin()
+
+    def append(self, address: str, count: int) -> None:
+        log = self.store.log("topic plant/#")
+        self.store.append(log, Run(address, "d", 1, b"", [b"x"] * count, 0))
+        self.rig.commit()
+
+    def look(self) -> None:
+        self.manifests.look(int(self.hours * HOUR_NS), clock_good=self.good)
+        self.rig.settle()
+
+    def later(self, hours: float) -> None:
+        """The clock shows a time so many hours from the one it showed."""
+        self.hours += hours
+        self.look()
+
+    def taken(self) -> list[Statement]:
+        """What the hub has got, in order; it takes all that comes of it."""
+        done = 0
+        while True:
+            self.manifests.feed()
+            self.reports.flush()
+            if done == len(self.wire.sent):
+                break
+            for tag, _ in self.wire.sent[done:]:
+                done += 1
+                self.reports.settled(self.link, [(tag, State.ACCEPTED, True, None)])
+            self.rig.settle()
+        return [statement for _, document in self.wire.sent for statement in read(document)]
+
+
+def read(document: Any) -> list[Statement]:
+    assert all(one["signature"] == one["digest"][:8] for one in document["statements"])
+    return msgspec.convert(document["statements"], list[Statement])
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    rig = sqlite_rig(tmp_path) if request.param == "sqlite" else memory_rig()
+    yield Bench(rig)
+    rig.store.close()
+
+
+def spans(statements: list[Statement], address: str) -> list[tuple[int, int, int]]:
+    """(hour, first, last) of an address; the chain holds, or this fails."""
+    mine = [one for one in statements if one.address == address]
+    previous = GENESIS
+    for one in mine:
+        assert (one.previous, one.digest) == (previous, digest_of("gw", one))
+        assert one.count == one.last_sequence + 1 - one.first_sequence
+        previous = one.digest
+    return [(one.hour // HOUR_NS, one.first_sequence, one.last_sequence) for one in mine]
+
+
+def test_an_hour_is_stated_once_it_is_over(bench: Bench) -> None:
+    bench.append("plant/1", 5)
+    bench.append("office/1", 5)
+    bench.later(0.5)
+    bench.append("plant/1", 2)
+    assert bench.taken() == []
+    bench.later(0.6)
+    (one,) = bench.taken()
+    assert (one.address, one.hour, one.first_sequence, one.last_sequence) == ("plant/1", HOUR * HOUR_NS, 0, 6)
+    assert (one.epoch, one.store_epoch, one.closing, one.statements) == (bench.store.epoch, bench.store.epoch, 1, 1)
+    assert one.clock_quality == "good"
+    bench.later(1)
+    bench.append("plant/2", 1)
+    bench.append("plant/1", 1)
+    bench.later(1)
+    found = bench.taken()
+    assert spans(found, "plant/1") == [(HOUR, 0, 6), (HOUR + 2, 7, 7)]
+    assert spans(found, "plant/2") == [(HOUR + 2, 0, 0)]
+    assert [(each.closing, each.statements) for each in found] == [(1, 1), (2, 2), (2, 2)], (
+        "an empty hour has no number"
+    )
+
+
+@pytest.mark.parametrize("jump", [-3.0, 24 * 365 * 10.0, -float(HOUR)], ids=["back", "2035", "1970"])
+def test_a_clock_that_is_set_ends_the_hour(bench: Bench, jump: float) -> None:
+    bench.append("plant/1", 3)
+    bench.good = jump > 0
+    bench.later(jump)
+    bench.append("plant/1", 2)
+    bench.later(-jump)
+    found = bench.taken()
+    assert spans(found, "plant/1") == [(HOUR, 0, 2), (HOUR + int(jump), 3, 4)]
+    assert [one.clock_quality for one in found] == (["good", "good"] if jump > 0 else ["unknown", "unknown"])
+
+
+def test_nothing_is_stated_before_a_hub_asks_for_it(bench: Bench) -> None:
+    quiet = Manifests(bench.store, Reports(), "other", gateway="gw", covers=lambda _: True, signer=Key())
+    bench.append("plant/1", 1)
+    quiet.look(HOUR * HOUR_NS, clock_good=True)
+    quiet.look((HOUR + 2) * HOUR_NS, clock_good=True)
+    assert quiet.stated_until is None
+    assert quiet.waiting == 0
+
+
+def test_what_a_former_process_accepted_is_stated_at_the_start(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    bench = Bench(rig)
+    bench.append("plant/1", 3)
+    bench.hours += 0.2
+    bench.restart()
+    bench.append("plant/1", 1)
+    bench.later(1)
+    assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 2), (HOUR, 3, 3)]
+    rig.store.close()
+
+
+def test_what_the_hub_has_not_said_it_has_is_sent_again_the_same(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    bench = Bench(rig)
+    bench.append("plant/1", 3)
+    bench.later(1)
+    bench.manifests.feed()
+    bench.reports.flush()
+    ((_, first),) = bench.wire.sent
+    bench.restart()
+    assert bench.taken() == read(first)
+    bench.restart()
+    assert bench.taken() == []
+    assert bench.manifests.waiting == 0
+    rig.store.close()
+
+
+def test_a_commit_that_fails_states_nothing_twice(bench: Bench) -> None:
+    bench.append("plant/1", 3)
+    fail_commits(bench.rig)
+    bench.hours += 1
+    log = bench.store.log("topic office/#")
+    for _ in range(3):
+        bench.store.append(log, Run("office/1", "d", 1, b"", [bytes(100_000)], 0))  # which there is no room for
+        bench.manifests.look(int(bench.hours * HOUR_NS), clock_good=True)
+        bench.rig.commit()
+    bench.hours += 1
+    heal(bench.rig)
+    bench.look()
+    bench.append("plant/1", 1)
+    bench.later(1)
+    bench.later(1)
+    assert [span[1:] for span in spans(bench.taken(), "plant/1")] == [(0, 2), (3, 3)]
+
+
+def test_what_was_given_up_is_said_by_reason(bench: Bench) -> None:
+    bench.append("plant/1", 10)
+    log = bench.store.log("topic plant/#")
+    cursor = bench.store.open_cursor("forwarder/hub/up", log, 0)
+    bench.rig.commit()
+    bench.store.give_up(cursor, 0, 3, [Loss("forwarder/hub/up", "plant/1", 0, 3, 4, 40, "expired", 1)])
+    bench.rig.commit()
+    bench.later(1)
+    bench.store.give_up(cursor, 4, 4, [Loss("forwarder/hub/up", "plant/1", 4, 4, 1, 10, "expired", 1)])
+    bench.store.give_up(cursor, 6, 6, [Loss("forwarder/hub/up", "plant/1", 6, 6, 1, 10, "evicted", 1)])
+    bench.store.give_up(cursor, 7, 7, [Loss("forwarder/other/up", "plant/1", 7, 7, 1, 10, "evicted", 1)])
+    bench.rig.commit()
+    bench.later(1)
+    found = bench.taken()
+    assert spans(found, "plant/1") == [(HOUR, 0, 9), (HOUR + 1, 10, 9)]
+    assert [one.given_up for one in found] == [{"expired": 4}, {"expired": 1, "evicted": 1}]
+
+
+def test_hours_are_put_together_while_too_many_wait(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STATEMENTS_KEPT_MAX", 2)
+    bench.link.credit = 0
+    for _ in range(5):
+        bench.append("plant/1", 1)
+        bench.later(1)
+    assert bench.manifests.waiting == 2
+    bench.link.credit = 1_000
+    assert len(bench.taken()) == 2
+    bench.later(1)
+    assert spans(bench.taken(), "plant/1") == [(HOUR, 0, 0), (HOUR + 1, 1, 1), (HOUR + 2, 2, 4)]
+
+
+def test_many_addresses_are_several_documents(bench: Bench) -> None:
+    for number in range(2 * STATEMENTS_A_DOCUMENT + 1):
+        bench.append(f"plant/{number}", 1)
+    bench.later(1)
+    found = bench.taken()
+    assert len(bench.wire.sent) == 3
+    assert len({one.address for one in found}) == len(found) == found[0].statements == 2 * STATEMENTS_A_DOCUMENT + 1
+
+
+def test_what_waits_is_stated_anew_under_a_new_epoch(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path)
+    bench = Bench(rig)
+    bench.append("plant/1", 3)
+    bench.later(1)
+    assert len(bench.taken()) == 1
+    bench.link.credit = 0
+    bench.append("plant/1", 2)
+    bench.later(1)
+    assert bench.manifests.waiting == 1
+    before = bench.store.epoch
+    rig.store.begin_epoch()
+    bench.append("plant/1", 4)
+    bench.reports.clear()
+    bench.manifests.restate()
+    bench.link.credit = 1_000
+    bench.look()
+    bench.look()
+    old, *_ = found = bench.taken()[1:]
+    assert [(one.epoch, one.first_sequence, one.last_sequence) for one in found] == [
+        (before, 3, 4),
+        (bench.store.epoch, 5, 8),
+    ]
+    assert old.previous != GENESIS
+    assert found[1].previous == GENESIS
+    assert {(one.store_epoch, one.closing) for one in found} == {(bench.store.epoch, 1)}
+    rig.store.close()
+
+
+def test_a_key_is_made_once_and_closed_to_others(tmp_path: Path) -> None:
+    first = StatementKey(tmp_path)
+    signature = first.sign("digest")
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+    again = StatementKey(tmp_path)
+    assert (again.public_key, again.sign("digest")) == (first.public_key, signature)
