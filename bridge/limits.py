@@ -83,3 +83,26 @@ objects it is up to twenty times as large."""
 
 MANIFEST_BYTES_MAX: Final = MIB
 """JSON text of a manifest document: 50 statements are some 30 KiB, with addresses of 255 characters 45 KiB."""
+
+OUTBOX_WINDOW_BYTES: Final = 16 * MIB
+"""The same for the forwarders of one connector together, divided evenly between them."""
+
+OUTLET_WINDOW_BYTES_MIN: Final = 256 << 10
+"""What each of many forwarders of a connector may take all the same: a run of small messages from the store."""
+
+INBOX_WINDOW: Final = 500
+"""Messages of one incoming forwarder that its peer may have sent and has no answer for: some commits' worth."""
+
+INBOX_BYTES_MAX: Final = 8 * MIB
+"""Bytes of what one incoming forwarder holds while there is no room in the store; no credit is given beyond it. With
+the messages that are on their way then it is at most `INBOX_WINDOW` messages more."""
+
+INBOX_NAMES_MAX: Final = 2_048
+"""Names of messages an incoming forwarder remembers, on disk too: four times what may be sent again after a break."""
+
+SENDER_LINKS_MAX: Final = 128
+"""Addresses of a peer that a connector has a link to at a time; brokers take 255 in a session. The one unused longest
+makes room for another."""
+
+SENDERS_WAITING_BYTES_MAX: Final = 4 * MIB
+"""What a connector takes from its forwarders before there is credit for it: another address may have some."""

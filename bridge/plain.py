@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from bridge import sections as s
 from bridge.amqp_values import Allowance, DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
-from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX
+from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX, HEADER_VALUES_MAX
 from bridge.message import AMQP, DURABLE, Run
 
 PREFIX: Final = "x-opt-waypost-"
@@ -28,8 +28,12 @@ MESSAGE_ID_LENGTH_MAX: Final = 128
 """Azure Service Bus, which finds duplicates by message-id, takes no longer ones."""
 HOPS_MAX: Final = 32
 """Gateways and hubs one message may have passed; more is a loop."""
+HOPS_PROPERTY: Final = "x-opt-waypost-hops"
+"""User property of a message in MQTT encoding that has them, joined by spaces."""
 
 _MAP8, _MAP32, _BINARY8 = 0xC1, 0xD1, 0xA0
+_ANNOTATIONS_BEGIN: Final = b"\x00\x53\x72"
+_UINT_MAX: Final = 0xFFFF_FFFF
 _DESCRIPTIVE: Final = frozenset((s.HEADER, s.DELIVERY_ANNOTATIONS, s.MESSAGE_ANNOTATIONS, s.PROPERTIES))
 """Sections that say what a message is, and whose."""
 
@@ -59,6 +63,25 @@ class Arrival(NamedTuple):
     sequence: int | None
     hops: tuple[str, ...]
     run: Run
+    said: tuple[str, ...] = ()
+    """What it says it is for: the annotation, `to`, and `subject`, as far as it has them."""
+    name: bytes = b""
+    """What is the same when it is sent again: Waypost's name, or the message-id with a digest of the bare message, as
+    some senders give one id to many; empty when it has neither."""
+
+
+class Heading(NamedTuple):
+    """What a forwarder says of its messages in place of themselves; None: as they say."""
+
+    to: str | None = None
+    priority: int | None = None
+    ttl_ms: int | None = None
+    """From now on; a message's own ttl counts where it is sooner."""
+    elapsed_ms: int = 0
+    """Since they came: gone of their own ttl."""
+
+
+AS_THEY_SAY: Final = Heading()
 
 
 def data_section(body: bytes) -> bytes:
@@ -91,23 +114,39 @@ def ends_of(message: bytes) -> dict[int, int]:
 # --- out ----------------------------------------------------------------------------------------------------------
 
 
-def messages(hop: Hop, sequence: int, run: Run) -> list[bytes]:
+def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) -> list[bytes]:
     """The messages of a run, named by `hop` and their sequences."""
     if run.flags & AMQP:
-        return [_annotated(hop, sequence + i, run, body) for i, body in enumerate(run.bodies)]
-    header, properties, application = _translated(run)
+        header = run.properties if heading == AS_THEY_SAY else _header_of(run.properties, heading)
+        return [_annotated(hop, sequence + i, run, header, body) for i, body in enumerate(run.bodies)]
+    mqtt = _mqtt_properties(run.properties)
+    header, properties, application = _translated(run, mqtt, heading)
+    hops = _mqtt_hops(mqtt)
     return [
         b"".join(
             (
                 header,
-                _section(s.MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, ())),
-                _section(s.PROPERTIES, [_message_id(hop, sequence + i, run.address), *properties]),
+                _section(s.MESSAGE_ANNOTATIONS, _annotations(hop, sequence + i, run, hops)),
+                _section(s.PROPERTIES, [message_id(hop, sequence + i, run.address), *properties]),
                 application,
                 data_section(body),
             )
         )
         for i, body in enumerate(run.bodies)
     ]
+
+
+def hops_of(run: Run) -> Sequence[str]:
+    """The gateways the messages of a run have passed before: of one in AMQP encoding, its first message has."""
+    if not run.flags & AMQP:
+        return _mqtt_hops(_mqtt_properties(run.properties)) if run.properties else ()
+    body = run.bodies[0]
+    if body[:3] != _ANNOTATIONS_BEGIN or HOPS.encode() not in body:
+        return ()
+    try:
+        return _their_annotations(body)[1]
+    except DecodeError:
+        return ()
 
 
 def _annotations(hop: Hop, sequence: int, run: Run, hops: Sequence[str]) -> dict[Symbol, Any]:
@@ -122,7 +161,7 @@ def _annotations(hop: Hop, sequence: int, run: Run, hops: Sequence[str]) -> dict
     }
 
 
-def _message_id(hop: Hop, sequence: int, address: str) -> str:
+def message_id(hop: Hop, sequence: int, address: str) -> str:
     """The message's name as one string; a long address is there by its digest."""
     name = f"{hop.epoch}/{sequence}/{address}"
     if len(name) <= MESSAGE_ID_LENGTH_MAX:
@@ -130,7 +169,27 @@ def _message_id(hop: Hop, sequence: int, address: str) -> str:
     return f"{hop.epoch}/{sequence}/{blake2b(address.encode(), digest_size=16).hexdigest()}"
 
 
-def _annotated(hop: Hop, sequence: int, run: Run, body: bytes) -> bytes:
+def _header_of(header: bytes, heading: Heading) -> bytes:
+    """The header section with what a forwarder says of priority and time to live."""
+    fields: list[Any] = []
+    if header:
+        try:
+            value, _ = decode(header, s.section_at(header, 0).value, Allowance(HEADER_VALUES_MAX))
+            fields = value if isinstance(value, list) else []
+        except DecodeError:
+            return header  # it is passed on as it came
+    durable, priority, ttl_ms = [*fields, None, None, None][:3]
+    priority = heading.priority if heading.priority is not None else priority
+    left = [max(0, ttl_ms - heading.elapsed_ms)] if isinstance(ttl_ms, int) else []
+    if heading.ttl_ms is not None:
+        left.append(max(0, heading.ttl_ms))
+    if not left and priority is None and not durable:
+        return b"" if not header else _section(s.HEADER, [])
+    ttl = [Uint(min(*left, _UINT_MAX))] if left else []
+    return _section(s.HEADER, [durable is True, Ubyte(priority) if isinstance(priority, int) else None, *ttl])
+
+
+def _annotated(hop: Hop, sequence: int, run: Run, header: bytes, body: bytes) -> bytes:
     """An AMQP message with our annotations among its own; every other byte stays as it is."""
     try:
         others, hops, rest = _their_annotations(body)
@@ -140,7 +199,7 @@ def _annotated(hop: Hop, sequence: int, run: Run, body: bytes) -> bytes:
     content = b"".join((*others, *ours))
     count = 2 * len(others) + len(ours)
     annotations = b"\x00\x53\x72" + bytes((_MAP32,)) + (len(content) + 4).to_bytes(4) + count.to_bytes(4) + content
-    return run.properties + annotations + body[rest:]
+    return header + annotations + body[rest:]
 
 
 def _their_annotations(body: bytes) -> tuple[list[bytes], list[str], int]:
@@ -174,17 +233,16 @@ def _section(code: int, value: Any) -> bytes:
 # --- MQTT to AMQP -------------------------------------------------------------------------------------------------
 
 
-def _translated(run: Run) -> tuple[bytes, list[Any], bytes]:
+def _translated(run: Run, mqtt: dict[int, Any], heading: Heading) -> tuple[bytes, list[Any], bytes]:
     """Header section, properties after message-id, application properties section, of a run in MQTT encoding."""
-    mqtt = _mqtt_properties(run.properties)
     expiry_s: int | None = mqtt.get(_EXPIRY)
-    header: list[Any] = [bool(run.flags & DURABLE) or run.qos > 0]
-    if expiry_s is not None:
-        header += [Ubyte(4), Uint(min(expiry_s * 1000, 0xFFFF_FFFF))]
+    own = [bool(run.flags & DURABLE) or run.qos > 0]
+    ttl = [None, Uint(min(expiry_s * 1000, _UINT_MAX))] if expiry_s is not None else []
+    header = _header_of(_section(s.HEADER, [*own, *ttl]), heading)
     content_type = mqtt.get(_CONTENT_TYPE)
     properties = [
         None,  # user-id
-        run.address,
+        run.address if heading.to is None else heading.to,
         None,  # subject
         mqtt.get(_RESPONSE_TOPIC),
         mqtt.get(_CORRELATION_DATA),
@@ -192,9 +250,14 @@ def _translated(run: Run) -> tuple[bytes, list[Any], bytes]:
     ]
     while properties[-1] is None:
         properties.pop()
-    users: list[tuple[str, str]] = mqtt.get(_USER_PROPERTY, [])
-    application = _section(s.APPLICATION_PROPERTIES, dict(users)) if users else b""
-    return _section(s.HEADER, header), properties, application
+    users = {name: value for name, value in mqtt.get(_USER_PROPERTY, []) if name != HOPS_PROPERTY}
+    application = _section(s.APPLICATION_PROPERTIES, users) if users else b""
+    return header, properties, application
+
+
+def _mqtt_hops(mqtt: dict[int, Any]) -> list[str]:
+    said = [value for name, value in mqtt.get(_USER_PROPERTY, []) if name == HOPS_PROPERTY]
+    return said[-1].split(" ")[-HOPS_MAX:] if said and said[-1] else []
 
 
 _PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
@@ -267,7 +330,8 @@ def parse(message: bytes) -> Arrival:
     bare = max((found[code].end for code in (s.HEADER, s.DELIVERY_ANNOTATIONS) if code in found), default=0)
     annotations, properties = values.get(s.MESSAGE_ANNOTATIONS), values.get(s.PROPERTIES)
     annotations = annotations if isinstance(annotations, dict) else {}
-    to = properties[2] if isinstance(properties, list) and len(properties) > 2 else None
+    to = _field(properties, 2)
+    said = (_text(annotations.get(ADDRESS)), _text(to), _text(_field(properties, 3)))
     durable = isinstance(values.get(s.HEADER), list) and values[s.HEADER][:1] == [True]
     received_at = annotations.get(RECEIVED_AT)
     run = Run(
@@ -285,7 +349,26 @@ def parse(message: bytes) -> Arrival:
         sequence if isinstance(sequence, int) and sequence >= 0 else None,
         tuple(str(hop) for hop in hops[:HOPS_MAX]) if isinstance(hops, list) else (),
         run,
+        tuple(address for address in said if address),
+        _name(
+            annotations, _field(properties, 0), message[found[s.PROPERTIES].start :] if s.PROPERTIES in found else b""
+        ),
     )
+
+
+def _name(annotations: dict[Any, Any], identifier: Any, bare: bytes) -> bytes:
+    epoch, sequence, address = (annotations.get(key) for key in (EPOCH, SEQUENCE, ADDRESS))
+    if isinstance(epoch, str) and isinstance(sequence, int) and isinstance(address, str):
+        return f"{epoch}/{sequence}/{address}".encode()
+    if identifier is None:
+        return b""
+    return (
+        f"{type(identifier).__name__} {identifier}/".encode("utf-8", "replace") + blake2b(bare, digest_size=16).digest()
+    )
+
+
+def _field(fields: Any, place: int) -> Any:
+    return fields[place] if isinstance(fields, list) and len(fields) > place else None
 
 
 def body_of(message: bytes) -> bytes:

@@ -259,7 +259,7 @@ class Gateway:
         if first is None:
             return {"state": "off"}
         state = first.dialer.state
-        figures = first.uplink.figures
+        figures = first.figures
         return {
             "state": "paused" if state.paused else "connected" if state.connected else "connecting",
             "endpoint": state.endpoint or "",
@@ -294,7 +294,7 @@ class Gateway:
                 self._report_status()
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
-                uplink.manifests.look(now_ns, clock_good=clock_good)
+                uplink.look(now_ns, clock_good=clock_good)
             await asyncio.sleep(LOOK_S)
 
     def _report_status(self) -> None:
@@ -309,7 +309,7 @@ class Gateway:
             "clock_quality": "good" if self.clock_good() else "unknown",
         }
         for uplink in self.uplinks:
-            uplink.reports.status(document)
+            uplink.tell_status(document)
 
     def _start_console(self) -> dict[str, tuple[str, int]]:
         """Listen for HTTP and HTTPS where the configuration says; returns what is bound. Raises ListenError."""

@@ -18,7 +18,7 @@ from edge.appliance.problems import memory_problems, name_problems, room_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.delivery import LogSubscription
-from edge.broker.router.uplinks import ConnectorUplink, Uplinks
+from edge.broker.router.uplinks import AnyConnector, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
@@ -144,7 +144,7 @@ class GatewayHealth:
 
     def losses(self) -> Iterator[Found]:
         """What happened within the last minute, by counters that rise."""
-        connectors = {uplink.connector.name: uplink.uplink.figures.messages_rejected for uplink in self._uplinks}
+        connectors = {uplink.connector.name: uplink.figures.messages_rejected for uplink in self._uplinks}
         counters = {f"rejected {name}": count for name, count in connectors.items() if count}
         counters |= {f"ledger {reason}": count for reason, count in self._store.entered.items()}
         counters |= {"restarts": self._broker.router.feeds.restarts, "connections": self._broker.listeners.refused}
@@ -197,10 +197,10 @@ class GatewayHealth:
         if limit != resource.RLIM_INFINITY:
             yield from descriptor_problems(len(os.listdir("/proc/self/fd")), limit)
 
-    def _hub(self, uplink: ConnectorUplink) -> Iterator[Found]:
+    def _hub(self, uplink: AnyConnector) -> Iterator[Found]:
         """An uplink that is away is no problem; a hub that is there and takes nothing is."""
         name, state = f"connector {uplink.connector.name}", uplink.dialer.state
-        accepted = uplink.uplink.figures.messages_accepted
+        accepted = uplink.figures.messages_accepted
         reached = state.connected or time.time() - state.since < STANDS_S
         if self._hubs.stands(name, accepted, busy=reached and not state.paused and uplink.backlog > 0):
             what = "the hub is connected, messages wait for it, and it has accepted none for a minute"

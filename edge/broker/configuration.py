@@ -26,6 +26,18 @@ class Direction(enum.Enum):
     IN = "in"
 
 
+class ConnectorType(enum.Enum):
+    """What a connector speaks with its peer."""
+
+    WAYPOST = "waypost"
+    """Batches to a hub; one AMQP message a delivery to a peer that takes no batches."""
+    AMQP = "amqp"
+    """AMQP 1.0, addresses as the peer has them."""
+    MQTT = "mqtt"
+    HTTP = "http"
+    KAFKA = "kafka"
+
+
 class Authentication(enum.Enum):
     """How clients of a space say who they are (EnMasse's authentication services)."""
 
@@ -107,6 +119,7 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     endpoints: tuple[Endpoint, ...]
+    type: ConnectorType = ConnectorType.WAYPOST
     container: str = ""
     """The name we go by there (AMQP container-id; towards a hub the gateway's name); empty: the node's own."""
     tls: TlsFiles | None = None
@@ -116,6 +129,19 @@ class Connector(msgspec.Struct, frozen=True, kw_only=True):
     """AMQP idle timeout we announce; None: the limit's."""
     frame_bytes_max: int | None = None
     """AMQP max-frame-size we announce; None: the engine's."""
+    interface: str | None = None
+    """Network interface its connections leave by; None: as the routes of the system say."""
+
+
+class Only(msgspec.Struct, frozen=True, kw_only=True):
+    """What a forwarder carries of what its address has: what all three say. The rest is settled, and no loss."""
+
+    address: str | None = None
+    """Filter of addresses."""
+    properties: str | None = None
+    """Selector (`edge.broker.message.selector`)."""
+    body: str | None = None
+    """Condition on a JSON body (`edge.broker.message.json_condition`)."""
 
 
 class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +158,14 @@ class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
     direction: Direction = Direction.OUT
     priority: int = 0
     """Higher goes first where several forwarders of a connector have something to send."""
+    only: Only | None = None
+    """None: everything."""
+    qos: int | None = None
+    """0: sent without an answer, at most once; None: until the far side has said that it has it."""
+    ttl_s: float | None = None
+    """How long after its arrival a message is of use at the far side; what is older does not go."""
+    message_priority: int | None = None
+    """Priority the far side is told, 0 to 9; None: the message's own."""
 
 
 class DeviceIdentity(msgspec.Struct, frozen=True):

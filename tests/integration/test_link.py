@@ -16,6 +16,7 @@ from bridge.intake import Intake
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
 from bridge.reports import Reports
+from bridge.socket_attempt import SocketAttempt
 from bridge.transport.driver import Driver
 from bridge.uplink import Outcomes, Uplink
 
@@ -116,10 +117,14 @@ class Gateway:
         self.uplink.add(self)
         self.dialer = Dialer(
             [Endpoint("127.0.0.1", port) for port in ports],
-            lambda _: GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
+            lambda dialer, endpoint: SocketAttempt(
+                dialer,
+                endpoint,
+                GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
+                lambda wake: bind_wake(self.uplink, self.reports, wake),
+                timeout_s=connect_timeout_s,
+            ),
             backoff=Backoff(BACKOFF, Random(1).random),
-            bind=lambda wake: bind_wake(self.uplink, self.reports, wake),
-            connect_timeout_s=connect_timeout_s,
             changed=self.states.append,
         )
 
@@ -275,16 +280,16 @@ async def test_a_peer_that_talks_nonsense_is_an_error_in_words(hub: Hub) -> None
 async def test_a_fault_in_making_a_connection_is_told_and_tried_again(hub: Hub) -> None:
     gateway = Gateway([hub.port])
     faults = 3
-    connect = gateway.dialer._connect
+    attempt = gateway.dialer._make_attempt
 
-    def faulty(endpoint: Endpoint) -> Any:
+    def faulty(dialer: Dialer, endpoint: Endpoint) -> Any:
         nonlocal faults
         if faults:
             faults -= 1
             raise RuntimeError("no certificate")
-        return connect(endpoint)
+        return attempt(dialer, endpoint)
 
-    gateway.dialer._connect = faulty
+    gateway.dialer._make_attempt = faulty
     gateway.dialer.start()
     await eventually(lambda: gateway.dialer.state.connected)
     assert any("no certificate" in (state.last_error or "") for state in gateway.states)

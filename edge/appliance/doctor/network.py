@@ -16,7 +16,7 @@ from bridge.resources.endpoint import Endpoint
 from edge.appliance.configuration.validate import LISTENERS
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.broker.configuration import Connector
-from edge.broker.router.uplinks import credentials_of
+from edge.broker.router.connector_types import credentials_of
 from edge.broker.security.peer_tls import PeerTlsError, peer_context
 
 READ_BYTES: Final = 65_536

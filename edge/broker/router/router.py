@@ -106,8 +106,9 @@ class Router:
         """Called when addresses may have other types than before: what was joined by an older one gets nothing new."""
         self.loss_listeners: Listeners[[]] = Listeners("losses")
         """Called when entries of the loss ledger were committed."""
-        self._clock_good = clock_good
-        self._store = store
+        self.tick_listeners: Listeners[[]] = Listeners("housekeeping")
+        """Called at each tick, before the commit."""
+        self._clock_good, self._store = clock_good, store
         self._participants: list[CommitParticipant] = []
         self._addresses = ConfiguredAddresses(table, policies or {})
         self.deadletters = DeadLetters(store, self.publish, self.clock, now_s)
@@ -141,8 +142,7 @@ class Router:
             flush_soon=flush_soon,
         )
         self.routes = RouteTable(routes, self._addresses, self.subscriptions, logs, self.quotas)
-        self._made: Final = routes
-        self._watchers = watchers
+        self._made, self._watchers = routes, watchers
         self._credit = SenderCredit(self._addresses, self.subscriptions, watchers, self.routes.account)
         self.housekeeping = Housekeeping(self._parts())
         self.subscriptions.competing.report_former_queues()
@@ -240,6 +240,7 @@ class Router:
             ("competing consumers", self.subscriptions.competing.tick),
             ("sweeping of what has expired", self._sweep),
             ("credit of senders", self._credit.tick),
+            ("those who look again at each tick", self.tick_listeners.tell),
             ("commits", self.flush),
         )
 

@@ -13,14 +13,13 @@ from functools import partial
 from typing import Any, Final
 
 from bridge.backoff import Backoff, BackoffPolicy
-from bridge.dialer import DialedConnection, Dialer, Endpoint
-from bridge.engine import Engine
+from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.gateway_link import GatewayLink, bind_wake
 from bridge.plain import Hop
 from bridge.reports import Reports
-from bridge.sasl import SaslClient
-from bridge.uplink import Outcomes, Uplink
-from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
+from bridge.socket_attempt import SocketAttempt
+from bridge.uplink import Outcomes, Uplink, UplinkFigures
+from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
@@ -28,8 +27,11 @@ from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
 from edge.broker.retention.manifests import Manifests, Signer
+from edge.broker.router.connector_types import ATTEMPTS, engine_of
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.forwarding import Forwarding
+from edge.broker.router.known_names import NamesByForwarder
+from edge.broker.router.peer_connector import PeerConnector
 from edge.broker.router.router import Router
 from edge.broker.security.peer_tls import peer_context
 from edge.broker.store.contract import Store
@@ -42,13 +44,6 @@ OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
 BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
 begins to cross within 15 s of the hub's return."""
-
-IDLE_TIMEOUT_S: Final = 30.0
-"""A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
-
-
-FRAME_BYTES_MAX: Final = 65_536
-"""AMQP max-frame-size we announce, unless the connector says otherwise."""
 
 BEFORE_FORWARDER = "before forwarder"
 """Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
@@ -99,14 +94,13 @@ class ConnectorUplink:
         self._forwardings: dict[str, Forwarding] = {}
         self.dialer = Dialer(
             [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
-            lambda endpoint: self._connection(hop.gateway, endpoint.host),
+            lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
-            bind=self._bind,
-            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
         """Bind these forwarders and no others: what their filters match is kept from now on, and sent."""
+        forwarders = [forwarder for forwarder in forwarders if forwarder.direction is Direction.OUT]
         names = {forwarder.name for forwarder in forwarders}
         for name in [name for name in self._forwardings if name not in names]:
             self._unbind(name)
@@ -164,6 +158,19 @@ class ConnectorUplink:
             told.append(None if ends is None else [number for pair in ends.items() for number in pair])
         return {"epoch": store.epoch, "openings": list(store.openings), "ends": told[::-1]}
 
+    @property
+    def figures(self) -> UplinkFigures:
+        """What it has done since it was made."""
+        return self.uplink.figures
+
+    def look(self, now_ns: int, *, clock_good: bool) -> None:
+        """Called every few seconds: an hour may be over, of which a manifest is due."""
+        self.manifests.look(now_ns, clock_good=clock_good)
+
+    def tell_status(self, document: dict[str, Any]) -> None:
+        """Tell the hub how we are; the latest counts."""
+        self.reports.status(document)
+
     def release(self) -> None:
         """Bind nothing any more, and tell nothing."""
         self._router.loss_listeners.remove(self._losses.feed)
@@ -191,16 +198,16 @@ class ConnectorUplink:
         """The forwarders' places in the logs of the store."""
         return list(dict.fromkeys(part for forwarding in self._forwardings.values() for part in forwarding.parts))
 
-    def _connection(self, container: str, host: str) -> DialedConnection:
-        engine = Engine(
-            container_id=container,
-            server=False,
-            hostname=host,
-            sasl=credentials_of(self.connector),
-            idle_timeout_s=self.connector.idle_timeout_s or IDLE_TIMEOUT_S,
-            max_frame_size=self.connector.frame_bytes_max or FRAME_BYTES_MAX,
+    def _attempt(self, dialer: Dialer, endpoint: Endpoint, container: str) -> Attempt:
+        connector = self.connector
+        return SocketAttempt(
+            dialer,
+            endpoint,
+            GatewayLink(engine_of(connector, container, endpoint.host), self.uplink, self.reports),
+            self._bind,
+            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
+            interface=connector.interface,
         )
-        return GatewayLink(engine, self.uplink, self.reports)
 
     def _bind(self, wake: Callable[[], None]) -> None:
         bind_wake(self.uplink, self.reports, wake)
@@ -210,29 +217,26 @@ def _log_of(subscription: Any) -> int | None:
     return subscription.log if isinstance(subscription, LogSubscription) else None
 
 
-def credentials_of(connector: Connector) -> SaslClient | None:
-    """What we say of ourselves to the peer: our certificate, a password, or nothing."""
-    certified = connector.tls is not None and connector.tls.certificate is not None
-    if connector.credentials is not None:
-        return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
-    return SaslClient(external=True) if certified else None
+AnyConnector = ConnectorUplink | PeerConnector
 
 
 class Uplinks:
-    """The uplinks of a configuration, and of the next one."""
+    """The connectors of a configuration, and of the next one."""
 
     def __init__(self, router: Router, store: Store, signer: Signer) -> None:
         """`store` is the one whose messages are forwarded; `signer` signs what is stated of them."""
         self._signer = signer
         self._router = router
         self._store = store
-        self._by_name: dict[str, ConnectorUplink] = {}
+        self._by_name: dict[str, AnyConnector] = {}
         self._dialling = False
+        self._names = NamesByForwarder(store)
+        router.participate(self._names)
 
-    def __iter__(self) -> Iterator[ConnectorUplink]:
+    def __iter__(self) -> Iterator[AnyConnector]:
         return iter(list(self._by_name.values()))
 
-    def configure(self, configuration: BrokerConfiguration) -> list[ConnectorUplink]:
+    def configure(self, configuration: BrokerConfiguration) -> list[AnyConnector]:
         """Make what the configuration asks for and is not there; returns what it does not ask for any more, for the
         caller to stop. The subscription of a forwarder that is gone stays: configuration never touches messages."""
         wanted = {connector.name: connector for connector in configuration.connectors}
@@ -243,15 +247,13 @@ class Uplinks:
         for connector in configuration.connectors:
             uplink = self._by_name.get(connector.name) or self._make(connector, configuration)
             self._by_name[connector.name] = uplink
-            mine = [
-                forwarder
-                for forwarder in configuration.forwarders
-                if forwarder.connector == connector.name and forwarder.direction is Direction.OUT
-            ]
+            mine = [forwarder for forwarder in configuration.forwarders if forwarder.connector == connector.name]
             uplink.forward(sorted(mine, key=lambda forwarder: -forwarder.priority))
             uplink.explain()
             if self._dialling:
                 uplink.dialer.start()
+        incoming = (forwarder for forwarder in configuration.forwarders if forwarder.direction is Direction.IN)
+        self._names.forget_all_but({f"{forwarder.connector}/{forwarder.name}" for forwarder in incoming})
         return gone
 
     def start(self) -> None:
@@ -270,12 +272,15 @@ class Uplinks:
         """Messages kept for peers that have not accepted them."""
         return sum(uplink.backlog for uplink in self)
 
-    def _make(self, connector: Connector, configuration: BrokerConfiguration) -> ConnectorUplink:
-        hop = Hop(connector.container or configuration.gateway, self._store.epoch)
+    def _make(self, connector: Connector, configuration: BrokerConfiguration) -> AnyConnector:
+        gateway = connector.container or configuration.gateway
+        if connector.type is not ConnectorType.WAYPOST:
+            make = ATTEMPTS[connector.type]
+            return PeerConnector(connector, make, self._names, gateway=gateway, router=self._router, store=self._store)
         made = ConnectorUplink(
             connector,
             space=configuration.space,
-            hop=hop,
+            hop=Hop(gateway, self._store.epoch),
             router=self._router,
             store=self._store,
             signer=self._signer,

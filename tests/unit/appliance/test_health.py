@@ -27,7 +27,7 @@ class Gateway:
         self.uplink = SimpleNamespace(
             connector=SimpleNamespace(name="hub", tls=None),
             dialer=SimpleNamespace(state=state),
-            uplink=SimpleNamespace(figures=figures),
+            figures=figures,
             backlog=0,
         )
         self.state, self.figures = state, figures

@@ -1,0 +1,59 @@
+"""What a connector owes an incoming forwarder: everything that arrives, and nothing acknowledged before it is here.
+
+The far side is answered with what `attached` was given, after the commit: whoever has put a message into a store may
+forget it, and nobody else. The gateway's half is `edge.broker.router.inbound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from bridge.forwarders.outcome import Outcome
+from bridge.message import Run
+
+Settle = Callable[[Sequence[int], Outcome, str], None]
+"""Answers by token: what became of the messages, and why they were not accepted."""
+
+
+class Incoming(NamedTuple):
+    """One message that arrived over a connector."""
+
+    token: int | None
+    """The connector's own number of it, which comes back with the answer; None: the far side has forgotten it
+    already."""
+    addresses: Sequence[str]
+    """What it says it is for, the most telling first; the first that the forwarder has a place for counts."""
+    name: bytes
+    """What is the same when the far side sends it again, and of no other message; empty when it has no such thing."""
+    hops: Sequence[str]
+    """Gateways it has passed."""
+    run: Run
+    """The message, in either encoding; `address` and `device` as far as it names them itself."""
+
+
+class Inbox(Protocol):
+    """One incoming forwarder, for the connector it is bound to."""
+
+    name: str
+    remote: str
+    """Address or filter at the far side."""
+    qos: int
+    """0: the far side may forget what it has sent; 1 or more: it waits for the answers."""
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        """A connection is there. `credit_changed` is called when `credit` was too little and may be more."""
+        ...
+
+    def detached(self) -> None:
+        """It is over: what has no answer yet comes again over the next one. No answer of before is given any more."""
+        ...
+
+    @property
+    def credit(self) -> int:
+        """Messages it takes now, beyond those it has not answered yet. 0 while there is no room in the store."""
+        ...
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        """Take messages in the order they came. More than `credit` is held, in order, and not refused."""
+        ...

@@ -1,0 +1,122 @@
+"""Names of one bank as names of the other: a plain name, a pattern or a template.
+
+A *name* stands for itself: everything goes there. A *pattern* has the wildcards of the filter it belongs to, in the
+same order, and takes from each name what its own wildcards stood for: of ``plant/+/temp`` to ``cloud/+/t`` the name
+``plant/7/temp`` becomes ``cloud/7/t``; ``plant/#`` to ``site/9/plant/#`` adds a prefix, ``plant/#`` to ``#`` takes it
+away. A *template* has ``{address}``, ``{device}`` and ``{gateway}``: ``telemetry/{device}/{address}``.
+
+Filters are those of MQTT 5 section 4.7.1. Pure functions of strings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+FIELDS: Final = ("address", "device", "gateway")
+_FIELDS: Final = ", ".join(f"{{{field}}}" for field in FIELDS)
+_FIELD: Final = re.compile(r"\{([^{}]*)\}")
+_WILDCARDS: Final = ("+", "#")
+
+
+class MappingError(ValueError):
+    """This is no mapping of that filter; the message says why."""
+
+
+def wildcards(pattern: str) -> list[str]:
+    """The wildcards of a filter, in order."""
+    return [level for level in pattern.split("/") if level in _WILDCARDS]
+
+
+def is_template(text: str) -> bool:
+    """True when fields of the message are to be put in."""
+    return "{" in text or "}" in text
+
+
+def fits(mapped: str, pattern: str) -> None:
+    """`mapped` is a name, or a pattern or template for what `pattern` matches. Raises `MappingError`."""
+    if is_template(mapped):
+        _check_template(mapped)
+    elif wildcards(mapped) and wildcards(mapped) != wildcards(pattern):
+        raise MappingError(
+            f'"{mapped}" is a pattern: it needs the wildcards of "{pattern}" in the same order; a name goes with '
+            f"every filter, and so does a template of {_FIELDS}"
+        )
+
+
+def _check_template(text: str) -> None:
+    unknown = [field for field in _FIELD.findall(text) if field not in FIELDS]
+    if unknown:
+        raise MappingError(f"there is no {{{unknown[0]}}}; there are {_FIELDS}")
+    rest = _FIELD.sub("", text)
+    if "{" in rest or "}" in rest:
+        raise MappingError(f'"{text}": a brace is not closed')
+    if wildcards(text):
+        raise MappingError(f'"{text}" has wildcards and fields; use one or the other')
+
+
+def as_pattern(mapped: str) -> str:
+    """A filter that matches every name this mapping gives, for comparing what goes where."""
+    if not is_template(mapped):
+        return mapped
+    levels: list[str] = []
+    for level in mapped.split("/"):
+        if "{address}" in level:
+            return "/".join([*levels, "#"])  # an address has levels of its own
+        levels.append("+" if "{" in level else level)
+    return "/".join(levels)
+
+
+class Mapping:
+    """From the names one filter matches to names over there, or the other way round."""
+
+    def __init__(self, pattern: str, mapped: str, gateway: str = "") -> None:
+        """Raises `MappingError`."""
+        fits(mapped, pattern)
+        self.pattern = pattern
+        self.mapped = mapped
+        self._gateway = gateway
+        self._of: Callable[[str, str], str]
+        if mapped == pattern and wildcards(pattern):
+            self._of = _same
+        elif is_template(mapped):
+            self._of = self._filled
+        elif wildcards(mapped):
+            self._of = self._carried
+        else:
+            self._of = self._one
+
+    def __call__(self, address: str, device: str) -> str:
+        """The name over there of what `device` sent to `address`, which the filter matches."""
+        return self._of(address, device)
+
+    def _one(self, _address: str, _device: str) -> str:
+        return self.mapped
+
+    def _carried(self, address: str, _device: str) -> str:
+        return carried(self.pattern, self.mapped, address)
+
+    def _filled(self, address: str, device: str) -> str:
+        fields = {"address": address, "device": device.replace("/", "_"), "gateway": self._gateway}
+        return _FIELD.sub(lambda found: fields[found[1]], self.mapped)
+
+
+def _same(address: str, _device: str) -> str:
+    return address
+
+
+def carried(pattern: str, mapped: str, name: str) -> str:
+    """`mapped` with what the wildcards of `pattern` stand for in `name`, which it matches."""
+    levels = name.split("/")
+    stood: list[list[str]] = []
+    for i, level in enumerate(pattern.split("/")):
+        if level == "#":
+            stood.append(levels[i:])
+        elif level == "+":
+            stood.append(levels[i : i + 1])
+    result: list[str] = []
+    following = iter(stood)
+    for level in mapped.split("/"):
+        result += next(following, []) if level in _WILDCARDS else [level]
+    return "/".join(result)

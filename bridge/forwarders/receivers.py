@@ -1,0 +1,153 @@
+"""The incoming half of an AMQP connection to a peer: a link for each incoming forwarder.
+
+A link has as much credit as its inbox, and what arrives is settled by the inbox's answer. A link that the peer does not
+give is asked for again after a while; the others go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from bridge import plain
+from bridge.engine import Condition, Detached, Engine, Link, State, Transfers
+from bridge.forwarders.inbox import Inbox, Incoming
+from bridge.forwarders.outcome import Outcome
+from bridge.forwarders.senders import RETRY_S, words
+from bridge.plain import MessageError
+
+log = logging.getLogger(__name__)
+
+_STATES: Final = {
+    Outcome.ACCEPTED: State.ACCEPTED,
+    Outcome.REJECTED: State.REJECTED,
+    Outcome.RELEASED: State.RELEASED,
+}
+
+
+class _Receiver:
+    """One incoming forwarder over this connection."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.link: Link | None = None
+        self.up = False
+        self.retry_at: float | None = None
+
+
+class Receivers:
+    """Of one connection; a new one is made for each."""
+
+    def __init__(self, inboxes: Sequence[Inbox]) -> None:
+        self._receivers = [_Receiver(inbox) for inbox in inboxes]
+        self._engine: Engine | None = None
+        self._wake: Callable[[], None] = _ignore
+
+    def begin(self, engine: Engine, wake: Callable[[], None]) -> None:
+        """The connection is open."""
+        self._engine, self._wake = engine, wake
+        for receiver in self._receivers:
+            self._attach(engine, receiver)
+
+    def end(self) -> None:
+        """It is over: what has no answer comes again over the next one."""
+        self._engine, self._wake = None, _ignore
+        for receiver in self._receivers:
+            self._leave(receiver)
+
+    @property
+    def deadline(self) -> float | None:
+        """When a link is to be asked for again."""
+        return min((one.retry_at for one in self._receivers if one.retry_at is not None), default=None)
+
+    def attached(self, link: Link) -> bool:
+        """The peer took a link; False when it is none of these."""
+        receiver = link.context
+        if not isinstance(receiver, _Receiver):
+            return False
+        receiver.up = True
+        receiver.inbox.attached(partial(self._settle, link), partial(self._top_up, receiver))
+        self._top_up(receiver)
+        return True
+
+    def detached(self, event: Detached, now: float) -> bool:
+        """It ended one; False when it is none of these."""
+        receiver = event.link.context
+        if not isinstance(receiver, _Receiver):
+            return False
+        receiver.link = None
+        self._leave(receiver)
+        inbox = receiver.inbox
+        log.warning(
+            "%s: nothing comes from %r: %s; tried again in %g s",
+            inbox.name, inbox.remote, words(event.condition), RETRY_S,
+        )  # fmt: skip
+        receiver.retry_at = now + RETRY_S
+        return True
+
+    def retry(self, now: float) -> None:
+        """Links that were refused are asked for again when it is time."""
+        for receiver in self._receivers:
+            if receiver.retry_at is not None and receiver.retry_at <= now and self._engine is not None:
+                receiver.retry_at = None
+                self._attach(self._engine, receiver)
+
+    def received(self, event: Transfers) -> bool:
+        """Messages arrived; False when the link is none of these."""
+        receiver = event.link.context
+        if not isinstance(receiver, _Receiver) or not receiver.up:
+            return False
+        arrived: list[Incoming] = []
+        for i, message in enumerate(event.messages):
+            token = None if event.settled else event.deliveries[i]
+            try:
+                said = plain.parse(message)
+            except MessageError as error:
+                log.error("%s: what came is no message: %s", receiver.inbox.name, error)  # noqa: TRY400
+                if token is not None and self._engine is not None:
+                    condition = Condition(MessageError.condition, str(error))
+                    self._engine.settle(event.link, (token,), State.REJECTED, condition)
+                continue
+            arrived.append(Incoming(token, said.said, said.name, said.hops, said.run))
+        if arrived:
+            receiver.inbox.receive(arrived)
+        self._top_up(receiver)
+        return True
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _attach(self, engine: Engine, receiver: _Receiver) -> None:
+        inbox = receiver.inbox
+        mode = 1 if inbox.qos == 0 else 2
+        receiver.link = engine.attach_receiver(
+            f"{engine.container_id}<{inbox.name}", inbox.remote, snd_settle_mode=mode
+        )
+        receiver.link.context = receiver
+
+    def _leave(self, receiver: _Receiver) -> None:
+        if receiver.up:
+            receiver.up = False
+            receiver.inbox.detached()
+
+    def _settle(self, link: Link, tokens: Sequence[int], outcome: Outcome, why: str) -> None:
+        if self._engine is None or link.closed:
+            return
+        condition = Condition("amqp:not-allowed", why) if outcome is Outcome.REJECTED else None
+        self._engine.settle(link, tokens, _STATES[outcome], condition)
+        self._wake()
+
+    def _top_up(self, receiver: _Receiver) -> None:
+        """Grant credit when half of what the inbox takes has been used up."""
+        link = receiver.link
+        if link is None or self._engine is None or not receiver.up or link.closed:
+            return
+        window = receiver.inbox.credit
+        if window > 0 and link.credit * 2 <= window:
+            self._engine.grant(link, window - link.credit)
+            self._wake()
+
+
+def _ignore() -> None:
+    """There is no connection."""

@@ -1,0 +1,242 @@
+"""The outgoing half of an AMQP connection to a peer: a link for each of its addresses that something goes to.
+
+What the outbox gives is put behind what waits for the same address, and sent as far as that link has credit. A link
+that the peer does not take is tried again after a while, and what waits for it waits; the other addresses go on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from bridge import plain
+from bridge.engine import Condition, Detached, Dispositions, Engine, Link, State
+from bridge.forwarders.outbox import Outbox, Outgoing
+from bridge.forwarders.outcome import Outcome
+from bridge.limits import SENDER_LINKS_MAX, SENDERS_WAITING_BYTES_MAX
+from bridge.plain import Heading
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 5.0
+"""How long an address that the peer has refused is left alone."""
+RUN_MESSAGES_MAX: Final = 512
+RUN_BYTES_MAX: Final = 256 << 10
+"""What is taken from the outbox at a time."""
+
+_OUTCOMES: Final = {
+    State.ACCEPTED: Outcome.ACCEPTED,
+    State.REJECTED: Outcome.REJECTED,
+    State.MODIFIED_UNDELIVERABLE: Outcome.REJECTED,
+}
+"""Everything else means: not now."""
+
+
+class _Transfer:
+    """One run on its way: which of its messages were sent, and what became of them."""
+
+    def __init__(self, outgoing: Outgoing) -> None:
+        self.outgoing = outgoing
+        self.sent = 0
+        self.settled = 0
+        """Messages the outbox knows the outcome of: the first ones."""
+        self.outcomes: list[tuple[Outcome, str] | None] = [None] * len(outgoing)
+
+    @property
+    def size(self) -> int:
+        return self.outgoing.stored.run.size
+
+    def prefix(self) -> tuple[int, Outcome, str] | None:
+        """The next messages with the same outcome: how many, and what; None while the first has none."""
+        first = self.outcomes[self.settled] if self.settled < len(self.outcomes) else None
+        if first is None:
+            return None
+        end = self.settled + 1
+        while end < len(self.outcomes) and self.outcomes[end] == first:
+            end += 1
+        count = end - self.settled
+        self.settled = end
+        return count, *first
+
+
+class _Sender:
+    """One address of the peer."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.link: Link | None = None
+        self.up = False
+        self.retry_at: float | None = None
+        self.waiting: deque[_Transfer] = deque()
+        """Not sent, or not all of it."""
+        self.unsettled = 0
+        """Messages."""
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.unsettled
+
+
+class Senders:
+    """Of one connection; a new one is made for each."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._engine: Engine | None = None
+        self._senders: dict[str, _Sender] = {}
+        """By address, the one used last at the end."""
+        self._by_tag: dict[int, tuple[_Sender, _Transfer, int]] = {}
+        self._next_tag = 0
+        self._waiting_bytes = 0
+
+    def begin(self, engine: Engine, wake: Callable[[], None], cut: Callable[[str], None]) -> None:
+        """The connection is open."""
+        self._engine = engine
+        self._outbox.attached(wake, cut)
+
+    def end(self) -> None:
+        """It is over: what has no outcome goes back to the outbox."""
+        if self._engine is not None:
+            self._engine = None
+            self._outbox.detached()
+
+    @property
+    def deadline(self) -> float | None:
+        """When an address is to be tried again."""
+        return min((one.retry_at for one in self._senders.values() if one.retry_at is not None), default=None)
+
+    def attached(self, link: Link) -> bool:
+        """The peer took a link; False when it is none of these."""
+        sender = self._of(link)
+        if sender is None:
+            return False
+        sender.up = True
+        return True
+
+    def detached(self, event: Detached, now: float) -> bool:
+        """It ended one; False when it is none of these."""
+        sender = self._of(event.link)
+        if sender is None:
+            return False
+        sender.link, sender.up = None, False
+        why = f"{sender.address!r}: {words(event.condition)}"
+        if sender.unsettled:
+            self._outbox.cut(f"the peer ended the link to {why}")
+        else:
+            log.warning("the peer takes nothing for %s; tried again in %g s", why, RETRY_S)
+            sender.retry_at = now + RETRY_S
+        return True
+
+    def settled(self, event: Dispositions) -> None:
+        """The peer's outcomes."""
+        touched: dict[_Transfer, None] = {}
+        for tag, state, remotely_settled, detail in event.items:
+            if not remotely_settled and self._engine is not None:
+                self._engine.settle_sent(event.link, tag)
+            found = self._by_tag.pop(tag, None)
+            if found is None:
+                continue
+            sender, transfer, i = found
+            sender.unsettled -= 1
+            why = words(detail) if isinstance(detail, Condition) else state.name.lower()
+            transfer.outcomes[i] = (_OUTCOMES.get(state, Outcome.RELEASED), why)
+            touched[transfer] = None
+        for transfer in touched:
+            self._tell(transfer)
+
+    def flush(self) -> None:
+        """Send what is due and there is credit for."""
+        if self._engine is None:
+            return
+        while self._waiting_bytes < SENDERS_WAITING_BYTES_MAX:
+            outgoing = self._outbox.take(RUN_MESSAGES_MAX, RUN_BYTES_MAX)
+            if outgoing is None:
+                break
+            sender = self._senders.pop(outgoing.address, None) or _Sender(outgoing.address)
+            self._senders[outgoing.address] = sender
+            transfer = _Transfer(outgoing)
+            sender.waiting.append(transfer)
+            self._waiting_bytes += transfer.size
+        for sender in [one for one in self._senders.values() if one.waiting or (one.link and one.link.draining)]:
+            self._send(self._engine, sender)
+
+    def retry(self, now: float) -> None:
+        """Addresses that were refused are tried again when it is time."""
+        for sender in self._senders.values():
+            if sender.retry_at is not None and sender.retry_at <= now:
+                sender.retry_at = None
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _of(self, link: Link) -> _Sender | None:
+        sender = link.context
+        return sender if isinstance(sender, _Sender) else None
+
+    def _send(self, engine: Engine, sender: _Sender) -> None:
+        if sender.link is None:
+            if sender.retry_at is None:
+                self._attach(engine, sender)
+            return
+        link = sender.link
+        while sender.up and link.credit > 0 and sender.waiting and self._engine is not None:
+            transfer = sender.waiting[0]
+            start = transfer.sent
+            transfer.sent = min(len(transfer.outcomes), start + link.credit)
+            if transfer.sent == len(transfer.outcomes):
+                sender.waiting.popleft()
+                self._waiting_bytes -= transfer.size
+            self._send_part(engine, sender, link, transfer, start)
+        if link.draining and not sender.waiting:
+            engine.drained(link)
+
+    def _send_part(self, engine: Engine, sender: _Sender, link: Link, transfer: _Transfer, start: int) -> None:
+        """The messages of a transfer from `start` to what is sent of it now."""
+        _, address, (_, sequence, run), hop, sending = transfer.outgoing
+        end, settled = transfer.sent, sending.qos == 0
+        elapsed_ms = self._outbox.elapsed_ms(run)
+        ttl_ms = None if sending.ttl_s is None else int(sending.ttl_s * 1000) - elapsed_ms
+        heading = Heading(address, sending.priority, ttl_ms, elapsed_ms)
+        messages = plain.messages(hop, sequence + start, run.part(start, end), heading)
+        most = link.max_message_size
+        large = [i for i, message in enumerate(messages) if len(message) > most] if most else []
+        for i in large:
+            why = f"{len(messages[i])} bytes, and the peer takes {most}"
+            transfer.outcomes[start + i] = (Outcome.REJECTED, why)
+        fitting = [i for i in range(len(messages)) if i not in large] if large else range(len(messages))
+        first, self._next_tag = self._next_tag, self._next_tag + len(fitting)
+        for tag, i in enumerate(fitting, first):
+            if settled:
+                transfer.outcomes[start + i] = (Outcome.ACCEPTED, "")
+            else:
+                self._by_tag[tag] = (sender, transfer, start + i)
+        engine.send_all(link, first, [messages[i] for i in fitting], settled=settled)
+        if not settled:
+            sender.unsettled += len(fitting)
+        if settled or large:
+            self._tell(transfer)
+
+    def _attach(self, engine: Engine, sender: _Sender) -> None:
+        if sum(1 for one in self._senders.values() if one.link is not None) >= SENDER_LINKS_MAX:
+            unused = next((one for one in self._senders.values() if one.link is not None and one.idle), None)
+            if unused is None or unused.link is None:
+                return  # all are in use: the first that has nothing to do makes room
+            engine.detach(unused.link)
+            del self._senders[unused.address]
+        sender.link = engine.attach_sender(f"{engine.container_id}>{sender.address}", sender.address)
+        sender.link.context = sender
+
+    def _tell(self, transfer: _Transfer) -> None:
+        while (found := transfer.prefix()) is not None:
+            count, outcome, why = found
+            self._outbox.settle(transfer.outgoing.ticket, outcome, why, count)
+            if outcome is Outcome.RELEASED:
+                return
+
+
+def words(condition: Condition | None) -> str:
+    """A condition, for people."""
+    if condition is None:
+        return "closed by the peer"
+    return f"{condition.name}: {condition.description}" if condition.description else condition.name

@@ -1,0 +1,65 @@
+"""What the types of connectors speak: how an attempt at an endpoint is made, by type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from bridge.dialer import Attempt, Dialer
+from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.engine import Engine
+from bridge.forwarders.receivers import Receivers
+from bridge.forwarders.senders import Senders
+from bridge.peer_link import PeerLink
+from bridge.sasl import SaslClient
+from bridge.socket_attempt import SocketAttempt
+from edge.broker.configuration import Connector, ConnectorType
+from edge.broker.router.peer_connector import MakeAttempt, PeerConnector
+from edge.broker.security.peer_tls import peer_context
+
+IDLE_TIMEOUT_S: Final = 30.0
+"""A dead uplink (no RST, as behind a cellular NAT) is noticed after this, and alive ones cost a frame every 15 s."""
+
+
+FRAME_BYTES_MAX: Final = 65_536
+"""AMQP max-frame-size we announce, unless the connector says otherwise."""
+
+
+def engine_of(connector: Connector, container: str, host: str) -> Engine:
+    """The machine of one connection, as the connector says."""
+    return Engine(
+        container_id=container,
+        server=False,
+        hostname=host,
+        sasl=credentials_of(connector),
+        idle_timeout_s=connector.idle_timeout_s or IDLE_TIMEOUT_S,
+        max_frame_size=connector.frame_bytes_max or FRAME_BYTES_MAX,
+    )
+
+
+def credentials_of(connector: Connector) -> SaslClient | None:
+    """What we say of ourselves to the peer: our certificate, a password, or nothing."""
+    certified = connector.tls is not None and connector.tls.certificate is not None
+    if connector.credentials is not None:
+        return SaslClient(connector.credentials.username, connector.credentials.password, external=certified)
+    return SaslClient(external=True) if certified else None
+
+
+def amqp_attempt(parts: PeerConnector, dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
+    """An attempt at a peer that speaks AMQP 1.0."""
+    connector = parts.connector
+    engine = engine_of(connector, parts.gateway or "waypost", endpoint.host)
+    link = PeerLink(engine, Senders(parts.outbox), Receivers(parts.inboxes))
+    return SocketAttempt(
+        dialer,
+        endpoint,
+        link,
+        link.woken_by,
+        tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
+        interface=connector.interface,
+    )
+
+
+ATTEMPTS: Final[Mapping[ConnectorType, MakeAttempt]] = {ConnectorType.AMQP: amqp_attempt}
+"""By type; `waypost` is `uplinks`'."""

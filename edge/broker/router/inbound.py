@@ -1,0 +1,322 @@
+"""Incoming forwarders: what arrives over a connector is published here, and answered to the far side after the commit.
+
+An `Inbound` is an origin of the router and the `Inbox` of one forwarder. It publishes what it holds together, and
+publishes nothing more before all of that is answered: so what a commit refuses goes again before anything that came
+later, and the order of each sender is kept. What there is no room for waits here, in order, and the far side gets no
+credit meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import msgspec
+
+from bridge.amqp_values import DecodeError
+from bridge.forwarders.inbox import Incoming, Settle
+from bridge.forwarders.mapping import carried
+from bridge.forwarders.outcome import Outcome
+from bridge.limits import INBOX_BYTES_MAX, INBOX_WINDOW, MESSAGE_OVERHEAD_BYTES
+from bridge.message import AMQP, DURABLE, GROUPED, Run
+from bridge.plain import HOPS_MAX
+from edge.broker.configuration import Forwarder
+from edge.broker.message.translation import flags_of, group_of
+from edge.broker.model.interfaces import Origin, Refusal
+from edge.broker.model.topics import is_filter, matches
+from edge.broker.router.known_names import KnownNames, digest
+from edge.broker.router.router import Router
+
+log = logging.getLogger(__name__)
+
+FINAL: Final = frozenset(
+    (Refusal.NOT_AUTHORIZED, Refusal.ADDRESS_INVALID, Refusal.TOO_LARGE, Refusal.REJECTED, Refusal.FORMAT_INVALID)
+)
+"""Refusals for the message's sake. Every other one passes: the message waits here."""
+
+
+class InboundFigures(msgspec.Struct):
+    """Messages of one incoming forwarder since it was made."""
+
+    received: int = 0
+    accepted: int = 0
+    """Here, on disk or with whoever the address type hands them to; the far side was told, or will find out."""
+    duplicates: int = 0
+    """They came again after a break and were here already: told as accepted, and not kept twice."""
+    unnamed: int = 0
+    """They had nothing a duplicate could be found out by."""
+    filtered: int = 0
+    """Left out by the forwarder's filter: taken from the far side, and no loss."""
+    looped: int = 0
+    """They had been at this gateway before: taken from the far side, and not kept again."""
+    rejected: int = 0
+    """Never to be taken here; the far side was told so."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One message that is held."""
+
+    number: int
+    token: int | None
+    """The connector's; None where the far side has forgotten it, or its connection is over."""
+    ours: bool
+    """The far side has forgotten it: it does not come again."""
+    name: bytes
+    """Digest; empty when it has none."""
+    run: Run
+    size: int
+
+
+class Inbound(Origin):
+    """One incoming forwarder, as long as its configuration stays."""
+
+    def __init__(
+        self,
+        router: Router,
+        forwarder: Forwarder,
+        names: KnownNames,
+        gateway: str,
+        wanted: Callable[[Run], Sequence[bool] | None] = lambda _run: None,
+    ) -> None:
+        """`gateway`: who we are in lists of hops. `wanted`: the forwarder's filter, as `outbox.Rule` has it."""
+        self.name = f"forwarder {forwarder.name}"
+        self.remote = forwarder.remote_address
+        self.qos = 1 if forwarder.qos is None else forwarder.qos
+        self.forwarder = forwarder
+        self.figures = InboundFigures()
+        self._router = router
+        self._names = names
+        self._gateway = gateway
+        self._wanted = wanted
+        self._waiting: deque[_Entry] = deque()
+        self._published: dict[int, _Entry] = {}
+        self._numbers = count()
+        self._held_bytes = 0
+        self._blocked = False
+        """What was published last found no room."""
+        self._publishing = False
+        self._settle: Settle | None = None
+        self._credit_changed: Callable[[], None] = _ignore
+
+    # --- Inbox ------------------------------------------------------------------------------------------------
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        self._settle, self._credit_changed = settle, credit_changed
+        self._names.connection_lost()
+
+    def detached(self) -> None:
+        """What is published goes on, and is known when it comes again; what only waits is the far side's still."""
+        self._settle, self._credit_changed = None, _ignore
+        kept = [entry for entry in self._waiting if entry.ours]
+        self._held_bytes -= sum(entry.size for entry in self._waiting if not entry.ours)
+        self._waiting = deque(kept)
+        for entry in self._published.values():
+            entry.token = None
+
+    @property
+    def credit(self) -> int:
+        if self._blocked or self._held_bytes >= INBOX_BYTES_MAX:
+            return 0
+        return max(0, INBOX_WINDOW - len(self._waiting) - len(self._published))
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        self.figures.received += len(messages)
+        for message in messages:
+            entry = self._entry(message)
+            if entry is not None:
+                self._waiting.append(entry)
+                self._held_bytes += entry.size
+        self._publish()
+
+    # --- Origin -----------------------------------------------------------------------------------------------
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        entries = self._answered(tokens)
+        self.figures.accepted += len(entries)
+        self._names.confirm(entry.name for entry in entries)
+        self._held_bytes -= sum(entry.size for entry in entries)
+        self._answer(entries, Outcome.ACCEPTED)
+        self._publish()
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        entries = self._answered(tokens)
+        self._names.withdraw(entry.name for entry in entries if entry.name)
+        if why in FINAL:
+            self._reject(entries, why.value)
+        else:
+            self._wait_again(entries)
+        self._publish()
+
+    def not_stored(self, tokens: Sequence[int]) -> None:
+        self._blocked = True
+
+    def credit_changed(self, address: str) -> None:
+        self.try_again()
+
+    def abort(self) -> None:
+        """A call of the router raised; it is logged, and what waits is tried again."""
+        self._blocked = True
+
+    def try_again(self) -> None:
+        """There may be room again; also called now and then."""
+        if self._blocked and not self._published:
+            self._blocked = False
+            self._publish()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _entry(self, message: Incoming) -> _Entry | None:
+        """What is to be published of a message; None when it was answered without."""
+        if self._gateway in message.hops:
+            self.figures.looped += 1
+            self._settle_one(message.token, Outcome.ACCEPTED)
+            return None
+        if len(message.hops) >= HOPS_MAX:
+            self._reject_one(message.token, f"it has passed {len(message.hops)} gateways")
+            return None
+        address = self._address(message.addresses)
+        if address is None:
+            said = ", ".join(message.addresses) or "none"
+            self._reject_one(message.token, f"no address that {self.forwarder.filter} matches (it says {said})")
+            return None
+        run = message.run
+        run.address = address
+        run.device = run.device or self.name
+        if run.flags & AMQP:
+            try:
+                flags = AMQP | (run.flags & DURABLE) | flags_of(run.bodies[0], settled=message.token is None)
+                run.flags = flags | (GROUPED if group_of(run.bodies[0]) is not None else 0)
+            except DecodeError as error:
+                self._reject_one(message.token, str(error))
+                return None
+        wanted = self._wanted(run)
+        if wanted is not None and not all(wanted):
+            self.figures.filtered += 1
+            self._settle_one(message.token, Outcome.ACCEPTED)
+            return None
+        if not message.name:
+            self.figures.unnamed += 1
+        name = digest(message.name) if message.name else b""
+        size = run.size + MESSAGE_OVERHEAD_BYTES
+        return _Entry(next(self._numbers), message.token, message.token is None, name, run, size)
+
+    def _address(self, said: Iterable[str]) -> str | None:
+        """The address here: the forwarder's own, or by what the message says."""
+        here, there = self.forwarder.filter, self.remote
+        if not is_filter(here):
+            return here
+        if is_filter(there):
+            return next((carried(there, here, name) for name in said if _is_name(name) and matches(there, name)), None)
+        return next((name for name in said if _is_name(name) and matches(here, name)), None)
+
+    def _publish(self) -> None:
+        """Publish what waits, together, unless something is published and not answered."""
+        if self._publishing:
+            return
+        self._publishing = True
+        try:
+            while self._waiting and not self._published and not self._blocked:
+                self._publish_together(self._new())
+        finally:
+            self._publishing = False
+        if self._blocked:
+            self._watch()  # else the next tick
+        else:
+            self._credit_changed()
+
+    def _new(self) -> list[_Entry]:
+        """What waits, without what is here already."""
+        waiting, self._waiting = list(self._waiting), deque()
+        early = next((i for i, entry in enumerate(waiting) if self._names.undecided(entry.name)), len(waiting))
+        if early < len(waiting):  # of an earlier configuration of this forwarder: that commit is waited for
+            self._blocked = True
+            waiting, self._waiting = waiting[:early], deque(waiting[early:])
+        known = [entry for entry in waiting if entry.name and self._names.came_before(entry.name)]
+        if known:
+            self.figures.duplicates += len(known)
+            log.info("%s: %d messages came again and are here already", self.name, len(known))
+            self._held_bytes -= sum(entry.size for entry in known)
+            self._answer(known, Outcome.ACCEPTED)
+            gone = {entry.number for entry in known}
+            return [entry for entry in waiting if entry.number not in gone]
+        return waiting
+
+    def _publish_together(self, entries: Sequence[_Entry]) -> None:
+        blocked_before = self._blocked
+        self._published = {entry.number: entry for entry in entries}
+        self._names.add(entry.name for entry in entries if entry.name)
+        for run, numbers in _runs(entries):
+            if self._blocked and not blocked_before:  # an earlier one found no room: these stay behind it
+                behind = self._answered(numbers)
+                self._names.withdraw(entry.name for entry in behind if entry.name)
+                self._wait_again(behind)
+            else:
+                self._router.publish(self, run, numbers)
+
+    def _answered(self, numbers: Iterable[int]) -> list[_Entry]:
+        return [entry for number in numbers if (entry := self._published.pop(number, None)) is not None]
+
+    def _wait_again(self, entries: Iterable[_Entry]) -> None:
+        """These go again before everything else, but those that come again by themselves."""
+        self._blocked = True
+        kept = [entry for entry in entries if entry.token is not None or entry.ours]
+        self._held_bytes -= sum(entry.size for entry in entries) - sum(entry.size for entry in kept)
+        self._waiting = deque(sorted((*kept, *self._waiting), key=lambda entry: entry.number))
+
+    def _watch(self) -> None:
+        """Hear of it when there is room again, where the router knows."""
+        if self._waiting:
+            self._router.sender_credit(self, self._waiting[0].run.address)
+
+    def _answer(self, entries: Sequence[_Entry], outcome: Outcome, why: str = "") -> None:
+        tokens = [entry.token for entry in entries if entry.token is not None]
+        if tokens and self._settle is not None:
+            self._settle(tokens, outcome, why)
+
+    def _settle_one(self, token: int | None, outcome: Outcome, why: str = "") -> None:
+        if token is not None and self._settle is not None:
+            self._settle((token,), outcome, why)
+
+    def _reject(self, entries: Sequence[_Entry], why: str) -> None:
+        self.figures.rejected += len(entries)
+        log.error("%s: %d messages cannot be taken: %s", self.name, len(entries), why)
+        self._held_bytes -= sum(entry.size for entry in entries)
+        self._answer(entries, Outcome.REJECTED, why)
+
+    def _reject_one(self, token: int | None, why: str) -> None:
+        self.figures.rejected += 1
+        log.error("%s: a message cannot be taken: %s", self.name, why)
+        self._settle_one(token, Outcome.REJECTED, why)
+
+
+def _runs(entries: Sequence[_Entry]) -> list[tuple[Run, list[int]]]:
+    """As few runs as these messages can be, with the numbers of each."""
+    runs: list[tuple[Run, list[int]]] = []
+    for entry in entries:
+        run = entry.run
+        if runs and _alike(runs[-1][0], run):
+            runs[-1][0].bodies.append(run.bodies[0])
+            runs[-1][1].append(entry.number)
+        else:
+            together = Run(run.address, run.device, run.flags, run.properties, [run.bodies[0]])
+            runs.append((together, [entry.number]))
+    return runs
+
+
+def _alike(one: Run, other: Run) -> bool:
+    same = one.address == other.address and one.device == other.device
+    return same and one.flags == other.flags and one.properties == other.properties
+
+
+def _is_name(text: str) -> bool:
+    """It can be an address: no filter, and not the broker's own."""
+    return bool(text) and not is_filter(text) and not text.startswith("$") and "\0" not in text
+
+
+def _ignore() -> None:
+    """There is no connection."""

@@ -1,0 +1,138 @@
+"""Names of the messages that came lately over one incoming forwarder: what comes again is found out by them.
+
+A peer that loses the connection sends again what it has no answer for: the last messages before the break, of which
+some are here. Their names are written in the commit that has the messages, in slots that are written anew in turn, so
+that what was committed is known after a power cut as well. A name counts once after a break: peers that give one name
+to many messages lose nothing while the connection stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import blake2b
+from typing import Final
+
+from bridge.limits import INBOX_NAMES_MAX
+from edge.broker.store.contract import SmallState
+
+KIND: Final = "arrived"
+"""Kind of the store's small state with the names, by forwarder and slot."""
+
+DIGEST_BYTES: Final = 16
+SLOT_NAMES: Final = 64
+"""A slot with so many names is not added to any more: at most 1 KiB is written again for each commit."""
+SLOTS: Final = INBOX_NAMES_MAX // SLOT_NAMES
+_TURN_BYTES: Final = 8
+
+
+def digest(name: bytes) -> bytes:
+    """What is kept of a name."""
+    return blake2b(name, digest_size=DIGEST_BYTES).digest()
+
+
+class KnownNames:
+    """Of one forwarder; names are digests."""
+
+    def __init__(self, kept: Iterable[bytes] = ()) -> None:
+        """`kept`: the values of its slots, as written before."""
+        slots = sorted((value[:_TURN_BYTES], value[_TURN_BYTES:]) for value in kept)
+        self._turn = int.from_bytes(slots[-1][0]) if slots else 0
+        self._slot: dict[bytes, None] = dict.fromkeys(_split(slots[-1][1])) if slots else {}
+        self._changed: dict[int, bytes] = {}
+        self._names: dict[bytes, None] = {}
+        for _, names in slots:
+            self._names.update(dict.fromkeys(_split(names)))
+        self._suspects: set[bytes] = set(self._names)
+        self._undecided: set[bytes] = set()
+
+    def connection_lost(self) -> None:
+        """From now on names of before may come again."""
+        self._suspects = set(self._names)
+
+    def undecided(self, name: bytes) -> bool:
+        """A message of this name has joined a commit that is not over."""
+        return name in self._undecided
+
+    def came_before(self, name: bytes) -> bool:
+        """A message of this name was taken before the break; asked once a message."""
+        if name not in self._suspects:
+            return False
+        self._suspects.discard(name)
+        return True
+
+    def add(self, names: Iterable[bytes]) -> None:
+        """Messages of these names are about to join the open group. Called once for all that may fail together."""
+        if len(self._slot) >= SLOT_NAMES:
+            self._turn += 1
+            self._slot = {}
+        for name in names:
+            self._slot[name] = None
+            self._names.pop(name, None)
+            self._names[name] = None
+            self._undecided.add(name)
+        while len(self._names) > INBOX_NAMES_MAX:
+            del self._names[next(iter(self._names))]
+        self._keep()
+
+    def confirm(self, names: Iterable[bytes]) -> None:
+        """The messages of these names are stored."""
+        self._undecided.difference_update(names)
+
+    def withdraw(self, names: Iterable[bytes]) -> None:
+        """Of the names added last these were not stored: nobody has their messages."""
+        for name in names:
+            self._names.pop(name, None)
+            self._slot.pop(name, None)
+            self._suspects.discard(name)
+            self._undecided.discard(name)
+        self._keep()
+
+    def changed(self) -> dict[int, bytes]:
+        """What is to be written, by slot; it counts as written then."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def _keep(self) -> None:
+        self._changed[self._turn % SLOTS] = self._turn.to_bytes(_TURN_BYTES) + b"".join(self._slot)
+
+
+class NamesByForwarder:
+    """Of all incoming forwarders of a space; takes part in the commits (`router.CommitParticipant`)."""
+
+    def __init__(self, store: SmallState) -> None:
+        self._store = store
+        self._slots: dict[str, dict[int, bytes]] = {}
+        for key, value in store.items(KIND):
+            forwarder, _, slot = key.rpartition("/")
+            self._slots.setdefault(forwarder, {})[int(slot)] = value
+        self._by_forwarder: dict[str, KnownNames] = {}
+
+    def of(self, forwarder: str) -> KnownNames:
+        """Those of one forwarder, by its connector and name; the same object each time, as an earlier configuration's
+        messages may still be on their way to the disk."""
+        names = self._by_forwarder.get(forwarder)
+        if names is None:
+            names = KnownNames(self._slots.pop(forwarder, {}).values())
+            self._by_forwarder[forwarder] = names
+        return names
+
+    def forget_all_but(self, forwarders: Collection[str]) -> None:
+        """The others are configured no more: whoever comes by their names later begins anew."""
+        for forwarder in [one for one in (*self._slots, *self._by_forwarder) if one not in forwarders]:
+            self._slots.pop(forwarder, None)
+            self._by_forwarder.pop(forwarder, None)
+            for slot in range(SLOTS):
+                self._store.delete(KIND, f"{forwarder}/{slot}")
+
+    def prepare(self) -> None:
+        """Write what is new into the group that is about to be sealed."""
+        for forwarder, names in self._by_forwarder.items():
+            for slot, value in names.changed().items():
+                self._store.put(KIND, f"{forwarder}/{slot}", value)
+
+    def committed(self, *, kept: bool) -> None:
+        """What was put joins the next group where one fails."""
+
+
+def _split(names: bytes) -> Iterator[bytes]:
+    return (names[start : start + DIGEST_BYTES] for start in range(0, len(names), DIGEST_BYTES))

@@ -1,0 +1,196 @@
+"""A connector to a peer that is no hub of Waypost: its forwarders, both ways, and the connection they share.
+
+To the router each outgoing forwarder is a consumer with a place of its own in the logs, and each incoming one an
+origin. What the connector speaks is its attempt's.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from bridge.backoff import Backoff, BackoffPolicy
+from bridge.dialer import Attempt, Dialer
+from bridge.dialer import Endpoint as PeerEndpoint
+from bridge.forwarders.mapping import Mapping
+from bridge.forwarders.outbox import Outbox, Outlet, Rule, Sending, Words
+from edge.broker.configuration import Connector, Direction, Forwarder
+from edge.broker.delivery import LogSubscription
+from edge.broker.model.interfaces import Outcome
+from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.router.forwarding import Forwarding
+from edge.broker.router.inbound import Inbound
+from edge.broker.router.known_names import NamesByForwarder
+from edge.broker.router.router import Router
+from edge.broker.store.contract import Store
+
+log = logging.getLogger(__name__)
+
+BACKOFF = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
+"""As towards a hub."""
+
+MakeAttempt = Callable[["PeerConnector", Dialer, PeerEndpoint], Attempt]
+"""What makes an attempt at one endpoint, by the type of connector."""
+
+
+class ConnectorFigures(msgspec.Struct, frozen=True):
+    """Messages of a connector since it was made, for status pages."""
+
+    messages_sent: int = 0
+    messages_accepted: int = 0
+    messages_rejected: int = 0
+
+
+class _Outgoing:
+    """One outgoing forwarder: what it is owed, and what of it waits for the peer."""
+
+    def __init__(self, forwarder: Forwarder, outlet: Outlet, forwarding: Forwarding) -> None:
+        self.forwarder = forwarder
+        self.outlet = outlet
+        self.forwarding = forwarding
+
+
+class PeerConnector:
+    """One connector of the types `amqp`, `mqtt`, `http` and `kafka`, as long as its configuration stays."""
+
+    def __init__(
+        self,
+        connector: Connector,
+        make: MakeAttempt,
+        names: NamesByForwarder,
+        *,
+        gateway: str,
+        router: Router,
+        store: Store,
+    ) -> None:
+        """`start` of its dialer begins to dial."""
+        self.connector = connector
+        self.outbox = Outbox(
+            gateway,
+            Words(Outcome.ACCEPTED, Outcome.REJECTED),
+            epoch_of=store.epochs.of,
+            now_ns=router.now_ns,
+        )
+        self.inboxes: list[Inbound] = []
+        self._router = router
+        self._names = names
+        self.gateway = gateway
+        self._outgoing: dict[str, _Outgoing] = {}
+        self.dialer = Dialer(
+            [PeerEndpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
+            lambda dialer, endpoint: make(self, dialer, endpoint),
+            backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
+        )
+        router.tick_listeners.add(self._tick)
+
+    # --- configuration ----------------------------------------------------------------------------------------
+
+    def forward(self, forwarders: Sequence[Forwarder]) -> None:
+        """Bind these forwarders and no others. A changed one goes on where it was, as it is now."""
+        wanted = {forwarder.name: forwarder for forwarder in forwarders}
+        for name, outgoing in list(self._outgoing.items()):
+            if wanted.get(name) != outgoing.forwarder:
+                self._unbind(name)
+        for inbound in list(self.inboxes):
+            if wanted.get(inbound.forwarder.name) != inbound.forwarder:
+                self._end(inbound)
+        changed = False
+        known = {inbound.forwarder.name for inbound in self.inboxes}
+        for forwarder in forwarders:
+            if forwarder.direction is Direction.OUT and forwarder.name not in self._outgoing:
+                self._outgoing[forwarder.name] = self._bind(forwarder)
+            elif forwarder.direction is Direction.IN and forwarder.name not in known:
+                self._begin(forwarder)
+                changed = True
+        for outgoing in self._outgoing.values():
+            self._follow(outgoing)
+        if changed or len(known) != len(self.inboxes):
+            self.outbox.cut("the incoming forwarders have changed")
+
+    def release(self) -> None:
+        """Bind nothing any more."""
+        self.forward(())
+        self._router.tick_listeners.remove(self._tick)
+
+    def explain(self) -> None:
+        """A peer that is no hub keeps no ledger of ours."""
+
+    def restate(self) -> None:
+        """Messages have other names than before; those a peer has got keep theirs."""
+
+    def look(self, now_ns: int, *, clock_good: bool) -> None:
+        """A peer that is no hub gets no manifests."""
+
+    def tell_status(self, document: dict[str, Any]) -> None:
+        """A peer that is no hub is not told how we are."""
+
+    # --- figures ----------------------------------------------------------------------------------------------
+
+    @property
+    def figures(self) -> ConnectorFigures:
+        """Of the forwarders it has now."""
+        each = [outgoing.outlet.figures for outgoing in self._outgoing.values()]
+        accepted, rejected = sum(one.accepted for one in each), sum(one.rejected for one in each)
+        sent = accepted + rejected + sum(one.resent for one in each) + self.outbox.in_flight
+        return ConnectorFigures(sent, accepted, rejected)
+
+    @property
+    def backlog(self) -> int:
+        """Messages kept for the peer that it has not accepted (an upper bound while behind)."""
+        return sum(part.backlog + part.outstanding for part in self.parts)
+
+    @property
+    def parts(self) -> list[LogSubscription]:
+        """The forwarders' places in the logs of the store."""
+        every = (part for outgoing in self._outgoing.values() for part in outgoing.forwarding.parts)
+        return list(dict.fromkeys(every))
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _bind(self, forwarder: Forwarder) -> _Outgoing:
+        rule = Rule(
+            forwarder.name,
+            Mapping(forwarder.filter, forwarder.remote_address, self.gateway),
+            Sending(forwarder.qos, forwarder.ttl_s, forwarder.message_priority),
+            forwarder.priority,
+        )
+        outlet = self.outbox.add(rule)
+        name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
+        return _Outgoing(forwarder, outlet, Forwarding(self._router, outlet, name, forwarder.filter))
+
+    def _follow(self, outgoing: _Outgoing) -> None:
+        outlet, forwarding = outgoing.outlet, outgoing.forwarding
+        before = forwarding.subscriptions
+        forwarding.follow()
+        for subscription in before:
+            if subscription not in forwarding.subscriptions:
+                outlet.remove(subscription)
+        for subscription in forwarding.subscriptions:
+            outlet.add(subscription)
+
+    def _unbind(self, name: str) -> None:
+        outgoing = self._outgoing.pop(name)
+        parts = outgoing.forwarding.parts
+        for subscription in (*outgoing.forwarding.subscriptions, *parts):
+            outgoing.outlet.remove(subscription)
+        outgoing.forwarding.end()
+        self.outbox.remove(outgoing.outlet)
+        left = sum(part.backlog for part in parts)
+        log.warning("forwarder %s is gone or changed; up to %d messages stay in the store for it", name, left)
+
+    def _begin(self, forwarder: Forwarder) -> None:
+        names = self._names.of(f"{self.connector.name}/{forwarder.name}")
+        self.inboxes.append(Inbound(self._router, forwarder, names, self.gateway))
+
+    def _end(self, inbound: Inbound) -> None:
+        self.inboxes.remove(inbound)
+        inbound.detached()
+        self._router.forget_origin(inbound)
+
+    def _tick(self) -> None:
+        for inbound in self.inboxes:
+            inbound.try_again()

@@ -1,0 +1,139 @@
+"""Gateways in this process, each with a store of its own, that forward to one another over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from bridge.message import Run, Stored
+from bridge.resources.endpoint import Endpoint
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, ConnectorType, Forwarder
+from edge.broker.limits import Limits
+from edge.broker.model.addresses import AddressRule, AddressType
+from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
+from edge.broker.router.peer_connector import PeerConnector
+from edge.broker.router.uplinks import Uplinks
+from edge.broker.server import Broker
+from tests.simulation.gateway import NoKey
+from tests.support.memory_store import MemoryStore
+
+DEADLINE_S = 30.0
+
+ADDRESSES = tuple(
+    AddressConfiguration(AddressRule(pattern, kind))
+    for pattern, kind in (("queue/#", AddressType.QUEUE), ("plant/#", AddressType.TOPIC), ("site/#", AddressType.TOPIC))
+)
+
+
+async def eventually(condition: Callable[[], object], what: str = "") -> None:
+    """Return once it holds."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"not within {DEADLINE_S:g} s: {what or condition}") from None
+
+
+class Sender(Origin):
+    """Publishes at the router, and knows what was acknowledged."""
+
+    name = "dev"
+
+    def __init__(self, broker: Broker) -> None:
+        self.accepted_count = 0
+        self._broker = broker
+        self._sent = 0
+
+    def publish(
+        self, address: str, *bodies: bytes, flags: int = 1, properties: bytes = b"", device: str = "dev"
+    ) -> None:
+        tokens = range(self._sent, self._sent + len(bodies))
+        self._sent += len(bodies)
+        self._broker.router.publish(self, Run(address, "dev", flags, properties, list(bodies)), tokens)
+
+    def accepted(self, tokens: Sequence[int]) -> None:
+        self.accepted_count += len(tokens)
+
+    def refused(self, tokens: Sequence[int], why: Refusal) -> None:
+        raise AssertionError(why)
+
+
+class Receiver(Consumer):
+    """Takes everything of an address, in order."""
+
+    name = "reader"
+    credit = 1_000
+
+    def __init__(self, broker: Broker, address: str, name: str | None = None) -> None:
+        self.runs: list[Run] = []
+        options = SubscribeOptions(durable_name=name, all_qos=True)
+        self.subscription = broker.router.subscribe(self, address, options)
+        self.subscription.pump()
+
+    def deliver(self, subscription: Subscription, stored: Stored) -> None:
+        self.runs.append(stored.run)
+        last = stored.position + len(stored.run) - 1
+        if stored.position >= 0:
+            subscription.settle(self, stored.position, last, Outcome.ACCEPTED)
+
+
+class Gateway:
+    """A broker with its uplinks; `configure` as often as needed."""
+
+    def __init__(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        self.configuration = BrokerConfiguration(
+            gateway=name, addresses=ADDRESSES, amqp=Endpoint("127.0.0.1", 0), limits=Limits(free_floor_bytes=0)
+        )
+        self.store = MemoryStore(post=loop.call_soon_threadsafe)
+        self.broker = Broker(self.configuration, self.store)
+        self.uplinks = Uplinks(self.broker.router, self.store, NoKey())
+        self.port = 0
+
+    async def start(self) -> None:
+        bound = await self.broker.start()
+        self.port = bound["amqp"][1]
+        self.uplinks.start()
+
+    async def stop(self) -> None:
+        await self.uplinks.stop()
+        await self.broker.stop()
+        self.store.close()
+
+    async def configure(self, peer: Connector | None, *forwarders: Forwarder, **fields: Any) -> None:
+        """Connect to a peer, and forward; without a peer to nobody."""
+        self.configuration = msgspec.structs.replace(
+            self.configuration, connectors=(peer,) if peer is not None else (), forwarders=forwarders, **fields
+        )
+        self.broker.reconfigure(self.configuration)
+        for gone in self.uplinks.configure(self.configuration):
+            await gone.dialer.close()
+
+    def connector(self, name: str = "peer") -> PeerConnector:
+        """The running one."""
+        (found,) = [one for one in self.uplinks if one.connector.name == name]
+        assert isinstance(found, PeerConnector)
+        return found
+
+
+def amqp_to(*ports: int, name: str = "peer") -> Connector:
+    """A connector to whoever speaks AMQP on these ports."""
+    return Connector(name=name, type=ConnectorType.AMQP, endpoints=tuple(Endpoint("127.0.0.1", port) for port in ports))
+
+
+@asynccontextmanager
+async def gateways(*names: str) -> AsyncIterator[list[Gateway]]:
+    """Running gateways, stopped at the end."""
+    made = [Gateway(name) for name in names]
+    for gateway in made:
+        await gateway.start()
+    try:
+        yield made
+    finally:
+        for gateway in made:
+            await gateway.stop()

@@ -1,0 +1,206 @@
+"""The outgoing contract: what a connector takes, in which order, and what becomes of it at the router."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bridge import limits
+from bridge.forwarders.mapping import Mapping
+from bridge.forwarders.outbox import Outbox, Outgoing, Outlet, Rule, Sending, Words
+from bridge.forwarders.outcome import Outcome
+from bridge.message import Run, Stored
+
+HOUR_NS = 3_600_000_000_000
+NOW_NS = 1_800_000_000_000_000_000
+
+
+class Log:
+    """A subscription of the router: what is published to it waits for credit, and what was settled is remembered."""
+
+    def __init__(self) -> None:
+        self.outlet: Outlet
+        self.settled: dict[int, str] = {}
+        self._waiting: list[Stored] = []
+        self._next = 0
+
+    def publish(self, *bodies: bytes, received_at: int = NOW_NS, address: str = "plant/7") -> None:
+        run = Run(address, "dev", 1, b"", list(bodies), received_at)
+        self._waiting.append(Stored(self._next, self._next, run))
+        self._next += len(bodies)
+        self.pump()
+
+    def pump(self) -> None:
+        while self._waiting and (credit := self.outlet.credit) > 0:
+            position, sequence, run = self._waiting.pop(0)
+            if len(run) > credit:
+                rest = Stored(position + credit, sequence + credit, run.part(credit, len(run)))
+                self._waiting.insert(0, rest)
+                run = run.part(0, credit)
+            self.outlet.deliver(self, Stored(position, sequence, run))
+
+    def settle(self, consumer: object, first: int, last: int, outcome: str) -> None:
+        assert consumer is self.outlet
+        for position in range(first, last + 1):
+            assert position not in self.settled, "settled twice"
+            self.settled[position] = outcome
+
+
+class Bench:
+    """An outbox with a forwarder for each log, and a connector that is up."""
+
+    def __init__(self, *rules: Rule, window_bytes: int = 1 << 20) -> None:
+        words = Words("accepted", "rejected")
+        self.outbox = Outbox(
+            "gw1", words, epoch_of=lambda _address, _sequence: "e", now_ns=lambda: NOW_NS, window_bytes=window_bytes
+        )
+        self.logs = [Log() for _ in rules]
+        for log, rule in zip(self.logs, rules, strict=True):
+            log.outlet = self.outbox.add(rule)
+            log.outlet.add(log)
+        self.cuts: list[str] = []
+        self.attach()
+
+    def attach(self) -> None:
+        self.outbox.attached(lambda: None, self.cuts.append)
+
+    def take(self, count: int = 100) -> list[Outgoing]:
+        taken = []
+        while (outgoing := self.outbox.take(count, 1 << 20)) is not None:
+            taken.append(outgoing)
+        return taken
+
+
+def bodies(taken: Sequence[Outgoing]) -> list[bytes]:
+    return [body for outgoing in taken for body in outgoing.stored.run.bodies]
+
+
+def rule(name: str = "f", remote: str = "cloud/#", **fields: object) -> Rule:
+    return Rule(name, Mapping("plant/#", remote, "gw1"), **fields)  # type: ignore[arg-type]
+
+
+def test_what_is_taken_has_its_name_and_its_address_over_there() -> None:
+    bench = Bench(rule())
+    bench.logs[0].publish(b"a", b"b")
+    (outgoing,) = bench.take()
+    assert (outgoing.address, outgoing.stored.sequence, outgoing.hop) == ("cloud/7", 0, ("gw1", "e"))
+    bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+    assert bench.logs[0].settled == {0: "accepted", 1: "accepted"}
+
+
+def test_part_of_a_run_is_settled_alone() -> None:
+    bench = Bench(rule())
+    bench.logs[0].publish(b"a", b"b", b"c")
+    (outgoing,) = bench.take()
+    bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED, count=1)
+    assert bench.logs[0].settled == {0: "accepted"}
+    bench.outbox.settle(outgoing.ticket, Outcome.REJECTED, "no", count=1)
+    bench.outbox.detached()
+    bench.attach()
+    assert bodies(bench.take()) == [b"c"], "only what has no outcome goes again"
+    assert bench.logs[0].settled == {0: "accepted", 1: "rejected"}
+
+
+def test_all_unsettled_goes_again_in_order() -> None:
+    bench = Bench(rule())
+    for body in (b"a", b"b", b"c"):
+        bench.logs[0].publish(body)
+    first, second, third = bench.take()
+    bench.outbox.settle(second.ticket, Outcome.ACCEPTED)
+    bench.outbox.detached()
+    bench.outbox.settle(third.ticket, Outcome.ACCEPTED)  # too late: of a connection that is over
+    bench.attach()
+    assert bodies(bench.take()) == [b"a", b"c"]
+    assert first.ticket not in (outgoing.ticket for outgoing in bench.take())
+    assert bench.logs[0].settled == {1: "accepted"}
+
+
+def test_what_is_released_ends_the_connection_and_settles_nothing() -> None:
+    bench = Bench(rule())
+    bench.logs[0].publish(b"a")
+    (outgoing,) = bench.take()
+    bench.outbox.settle(outgoing.ticket, Outcome.RELEASED, "full")
+    assert bench.cuts
+    assert "full" in bench.cuts[0]
+    assert bench.logs[0].settled == {}
+
+
+def test_nothing_is_taken_from_the_router_without_a_connection() -> None:
+    bench = Bench(rule())
+    bench.outbox.detached()
+    bench.logs[0].publish(b"a")
+    assert bench.logs[0].outlet.held_bytes == 0
+    bench.attach()
+    assert bodies(bench.take()) == [b"a"]
+
+
+def test_the_window_bounds_what_is_held() -> None:
+    size = limits.OUTLET_WINDOW_BYTES_MIN
+    bench = Bench(rule(), window_bytes=size)
+    for _ in range(100):
+        bench.logs[0].publish(bytes(size // 10))
+    held = bench.logs[0].outlet.held_bytes
+    assert size <= held < 2 * size, "at most the delivery that crossed it"
+    for outgoing in bench.take():
+        bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+    assert len(bench.logs[0].settled) >= 10
+    assert bench.outbox.waiting, "room was asked to be filled again"
+
+
+def test_forwarders_share_the_connectors_window() -> None:
+    many = 16 * limits.OUTBOX_WINDOW_BYTES // limits.OUTLET_WINDOW_BYTES_MIN
+    bench = Bench(*(rule(f"f{i}") for i in range(4)), window_bytes=limits.OUTBOX_WINDOW_BYTES)
+    assert bench.outbox.window_bytes == limits.OUTBOX_WINDOW_BYTES // 4
+    crowd = Bench(*(rule(f"f{i}") for i in range(many)), window_bytes=limits.OUTBOX_WINDOW_BYTES)
+    assert crowd.outbox.window_bytes == limits.OUTLET_WINDOW_BYTES_MIN
+
+
+def test_higher_priority_first_and_equals_take_turns() -> None:
+    bench = Bench(rule("low"), rule("one", priority=5), rule("other", priority=5))
+    low, one, other = bench.logs
+    for i in range(2):
+        low.publish(b"low %d" % i)
+        one.publish(b"one %d" % i)
+        other.publish(b"other %d" % i)
+    assert bodies(bench.take()) == [b"one 0", b"other 0", b"one 1", b"other 1", b"low 0", b"low 1"]
+
+
+def test_what_a_filter_leaves_out_is_settled_and_counted() -> None:
+    bench = Bench(rule(wanted=lambda run: [body != b"no" for body in run.bodies]))
+    bench.logs[0].publish(b"no", b"yes", b"no", b"no", b"yes")
+    taken = bench.take()
+    assert bodies(taken) == [b"yes", b"yes"]
+    assert [outgoing.stored.sequence for outgoing in taken] == [1, 4]
+    assert bench.logs[0].settled == dict.fromkeys((0, 2, 3), "accepted")
+    assert bench.logs[0].outlet.figures.filtered == 3
+
+
+def test_what_is_too_old_stays_here() -> None:
+    bench = Bench(rule(sending=Sending(ttl_s=60)))
+    bench.logs[0].publish(b"old", received_at=NOW_NS - HOUR_NS)
+    bench.logs[0].publish(b"new")
+    assert bodies(bench.take()) == [b"new"]
+    assert bench.logs[0].settled == {0: "accepted"}
+    assert bench.logs[0].outlet.figures.expired == 1
+
+
+@pytest.mark.parametrize("settle_first", [True, False])
+def test_a_forwarder_that_ends_has_no_say_any_more(settle_first: bool) -> None:
+    bench = Bench(rule("ends"), rule("stays"))
+    gone, stays = bench.logs
+    gone.publish(b"a")
+    stays.publish(b"b")
+    taken = bench.take()
+    outlet = gone.outlet
+    outlet.remove(gone)
+    bench.outbox.remove(outlet)
+    if settle_first:
+        for outgoing in taken:
+            bench.outbox.settle(outgoing.ticket, Outcome.ACCEPTED)
+    else:
+        bench.outbox.detached()
+        bench.attach()
+        assert bodies(bench.take()) == [b"b"]
+    assert gone.settled == {}
+    assert outlet.held_bytes == 0
