@@ -9,7 +9,7 @@ import msgspec
 
 from bridge.hidden import hides
 from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from bridge.resources.fields import Name, Part
+from bridge.resources.fields import Effect, Kept, Live, Name, Part
 
 OWN_VERSION: Final = "waypost/v1"
 
@@ -20,9 +20,9 @@ S = TypeVar("S")
 class Metadata(Part, frozen=True, kw_only=True):
     """What every resource carries. An `Address` may be called ``<space>.<name>``, as EnMasse calls it."""
 
-    name: Name
-    labels: dict[str, str] = msgspec.field(default_factory=dict)
-    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+    name: Live[Name]
+    labels: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
+    annotations: Kept[dict[str, str]] = msgspec.field(default_factory=dict)
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -32,8 +32,12 @@ class Kind(msgspec.Struct, frozen=True):
     spec: type[Part]
     words: tuple[str, ...]
     enmasse_version: str = ""
+    single: bool = False
+    """There is one at most."""
     default_name: str = ""
-    """Name of a resource that gives none; empty: it has to give one."""
+    """Name of a resource that gives none, and where there is none; empty: a resource has to give one."""
+    renamed: Effect = Effect.LIVE
+    """When another name counts."""
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -70,9 +74,9 @@ class Kinds:
     """The kinds of one program, in the order in which they are shown, and what has to hold between their resources."""
 
     def __init__(self, kinds: Iterable[Kind], checks: Iterable[Check] = ()) -> None:
-        """No two resources of one kind and name: that is checked for every program."""
+        """That no two resources have one kind and name, and that single ones are, is checked for every program."""
         self._kinds = {kind.name: kind for kind in kinds}
-        self._checks = (_duplicates, *checks)
+        self._checks = (_duplicates, self._single, *checks)
 
     def __iter__(self) -> Iterator[Kind]:
         return iter(self._kinds.values())
@@ -89,6 +93,14 @@ class Kinds:
     def validate(self, resources: Sequence[Resource]) -> list[ConfigurationError]:
         """Everything wrong between these resources, in the order of the files they came from."""
         return sorted({error for check in self._checks for error in check(resources)})
+
+    def _single(self, resources: Sequence[Resource]) -> Errors:
+        for kind in self:
+            found = [resource for resource in resources if resource.kind == kind.name] if kind.single else []
+            for resource in found[1:]:
+                if resource.name != found[0].name:  # else said by `_duplicates`
+                    message = f"there is one {kind.name} at most, and {found[0].name} already exists"
+                    yield error_at(resource, (), message)
 
 
 def of_kind(resources: Iterable[Resource], type_: type[S]) -> Iterator[tuple[Resource, S]]:

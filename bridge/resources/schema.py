@@ -7,16 +7,15 @@ reads the same type annotations through `msgspec.inspect`, so there is one descr
 from __future__ import annotations
 
 import difflib
-import functools
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
 from msgspec import inspect
 
+from bridge.resources.declaration import Tree, alternative, marked, reader_of, tree_of
 from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from bridge.resources.fields import READER, Reader
+from bridge.resources.fields import Reader
 from bridge.resources.resource import Kind, Kinds, Metadata, Resource
 
 
@@ -54,11 +53,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if close:
         return f'; did you mean "{close[0]}"?'
     return f"; known: {', '.join(names)}" if names else ""
-
-
-@functools.cache
-def _type_of(part: type) -> inspect.Type:
-    return inspect.type_info(part)
 
 
 class _Walk:
@@ -110,20 +104,16 @@ class _Walk:
         if key not in document:
             return self.complain((), f'"{key}" is missing')
         value = document[key]
-        return self.value({} if value is None else value, _type_of(type_), (key,))
+        return self.value({} if value is None else value, inspect.type_info(type_), (key,))
 
     def value(self, value: Any, type_: inspect.Type, path: Path) -> Any:
         """The value as the type wants it, or `_WRONG` with the errors noted."""
-        reader: Reader | None = None
-        while isinstance(type_, inspect.Metadata):
-            reader = (type_.extra or {}).get(READER, reader)
-            type_ = type_.type
+        type_, extra, _ = marked(type_)
+        reader = reader_of(extra)
         if reader is not None:
             return self._read(value, reader, path)
-        if isinstance(type_, inspect.UnionType):  # the only unions of the format are "… or nothing"
-            if value is None:
-                return None
-            return self.value(value, next(t for t in type_.types if not isinstance(t, inspect.NoneType)), path)
+        if isinstance(type_, inspect.UnionType):
+            return None if value is None else self.value(value, alternative(type_), path)
         return _VISITORS[type(type_)](self, value, type_, path)
 
     def _read(self, value: Any, reader: Reader, path: Path) -> Any:
@@ -136,20 +126,25 @@ class _Walk:
             return self.complain(path, str(why))
 
     def struct(self, value: Any, type_: inspect.StructType, path: Path) -> Any:
-        """A mapping with the fields of a struct."""
-        if not isinstance(value, dict):
-            return self.complain(path, f"expected a mapping, not {_word(value)}")
-        self.unknown(value, [field.encode_name for field in type_.fields], path)
+        """A mapping with the fields of a part."""
         fields: dict[str, Any] = {}
-        for field in type_.fields:
-            name = field.encode_name
-            if name in value:
-                fields[field.name] = self.value(value[name], field.type, (*path, name))
+        self._mapping(value, tree_of(type_.cls), path, fields)
+        return _WRONG if any(item is _WRONG for item in fields.values()) else type_.cls(**fields)
+
+    def _mapping(self, value: Any, tree: Tree, path: Path, fields: dict[str, Any]) -> None:
+        """Reads the fields of a mapping, and of those in it."""
+        if not isinstance(value, dict):
+            fields[""] = self.complain(path, f"expected a mapping, not {_word(value)}")
+            return
+        self.unknown(value, tree, path)
+        for key, field in tree.items():
+            given = value.get(key)
+            if isinstance(field, dict):
+                self._mapping({} if given is None else given, field, (*path, key), fields)
+            elif key in value:
+                fields[field.attribute] = self.value(given, field.type, (*path, key))
             elif field.required:
-                fields[field.name] = self.complain(path, f'"{name}" is missing')
-        if any(item is _WRONG for item in fields.values()):
-            return _WRONG
-        return type_.cls(**fields)
+                fields[field.attribute] = self.complain(path, f'"{key}" is missing')
 
     def sequence(self, value: Any, type_: inspect.VarTupleType, path: Path) -> Any:
         """A sequence, each element of one type."""
@@ -185,9 +180,12 @@ class _Walk:
         whole = isinstance(type_, inspect.IntType)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             return self.complain(path, f"expected a {'whole ' if whole else ''}number, not {_word(value)}")
+        if type_.gt is not None and not value > type_.gt:
+            return self.complain(path, f"expected a {'whole ' if whole else ''}number above {type_.gt:g}, not {value}")
         if (type_.ge is not None and value < type_.ge) or (type_.le is not None and value > type_.le):
+            lowest = type_.ge if type_.ge is not None else type_.gt + 1 if whole and type_.gt is not None else 0
             upper = f" to {type_.le:g}" if type_.le is not None else " or more"
-            return self.complain(path, f"{value} is out of range: {type_.ge or 0:g}{upper}")
+            return self.complain(path, f"{value} is out of range: {lowest:g}{upper}")
         return value if whole else float(value)
 
     def truth(self, value: Any, _type: inspect.BoolType, path: Path) -> Any:
@@ -243,17 +241,3 @@ def _word(value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     return _WORDS.get(type(value), type(value).__name__)
-
-
-def field_names(struct: type[msgspec.Struct]) -> dict[str, inspect.Field]:
-    """The fields of a struct by the name they have in YAML (camelCase whatever the struct itself is renamed to)."""
-    type_ = inspect.type_info(struct)
-    if not isinstance(type_, inspect.StructType):
-        raise TypeError(struct)
-    return {camel(field.name): field for field in type_.fields}
-
-
-def camel(name: str) -> str:
-    """``packet_bytes_max`` as ``packetBytesMax``."""
-    head, *rest = name.split("_")
-    return head + "".join(word.capitalize() for word in rest)

@@ -50,13 +50,10 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     Port 0 picks a free one. When it serves, one line on stdout says where: `ready amqp=HOST:PORT http=HOST:PORT`.
     SIGTERM lands what has been gathered, acknowledges it, and ends with 0.
     """
-    import msgspec
-
     from bridge.resources.errors import ConfigurationRejected
     from cloud.hub.configuration import Settings, load
     from cloud.hub.server import HubConfiguration, HubError
     from cloud.hub.server import run as serve
-    from edge.broker.configuration import TlsListener
     from edge.output.logs import write_to_stderr
 
     try:
@@ -73,9 +70,8 @@ def run(data: Path, config_path: Path | None, dev: bool, amqp: str | None, http:
     write_to_stderr(logging.INFO)
     native.report()
     try:
-        tls = TlsListener(**msgspec.structs.asdict(settings.tls)) if settings.tls is not None else None
         gather_ms, registry = settings.gather_milliseconds, settings.registry
-        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, tls), _ready)
+        serve(HubConfiguration(data, amqp_endpoint, http_endpoint, dev, gather_ms, registry, settings.tls), _ready)
     except HubError as error:
         problem = UsageProblem(str(error))
         problem.exit_code = UNREACHABLE if error.unreachable else problem.exit_code  # type: ignore[misc]

@@ -24,44 +24,33 @@ import sqlalchemy as sa
 from bridge.hidden import hides
 from bridge.resources import parse as language
 from bridge.resources.errors import ConfigurationError, ConfigurationRejected
-from bridge.resources.fields import HostPort, Part, read_by
-from bridge.resources.resource import Errors, Kind, Kinds, Resource, error_at
+from bridge.resources.fields import Effect, HostPort, Part, Restart, read_by
+from bridge.resources.resource import Kind, Kinds, Resource
 from cloud.hub.registry import location
 from cloud.lake.limits import GATHER_MS_DEFAULT, GATHER_MS_MAX
+from edge.broker.configuration import TlsListener
 
 RegistryUrl = Annotated[sa.URL, read_by(location.parse, str)]
-
-
-class Tls(Part, frozen=True, kw_only=True):
-    """Paths of PEM files for the AMQP listener; read again when they change."""
-
-    certificate: str
-    key: str
-    client_ca: str | None = None
-    """Authority of the gateways' certificates."""
-    client_required: bool = False
-    """Gateways without a certificate are not let in."""
 
 
 @hides("registry")
 class Settings(Part, frozen=True, kw_only=True):
     """What the file may say; the command line goes before it."""
 
-    amqp: HostPort | None = None
-    http: HostPort | None = None
-    gather_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)] = GATHER_MS_DEFAULT
+    amqp: Restart[HostPort | None] = None
+    """Where gateways connect."""
+    http: Restart[HostPort | None] = None
+    """Where console, API and metrics are."""
+    gather_milliseconds: Restart[Annotated[int, msgspec.Meta(ge=0, le=GATHER_MS_MAX)]] = GATHER_MS_DEFAULT
     """How long a landing is gathered."""
-    tls: Tls | None = None
-    registry: RegistryUrl | None = None
-    """A URL (`cloud.hub.registry.location`); without it the registry is a SQLite file in the data directory."""
+    tls: Restart[TlsListener | None] = None
+    """Certificate and key of the AMQP listener, and the authority of the gateways' certificates."""
+    registry: Restart[RegistryUrl | None] = None
+    """``postgresql+psycopg://USER@HOST/DATABASE`` or ``sqlite:////ABSOLUTE/PATH``; without it the registry is a SQLite
+    file in the data directory."""
 
 
-def _one(resources: Sequence[Resource]) -> Errors:
-    for resource in resources[1:]:
-        yield error_at(resource, (), "one resource of kind Hub is wanted, and this is another")
-
-
-KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), default_name="hub"),), (_one,))
+KINDS: Final = Kinds((Kind("Hub", Settings, ("hub",), single=True, default_name="hub", renamed=Effect.RESTART),))
 
 
 def load(path: Path) -> Settings:

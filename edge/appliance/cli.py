@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USE
 from edge.output.terminal import say_json, styled
 
 if TYPE_CHECKING:
+    from bridge.resources.resource import Resource
     from edge.appliance.configuration.management import AddressAdministration
+    from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.appliance.options import RunOptions
     from edge.broker.configuration import BrokerConfiguration
@@ -37,9 +40,6 @@ commit, so with Python's 700 the collector went through messages that were about
 
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
-
-CONFIGURATION_WATCH_S = 1.0
-"""How often a running gateway looks whether something was applied: one stat(2)."""
 
 STATUS_TIMEOUT_S = 5.0
 """A gateway on this machine that does not answer within this is not well."""
@@ -90,7 +90,7 @@ def run(
     """
     from bridge.resources.errors import ConfigurationRejected
     from edge.appliance.configuration.repository import RepositoryError
-    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of
+    from edge.appliance.options import OptionsRefused, RunOptions, configuration_of, resources_of
 
     options = RunOptions(
         data=data,
@@ -106,7 +106,8 @@ def run(
         forward=filters,
     )
     try:
-        configuration = configuration_of(options)
+        resources = resources_of(options)
+        configuration = configuration_of(options, resources)
     except OptionsRefused as refused:
         raise CommandError(str(refused), hint=refused.hint, code=Exit.USAGE) from None
     except ConfigurationRejected as rejected:
@@ -116,10 +117,10 @@ def run(
         raise CommandError(str(error)) from None
     log_to_stderr(logging.INFO)
     native.report()
-    sys.exit(_serve(configuration, options))
+    sys.exit(_serve(configuration, options, resources))
 
 
-def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
+def _serve(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
     import uvloop
 
     from edge.appliance.configuration.validate import LISTENERS
@@ -135,7 +136,7 @@ def _serve(configuration: BrokerConfiguration, options: RunOptions) -> int:
             endpoint = getattr(configuration, name)
             if endpoint is not None and not is_held(options.data):  # else the other gateway there is what is wrong
                 require_free(name, endpoint.host, endpoint.port)
-        return int(uvloop.run(_run(configuration, options)))
+        return int(uvloop.run(_run(configuration, options, resources)))
     except ListenError as error:
         raise CommandError(str(error), code=Exit.USAGE) from None
     except (StoreError, CredentialsError) as error:
@@ -153,7 +154,8 @@ def _allow_files(wanted: int) -> None:
         log.warning("at most %d files can be open, %d connections may be: raise the limit (ulimit -n)", allowed, wanted)
 
 
-async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
+async def _run(configuration: BrokerConfiguration, options: RunOptions, resources: Sequence[Resource]) -> int:
+    from edge.appliance.following import Following
     from edge.appliance.gateway import Gateway
     from edge.output.logs import unhandled
 
@@ -167,50 +169,29 @@ async def _run(configuration: BrokerConfiguration, options: RunOptions) -> int:
     gc.freeze()  # modules stay: going through them again and again cost 10 ms each time
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     gc.disable()  # until the store is read: a third of a start with 100 000 names
-    administration = partial(_administration, options) if options.config is None else None
+    following = Following(options, resources)
+    administration = partial(_administration, options, following) if options.config is None else None
     gateway = Gateway(configuration, options.data, administration, development=options.dev)
     bound = await gateway.start()
     gc.freeze()  # what was there stays as well
     gc.enable()
-    following = asyncio.create_task(_follow(gateway, options))
+    watching = asyncio.create_task(following.watch(gateway))
     first = [name for name in ("mqtt", "amqp", "http") if name in bound]
     names = [*first, *(name for name in bound if name not in first)]
     places = (f"{name}={_joined(*bound[name])}" for name in names)
     print("ready", *places, flush=True)  # the interface: one line on stdout
     await ended.wait()
-    following.cancel()
+    watching.cancel()
     await gateway.stop()
     return int(Exit.DONE)
 
 
-async def _follow(gateway: Gateway, options: RunOptions) -> None:
-    """Take over what is applied while the gateway runs."""
-    from bridge.resources.errors import ConfigurationRejected
-    from edge.appliance.configuration.repository import Repository, RepositoryError
-    from edge.appliance.options import OptionsRefused, configuration_of
-
-    repository = Repository(options.data)
-    version = repository.version
-    while options.config is None:
-        await asyncio.sleep(CONFIGURATION_WATCH_S)
-        try:
-            if repository.version != version:
-                version = repository.version
-                await gateway.reconfigure(configuration_of(options))
-        except (RepositoryError, ConfigurationRejected, OptionsRefused) as error:
-            log.warning("the configuration is unchanged: %s", error)
-
-
-def _administration(options: RunOptions, gateway: Gateway) -> AddressAdministration:
+def _administration(options: RunOptions, following: Following, gateway: Gateway) -> AddressAdministration:
     """Changes of addresses over AMQP, where the resources are those applied and no file's."""
     from edge.appliance.configuration.management import AddressAdministration
     from edge.appliance.configuration.repository import Repository
-    from edge.appliance.options import configuration_of
 
-    async def reload() -> None:
-        await gateway.reconfigure(configuration_of(options))
-
-    return AddressAdministration(Repository(options.data), reload)
+    return AddressAdministration(Repository(options.data), partial(following.follow, gateway))
 
 
 def _joined(host: str, port: int) -> str:

@@ -20,7 +20,6 @@ from bridge.version import VERSION
 from edge.appliance.accounts.operator import operator_token
 from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
-from edge.appliance.configuration.restart import after_restart
 from edge.appliance.console.history import History
 from edge.appliance.console.status import AddressStatus, Commits, Memory, Status, Uplink
 from edge.appliance.health import GatewayHealth
@@ -166,7 +165,7 @@ class Gateway:
         self.store.close()
 
     async def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Follow a new configuration without a pause; what only a start can change is said in the log."""
+        """Follow a new configuration without a pause, as far as it is `Live`; the rest has to be as it was."""
         configuration = with_addresses(configuration)
         before, self.configuration = self.configuration, configuration
         try:
@@ -178,8 +177,6 @@ class Gateway:
         self.broker.reconfigure(configuration)
         for uplink in self.uplinks.configure(configuration):
             await uplink.dialer.close()
-        for change in after_restart(before, configuration):
-            log.warning("%s", change)
         log.info("configuration applied")
 
     async def _follow_issuer(self, wanted: TokenIssuer | None) -> None:

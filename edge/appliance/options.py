@@ -42,12 +42,13 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     forward: Sequence[str] = ()
 
 
-def configuration_of(options: RunOptions) -> BrokerConfiguration:
-    """The configuration to serve.
+def configuration_of(options: RunOptions, resources: Sequence[Resource] | None = None) -> BrokerConfiguration:
+    """The configuration to serve, made of these resources; None: of those the options mean.
 
-    Raises OptionsRefused, `ConfigurationRejected` for resources, `RepositoryError` for the applied ones.
+    Raises OptionsRefused, and what `resources_of` does.
     """
-    configuration, resources = _base(options)
+    resources = resources_of(options) if resources is None else resources
+    configuration = _base(options, resources)
     endpoints = {}
     for name in ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws"):
         text = getattr(options, name)
@@ -60,6 +61,7 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
         raise OptionsRefused("--forward needs a hub to forward to", "give --hub amqp://HOST:PORT and --gateway NAME")
     elif options.gateway is not None:
         configuration = msgspec.structs.replace(configuration, gateway=options.gateway)
+    configuration = _with_containers(configuration)
     listening = [endpoint for name in LISTENERS if (endpoint := getattr(configuration, name)) is not None]
     if not listening:
         raise OptionsRefused(
@@ -77,31 +79,34 @@ def configuration_of(options: RunOptions) -> BrokerConfiguration:
     return configuration
 
 
-def _base(options: RunOptions) -> tuple[BrokerConfiguration, Sequence[Resource]]:
-    """The preset, the resources of --config, or the applied ones; with the resources it is made of."""
-    if options.config is not None:
-        from bridge.resources.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
+def resources_of(options: RunOptions) -> Sequence[Resource]:
+    """The resources of --config, or the applied ones. Raises `ConfigurationRejected`, `RepositoryError`."""
+    if options.config is None:
+        return Repository(options.data).load().resources
+    from bridge.resources.parse import read  # noqa: PLC0415 - YAML: half a MiB nobody else needs
 
-        resources = read(KINDS, [str(options.config)])
-        errors = KINDS.validate(resources)
-        if errors:
-            raise ConfigurationRejected(errors)
-        return effective(resources), resources
-    applied = Repository(options.data).load()
-    if not options.dev:
-        return effective(applied.resources), applied.resources
-    if not applied.resources:
-        return development(), ()
-    # What was applied counts in --dev too; listeners it does not name are where the preset has them.
-    configuration, preset = effective(applied.resources), development()
-    together = msgspec.structs.replace(
+    resources = read(KINDS, [str(options.config)])
+    errors = KINDS.validate(resources)
+    if errors:
+        raise ConfigurationRejected(errors)
+    return resources
+
+
+def _base(options: RunOptions, resources: Sequence[Resource]) -> BrokerConfiguration:
+    """What the resources say. With --dev and resources that were applied, listeners and addresses they do not name are
+    those of the preset."""
+    if not options.dev or options.config is not None:
+        return effective(resources)
+    if not resources:
+        return development()
+    configuration, preset = effective(resources), development()
+    return msgspec.structs.replace(
         configuration,
         addresses=configuration.addresses or preset.addresses,
         mqtt=configuration.mqtt or preset.mqtt,
         amqp=configuration.amqp or preset.amqp,
         http=configuration.http or preset.http,
     )
-    return together, applied.resources
 
 
 def _endpoint(name: str, text: str) -> Endpoint:
@@ -109,6 +114,15 @@ def _endpoint(name: str, text: str) -> Endpoint:
         return Endpoint.parse(text)
     except ValueError as error:
         raise OptionsRefused(f"--{name} {text}: {error}", f"for example --{name} 127.0.0.1:0") from None
+
+
+def _with_containers(configuration: BrokerConfiguration) -> BrokerConfiguration:
+    """A connector goes by the gateway's name where it has no other."""
+    connectors = tuple(
+        msgspec.structs.replace(connector, container=connector.container or configuration.gateway)
+        for connector in configuration.connectors
+    )
+    return msgspec.structs.replace(configuration, connectors=connectors)
 
 
 def _with_hub(configuration: BrokerConfiguration, options: RunOptions) -> BrokerConfiguration:

@@ -3,20 +3,27 @@
 `edge.appliance.configuration` makes one of these out of resources, a hub makes one out of its own settings, a test
 writes one down. Units are in the names: seconds, bytes. Everything here is immutable; a change of configuration is a
 new `BrokerConfiguration`, compared with the old one by ``==``, part by part.
+
+What is a `Part` here is a part of the resources as well: `edge.appliance.configuration.resources` holds it as it is.
 """
 
 from __future__ import annotations
 
 import enum
+from typing import Annotated, Final
 
 import msgspec
 
 from bridge.hidden import hides
 from bridge.resources.endpoint import Endpoint
+from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import Rule
+
+AMQP_PORT: Final = 5672
+AMQPS_PORT: Final = 5671
 
 
 class Direction(enum.Enum):
@@ -58,11 +65,11 @@ class AddressConfiguration(msgspec.Struct, frozen=True):
 
 
 @hides("password")
-class Credentials(msgspec.Struct, frozen=True):
+class Credentials(Part, frozen=True, kw_only=True):
     """SASL PLAIN towards a remote peer. The password does not show in `repr`, so not in a log either."""
 
-    username: str
-    password: str
+    username: Live[str]
+    password: Live[str]
 
 
 @hides("password")
@@ -74,63 +81,107 @@ class ConfiguredUser(msgspec.Struct, frozen=True):
     rules: tuple[Rule, ...] = ()
 
 
-class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True):
+class TokenIssuer(Part, frozen=True, kw_only=True):
     """An OpenID Connect issuer whose bearer tokens say who a client is and what it may do."""
 
-    issuer: str
+    issuer: Live[Text]
     """Its URL, as tokens name it in `iss`."""
-    audience: str
+    audience: Live[Text]
     """What tokens have to name in `aud`."""
-    user_claim: str = "sub"
+    user_claim: Live[Text] = "sub"
     """Claim with the user's name."""
-    rights_claim: str = "scope"
+    rights_claim: Live[Text] = "scope"
     """Claim with what is allowed, ``operation:filter`` each."""
-    ca: str | None = None
-    """PEM file of the authority its server's certificate is of; None: the system's."""
-    key_hosts: tuple[str, ...] = ()
+    ca: Live[str | None] = msgspec.field(default=None, name="caCert")
+    """PEM file of the authority its server's certificate is of; without it the system's authorities count."""
+    key_hosts: Live[tuple[str, ...]] = ()
     """Hosts its keys may be at beside its own."""
-    grace_s: float = 7 * 86_400.0
+    grace_s: Live[Seconds] = msgspec.field(default=7 * 86_400.0, name="offlineGrace")
     """How long its keys go on counting while it cannot be reached."""
 
 
-class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of PEM files for TLS towards a remote peer; without `ca` the system's authorities count."""
+class TlsFiles(Part, frozen=True, kw_only=True):
+    """Paths of PEM files for TLS towards a remote peer."""
 
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+    ca: Live[str | None] = msgspec.field(default=None, name="caCert")
+    """Authority of the peer's certificate; without it the system's authorities count."""
+    certificate: Live[str | None] = msgspec.field(default=None, name="clientCert")
+    """Our certificate; it needs `clientKey`."""
+    key: Live[str | None] = msgspec.field(default=None, name="clientKey")
+    """Our key."""
 
 
-class TlsListener(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of PEM files for the listeners with TLS: our certificate chain, its key, and who signs clients."""
+class TlsVersion(enum.Enum):
+    """Lowest version of TLS a listener speaks."""
 
-    certificate: str
-    key: str
-    client_ca: str | None = None
-    """Authority of client certificates; None: clients are not asked for one."""
-    client_required: bool = False
+    TLS_1_2 = "1.2"
+    TLS_1_3 = "1.3"
+
+
+class TlsListener(Part, frozen=True, kw_only=True):
+    """Paths of PEM files for the listeners with TLS. The files are read again when they change, without a restart."""
+
+    certificate: Restart[Text]
+    """Our certificate chain."""
+    key: Restart[Text]
+    """Its key."""
+    client_ca: Restart[str | None] = None
+    """Authority of client certificates; without it clients are not asked for one."""
+    client_required: Restart[bool] = False
     """A client without a certificate is not let in."""
-    minimum: str = "1.2"
-    """Lowest TLS version, ``1.2`` or ``1.3``."""
+    minimum: Restart[TlsVersion] = TlsVersion.TLS_1_2
+    """Lowest version of TLS."""
 
 
-class Connector(msgspec.Struct, frozen=True, kw_only=True):
-    """A named remote peer. Endpoints are tried in order, the first being preferred."""
+class EndpointHost(Part, frozen=True, kw_only=True):
+    """One address of a remote peer; further ones are for failover."""
 
-    name: str
-    endpoints: tuple[Endpoint, ...]
-    type: ConnectorType = ConnectorType.WAYPOST
-    container: str = ""
+    host: Live[Host]
+    """Name or address."""
+    port: Live[Port | None] = None
+    """TCP port; 5672 unless given, with TLS 5671."""
+
+
+class Connector(Part, frozen=True, kw_only=True):
+    """A named remote peer of the space."""
+
+    name: Live[Name]
+    """What forwarders call it."""
+    hosts: Live[Annotated[tuple[EndpointHost, ...], msgspec.Meta(min_length=1)]] = msgspec.field(name="endpointHosts")
+    """Where it is; tried in order, the first being preferred."""
+    type: Live[ConnectorType] = ConnectorType.WAYPOST
+    """What it speaks."""
+    container: Live[str] = ""
     """The name we go by there (AMQP container-id; towards a hub the gateway's name); empty: the node's own."""
-    tls: TlsFiles | None = None
-    """None for plain TCP."""
-    credentials: Credentials | None = None
-    idle_timeout_s: float | None = None
-    """AMQP idle timeout we announce; None: the limit's."""
-    frame_bytes_max: int | None = None
-    """AMQP max-frame-size we announce; None: the engine's."""
-    interface: str | None = None
-    """Network interface its connections leave by; None: as the routes of the system say."""
+    tls: Live[TlsFiles | None] = None
+    """Without it, plain TCP; `{}` is TLS with the system's authorities."""
+    credentials: Live[Credentials | None] = None
+    """Who we are, where the peer asks for a password."""
+    idle_timeout_s: Live[Seconds | None] = msgspec.field(default=None, name="idleTimeout")
+    """AMQP idle timeout we announce."""
+    frame_bytes_max: Live[Bytes | None] = msgspec.field(default=None, name="maxFrameSize")
+    """AMQP max-frame-size we announce."""
+    interface: Live[str | None] = None
+    """Network interface its connections leave by; without it as the routes of the system say."""
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Where it is, each with its port."""
+        port = AMQP_PORT if self.tls is None else AMQPS_PORT
+        return tuple(Endpoint(each.host, port if each.port is None else each.port) for each in self.hosts)
+
+
+class ForwarderPart(Part, frozen=True, kw_only=True):
+    """Binds an address to ``<connector>/<address>`` (or ``<connector>``: the same address there)."""
+
+    name: Live[Name]
+    """Told apart from other forwarders of the address by it; its place in the store is kept under it."""
+    remote_address: Live[Text]
+    """``<connector>/<address at the far side>``."""
+    direction: Live[Direction] = Direction.OUT
+    """Which way messages go, seen from here."""
+    priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 0
+    """Higher goes first where several forwarders of a connector have something to send."""
 
 
 class Only(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,20 +195,14 @@ class Only(msgspec.Struct, frozen=True, kw_only=True):
     """Condition on a JSON body (`edge.broker.message.json_condition`)."""
 
 
-class Forwarder(msgspec.Struct, frozen=True, kw_only=True):
-    """Binds one address, or every name of a filter, to an address over a connector."""
+class Forwarder(ForwarderPart, frozen=True, kw_only=True):
+    """A forwarder with what its address adds to it. `name` is unique in a configuration and the same over restarts;
+    `remote_address` is the address alone, equal to `filter` when names are kept as they are."""
 
-    name: str
-    """Unique in a configuration and the same over restarts: what a forwarder's place in its log is kept under."""
     filter: str
     """Local address or filter, for example ``plant/#``."""
     connector: str
     """Name of a `Connector`."""
-    remote_address: str
-    """Address at the far side; equal to `filter` when names are kept as they are."""
-    direction: Direction = Direction.OUT
-    priority: int = 0
-    """Higher goes first where several forwarders of a connector have something to send."""
     only: Only | None = None
     """None: everything."""
     qos: int | None = None
@@ -178,20 +223,35 @@ class DeviceIdentity(msgspec.Struct, frozen=True):
     """Devices a gateway may speak for; ``*`` for every one of the tenant."""
 
 
-class DeviceApi(msgspec.Struct, frozen=True, kw_only=True):
-    """Eclipse Hono's device API on the space."""
+class DeviceApiType(enum.Enum):
+    """Whose way devices speak beside the protocols' own."""
 
-    tenant: str
-    command_ttl_s: float = 3600.0
+    HONO = "hono"
+
+
+class DeviceApiPart(Part, frozen=True, kw_only=True):
+    """Eclipse Hono's device API on the space: its topics, paths and addresses for one tenant."""
+
+    type: Restart[DeviceApiType]
+    """Whose API it is."""
+    tenant: Restart[Name]
+    """The tenant all devices of the space belong to."""
+    command_ttl_s: Live[Seconds] = msgspec.field(default=3600.0, name="commandTtl")
     """Longest time a command waits for its device."""
+    cors_origins: Live[tuple[str, ...]] = msgspec.field(default=(), name="corsAllowedOrigins")
+    """Origins of web pages that may send over HTTP as a device; ``*``: of all pages. Empty: of none."""
+
+
+class DeviceApi(DeviceApiPart, frozen=True, kw_only=True):
+    """The device API with the devices of its tenant."""
+
+    type: DeviceApiType = DeviceApiType.HONO
     identities: tuple[DeviceIdentity, ...] = ()
     """Users whose device is called otherwise than they, or that act for others."""
     devices: frozenset[str] = frozenset()
     """Devices that are described; empty: none is, and nobody knows which there are."""
     disabled: frozenset[str] = frozenset()
     """Devices nothing is taken from."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins of web pages that may send over HTTP as a device; ``*``: of all pages. Empty: of none."""
 
 
 class BrokerConfiguration(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from bridge.resources.fields import Count, Part, Positive, Restart
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
@@ -384,58 +386,62 @@ GRANT_ADDRESS_CHARACTERS_MAX: Final = 512
 """Longer addresses are judged every time: a client must not make us keep 256 topics of 64 KiB."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+PacketIdentifiers = Annotated[int, msgspec.Meta(gt=0, le=65_535)]
+"""As many as there are packet identifiers of MQTT."""
+
+
+class Limits(Part, frozen=True, kw_only=True):
     """Bounds a configuration may change (resource `Gateway`, ``spec.limits``)."""
 
-    connections_max: int = 10_000
+    connections_max: Restart[Count] = 10_000
     """Open sockets in all; each costs about 3 KiB."""
-    packet_bytes_max: int = 16 * MIB
+    packet_bytes_max: Restart[Count] = 16 * MIB
     """One MQTT packet, or one AMQP message."""
-    inflight_max: Annotated[int, msgspec.Meta(le=65_535)] = 1_000
+    inflight_max: Restart[PacketIdentifiers] = 1_000
     """QoS 1 and 2 deliveries un-acknowledged towards one MQTT client; there are no more packet identifiers."""
-    receive_maximum: Annotated[int, msgspec.Meta(le=65_535)] = 20_000
+    receive_maximum: Restart[PacketIdentifiers] = 20_000
     """QoS 1 and 2 messages one MQTT 5 client may have under way to us; a two byte integer. Clients that do not count
     (mqtt.js) send bursts of 10 000, and beyond it are cut off. What bodies take is bounded by `PENDING_BYTES_MAX`, over
     all clients; their packet identifiers take 7 MiB at QoS 2, and 40 KB of each commit while there are so many."""
-    keep_alive_s_max: int = 60
+    keep_alive_s_max: Restart[Count] = 60
     """Keep Alive of MQTT 5 clients, and of those that ask for none: a device that fell silent is noticed, and its Will
     Message published, within one and a half of it. Older clients cannot be told, and get what they ask for."""
-    session_expiry_s_max: int = 365 * 86_400
+    session_expiry_s_max: Restart[Count] = 365 * 86_400
     """How long an MQTT session is kept for a client that is away: a device switched off for a season finds its own."""
-    handshake_s: float = 10.0
+    handshake_s: Restart[Positive] = 10.0
     """From accept to CONNECT or AMQP open."""
-    idle_timeout_s: float = 60.0
+    idle_timeout_s: Restart[Positive] = 60.0
     """AMQP idle timeout we announce."""
-    memory_bytes_max: int = 256 * MIB
+    memory_bytes_max: Restart[Count] = 256 * MIB
     """What the process may take, half of a 512 MiB Pi. What connections hold is bounded by parts of it; when the
     process takes more all the same, nobody new is let in and who holds most is disconnected until it does not."""
-    queues_max: int = 20_000
+    queues_max: Restart[Count] = 20_000
     """Queues of a space that clients made, by sending or receiving. Names the configuration says count nowhere. One
     that nobody uses takes about 300 bytes of memory."""
-    queues_per_user_max: int = 5_000
+    queues_per_user_max: Restart[Count] = 5_000
     """Of those, one user's. Here and below: where users have to say who they are, nobody takes more than a quarter (of
     sessions half, as a fleet may share one user)."""
-    queue_unused_s: int = 7 * 86_400
+    queue_unused_s: Restart[Count] = 7 * 86_400
     """A queue that clients made, is empty, and that nobody has used for so long, is forgotten; the next message makes
     it anew, and goes on with its sequence numbers."""
-    subscriptions_max: int = 20_000
+    subscriptions_max: Restart[Count] = 20_000
     """Durable subscriptions of a space: filters of MQTT sessions that outlive their connections, shared ones, and
     AMQP's; about 3 KiB each."""
-    subscriptions_per_user_max: int = 5_000
+    subscriptions_per_user_max: Restart[Count] = 5_000
     """Of those, one user's."""
-    filters_max: int = 50_000
+    filters_max: Restart[Count] = 50_000
     """Subscriptions of connected clients that end with them; about 1 KiB each."""
-    filters_per_user_max: int = 12_500
+    filters_per_user_max: Restart[Count] = 12_500
     """Of those, one user's."""
-    retained_max: int = 100_000
+    retained_max: Restart[Count] = 100_000
     """Retained messages of a space, about 500 bytes each; a larger one (`NAME_CHARACTERS`) counts as several."""
-    retained_per_user_max: int = 25_000
+    retained_per_user_max: Restart[Count] = 25_000
     """Of those, one user's."""
-    sessions_max: int = 20_000
+    sessions_max: Restart[Count] = 20_000
     """MQTT sessions, connected or not; about 3 KiB each."""
-    sessions_per_user_max: int = 10_000
+    sessions_per_user_max: Restart[Count] = 10_000
     """Of those, one user's."""
-    free_floor_bytes: int = 64 * MIB
+    free_floor_bytes: Restart[Count] = 64 * MIB
     """Free space of the medium that messages may not take: the write-ahead log, the system's own logs and an update of
     the image need some, and what addresses hold in reserve is still to be written when it is reached."""
 

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from bridge.transport.turn import turn_of
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
@@ -148,14 +146,10 @@ class Broker:
         self._threads.stop()
 
     def reconfigure(self, configuration: BrokerConfiguration) -> None:
-        """Follow addresses and authentication of a new configuration; the rest of it counts from the next start."""
-        self.configuration = msgspec.structs.replace(
-            self.configuration,
-            addresses=configuration.addresses,
-            default_type=configuration.default_type,
-            authentication=configuration.authentication,
-            quota_bytes=configuration.quota_bytes,
-        )
+        """Follow a new configuration, as far as it is `Live`; the rest has to be as it was."""
+        self.configuration = configuration
+        self.mqtt_sessions.legacy_dollar_topics = configuration.legacy_dollar_topics
+        self._amqp.container_id = _container_id(configuration)
         self.router.quotas.space_bytes = configuration.quota_bytes
         if self.gate.mode is not configuration.authentication:
             self.gate.mode = configuration.authentication
@@ -163,7 +157,7 @@ class Broker:
                 driver.abort()  # who came in by the old rules comes again by the new ones
         api = configuration.device_api
         if self.devices is not None and api is not None and api.tenant == self.devices.tenant.name:
-            self.devices.tenant.update(api)
+            self.devices.update(api)
         self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
 
     # --- commits and pressure ---------------------------------------------------------------------------------
@@ -219,18 +213,23 @@ class Broker:
 
     def _make_listeners(self, administration: Administration | None) -> Listeners:
         limits, gate, clock = self.configuration.limits, self.gate, self._loop.time
-        container_id = self.configuration.gateway or "waypost"
         for_mqtt, for_amqp = _interceptions(self.devices)
+        container_id = _container_id(self.configuration)
+        self._amqp = AmqpDrivers(limits, container_id, self.router, gate, for_amqp, administration, clock)
         return Listeners(
             self.configuration,
             {
                 "mqtt": MqttDrivers(limits, self.router, self.mqtt_sessions, gate, for_mqtt, clock, self._arrivals),
-                "amqp": AmqpDrivers(limits, container_id, self.router, gate, for_amqp, administration, clock),
+                "amqp": self._amqp,
             },
             self.site,
             lambda: not gate.open,
             self.admission,
         )
+
+
+def _container_id(configuration: BrokerConfiguration) -> str:
+    return configuration.gateway or "waypost"
 
 
 def _site(configuration: BrokerConfiguration) -> Site:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from bridge.resources.endpoint import Endpoint
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, Forwarder
+from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, EndpointHost, Forwarder
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
 from edge.broker.model.addresses import AddressRule, AddressType
@@ -24,6 +24,7 @@ NAME = "gw"
 MQTT = Endpoint(NAME, 1883)
 HUB = Endpoint("hub", 5672)
 STANDBY = Endpoint("standby", 5672)
+HOSTS = tuple(EndpointHost(host=each.host, port=each.port) for each in (HUB, STANDBY))
 """Where the hub is after every other start: it has moved to another machine."""
 
 TOPICS = ("plant/a/1", "plant/a/2", "plant/b/1")
@@ -49,7 +50,7 @@ def configuration(
         gateway=NAME,
         addresses=(*(AddressConfiguration(AddressRule(pattern, kind)) for pattern, kind in types.items()), small),
         mqtt=MQTT,
-        connectors=(Connector(name="hub", endpoints=(HUB, STANDBY), idle_timeout_s=4.0),),
+        connectors=(Connector(name="hub", hosts=HOSTS, idle_timeout_s=4.0),),
         forwarders=tuple(
             Forwarder(name=name, filter=pattern, connector="hub", remote_address=pattern)
             for name, pattern in (*ALWAYS.items(), *forwarders)

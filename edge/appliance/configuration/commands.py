@@ -15,12 +15,13 @@ import click
 from click.decorators import FC
 
 from bridge.resources.diff import masked, unified
+from bridge.resources.effects import restarts
 from bridge.resources.errors import ConfigurationRejected
 from bridge.resources.parse import read, to_yaml
 from bridge.resources.plan import Change
 from bridge.resources.resource import Kind, Resource
 from bridge.resources.schema import suggestion
-from edge.appliance.configuration.effective import effective, exposure, notices
+from edge.appliance.configuration.effective import exposure, notices
 from edge.appliance.configuration.kinds import KINDS
 from edge.appliance.configuration.repository import Repository, RepositoryError
 from edge.appliance.configuration.resources import (
@@ -30,7 +31,6 @@ from edge.appliance.configuration.resources import (
     GatewaySpec,
     MessagingUserSpec,
 )
-from edge.appliance.configuration.restart import after_restart
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.program import as_called
 from edge.broker.store.lock import is_held
@@ -214,7 +214,7 @@ def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Res
     """What a gateway that runs does not take up before its next start."""
     if not before or not is_held(data):
         return []
-    return after_restart(effective(before), effective(after))
+    return restarts(KINDS, before, after)
 
 
 @contextlib.contextmanager

@@ -15,22 +15,15 @@ from edge.appliance.configuration.exposure import exposure_notices, guarded
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
-    ConnectorPart,
-    DeviceApiPart,
     DevicePart,
     DeviceSpec,
-    ForwarderPart,
     GatewaySpec,
     HubPart,
-    ListenerTlsPart,
     MessagingUserSpec,
-    OidcPart,
-    TlsPart,
 )
 from edge.appliance.configuration.validate import (
     HUB_CONNECTOR,
     LISTENERS,
-    limits_of,
     remote_of,
 )
 from edge.broker.configuration import (
@@ -39,23 +32,21 @@ from edge.broker.configuration import (
     BrokerConfiguration,
     ConfiguredUser,
     Connector,
-    Credentials,
     DeviceApi,
+    DeviceApiPart,
     DeviceIdentity,
     Direction,
+    EndpointHost,
     Forwarder,
+    ForwarderPart,
     TlsFiles,
-    TlsListener,
-    TokenIssuer,
 )
-from edge.broker.model.address_policy import AddressPolicy, DurabilityMode, Redelivery
+from edge.broker.model.address_policy import AddressPolicy, DurabilityMode
 from edge.broker.model.addresses import AddressRule, AddressType
-from edge.broker.model.authorization import EVERYTHING, Operation, Rule
+from edge.broker.model.authorization import EVERYTHING, Rule
 from edge.broker.model.topics import filter_fault
 from edge.broker.store.limits import Limits as StoreLimits
 
-AMQP_PORT: Final = 5672
-AMQPS_PORT: Final = 5671
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -68,10 +59,10 @@ def effective(resources: Sequence[Resource]) -> BrokerConfiguration:
             configuration,
             space=resource.name,
             default_type=space.default_type,
-            quota_bytes=space.quota.bytes if space.quota is not None else None,
-            connectors=tuple(_connector(part) for part in space.connectors),
+            quota_bytes=space.quota_bytes,
+            connectors=space.connectors,
             authentication=service.name if service is not None else Authentication.NONE,
-            issuer=_issuer(service.oidc) if service is not None and service.oidc is not None else None,
+            issuer=service.oidc if service is not None else None,
             device_api=_device_api(space.device_api, resources),
         )
     for resource, gateway in of_kind(resources, GatewaySpec):
@@ -168,38 +159,23 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
 def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:
     gateway = spec.hub.gateway if spec.hub is not None and spec.hub.gateway else name
     hubs = (_hub(spec.hub, gateway),) if spec.hub is not None else ()
-    terabytes = spec.storage.endurance_terabytes
+    terabytes = spec.endurance_terabytes
     return msgspec.structs.replace(
         configuration,
         gateway=gateway,
         **{name: getattr(spec.listeners, name) for name in LISTENERS},
-        host_names=tuple(spec.listeners.host_names),
-        tls=_listener_tls(spec.listeners.tls),
-        limits=limits_of(spec),
-        legacy_dollar_topics=spec.mqtt.legacy_dollar_topics,
+        host_names=spec.listeners.host_names,
+        tls=spec.listeners.tls,
+        limits=spec.limits,
+        legacy_dollar_topics=spec.legacy_dollar_topics,
         endurance_bytes=terabytes * 1e12 if terabytes is not None else None,
         connectors=(*configuration.connectors, *hubs),
     )
 
 
-def _issuer(part: OidcPart) -> TokenIssuer:
-    return TokenIssuer(
-        issuer=part.issuer,
-        audience=part.audience,
-        user_claim=part.user_claim,
-        rights_claim=part.rights_claim,
-        ca=part.ca_cert,
-        key_hosts=tuple(part.key_hosts),
-        grace_s=part.offline_grace,
-    )
-
-
 def _user(spec: MessagingUserSpec) -> ConfiguredUser:
     encoded = spec.authentication.password
-    rules = tuple(
-        Rule(tuple(part.addresses) or (EVERYTHING,), frozenset(Operation(word.value) for word in part.operations))
-        for part in spec.authorization
-    )
+    rules = tuple(Rule(part.addresses or (EVERYTHING,), frozenset(part.operations)) for part in spec.authorization)
     return ConfiguredUser(spec.username, base64.b64decode(encoded).decode() if encoded is not None else None, rules)
 
 
@@ -222,87 +198,29 @@ def _device_api(part: DeviceApiPart | None, resources: Sequence[Resource]) -> De
     # gateways whose user was made by hand: their auth-id is their name
     identities += [DeviceIdentity(f"{name}{suffix}", name, tuple(acts_for)) for name, acts_for in via.items()]
     return DeviceApi(
-        tenant=part.tenant,
-        command_ttl_s=part.command_ttl,
+        **msgspec.structs.asdict(part),
         identities=tuple(identities),
         devices=frozenset(resource.name for resource, _ in devices),
         disabled=frozenset(resource.name for resource, spec in devices if not spec.enabled),
-        cors_origins=tuple(part.cors_allowed_origins),
-    )
-
-
-def _listener_tls(part: ListenerTlsPart | None) -> TlsListener | None:
-    if part is None:
-        return None
-    return TlsListener(
-        certificate=part.certificate,
-        key=part.key,
-        client_ca=part.client_ca,
-        client_required=part.client_required,
-        minimum=part.minimum.value,
     )
 
 
 def _hub(part: HubPart, gateway: str) -> Connector:
     secure, endpoint = values.scheme_and_endpoint(part.url)
-    tls = _tls(part.tls) if part.tls is not None else TlsFiles() if secure else None
-    return Connector(name=HUB_CONNECTOR, endpoints=(endpoint,), container=gateway, tls=tls)
-
-
-def _connector(part: ConnectorPart) -> Connector:
-    port = AMQP_PORT if part.tls is None else AMQPS_PORT
-    credentials = part.credentials
-    return Connector(
-        name=part.name,
-        endpoints=tuple(Endpoint(h.host, port if h.port is None else h.port) for h in part.endpoint_hosts),
-        container=part.container,
-        tls=_tls(part.tls) if part.tls is not None else None,
-        credentials=Credentials(credentials.username, credentials.password) if credentials is not None else None,
-        idle_timeout_s=part.idle_timeout,
-        frame_bytes_max=part.max_frame_size,
-    )
-
-
-def _tls(part: TlsPart) -> TlsFiles:
-    return TlsFiles(ca=part.ca_cert, certificate=part.client_cert, key=part.client_key)
+    tls = part.tls if part.tls is not None or not secure else TlsFiles()
+    host = EndpointHost(host=endpoint.host, port=endpoint.port)
+    return Connector(name=HUB_CONNECTOR, hosts=(host,), container=gateway, tls=tls)
 
 
 def _address(spec: AddressSpec) -> AddressConfiguration:
-    ttl, again, quota = spec.message_ttl, spec.message_redelivery, spec.quota
-    redelivery = Redelivery()
-    if again is not None:
-        redelivery = Redelivery(
-            attempts_max=again.maximum_delivery_attempts,
-            delay_s=again.redelivery_delay,
-            delay_multiplier=again.redelivery_delay_multiplier,
-            delay_max_s=again.maximum_delivery_delay,
-        )
-    consumers_max = spec.max_consumers
-    if consumers_max is None and spec.type is AddressType.SUBSCRIPTION:
-        consumers_max = 1
-    policy = AddressPolicy(
-        ttl_min_s=ttl.minimum if ttl is not None else None,
-        ttl_max_s=ttl.maximum if ttl is not None else None,
-        redelivery=redelivery,
-        deadletter=spec.deadletter,
-        expiry=spec.expiry,
-        quota_bytes=quota.bytes if quota is not None else None,
-        reserve_bytes=quota.reserve if quota is not None else 0,
-        when_full=spec.when_full,
-        priority=spec.priority,
-        durability=spec.durability,
-        consumers_max=consumers_max,
-    )
+    said = msgspec.structs.asdict(spec)
+    policy = AddressPolicy(**{name: said[name] for name in AddressPolicy.__struct_fields__})
+    if policy.consumers_max is None and spec.type is AddressType.SUBSCRIPTION:
+        policy = msgspec.structs.replace(policy, consumers_max=1)
     return AddressConfiguration(AddressRule(spec.address, spec.type), policy, spec.topic)
 
 
 def _forwarder(resource: str, spec: AddressSpec, part: ForwarderPart) -> Forwarder:
     connector, remote = remote_of(part, spec.address)
-    return Forwarder(
-        name=f"{resource}/{part.name}",
-        filter=spec.address,
-        connector=connector,
-        remote_address=remote,
-        direction=part.direction,
-        priority=part.priority,
-    )
+    named = msgspec.structs.replace(part, name=f"{resource}/{part.name}", remote_address=remote)
+    return Forwarder(**msgspec.structs.asdict(named), filter=spec.address, connector=connector)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from bridge.resources.fields import Effect
 from bridge.resources.resource import Kind, Kinds
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
@@ -16,8 +17,16 @@ from edge.appliance.configuration.validate import CHECKS
 
 KINDS: Final = Kinds(
     (
-        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw")),
-        Kind("AddressSpace", AddressSpaceSpec, ("addressspace", "addressspaces", "as"), "enmasse.io/v1beta1"),
+        Kind("Gateway", GatewaySpec, ("gateway", "gateways", "gw"), single=True),
+        Kind(
+            "AddressSpace",
+            AddressSpaceSpec,
+            ("addressspace", "addressspaces", "as"),
+            "enmasse.io/v1beta1",
+            single=True,
+            default_name="default",
+            renamed=Effect.RESTART,
+        ),
         Kind("Address", AddressSpec, ("address", "addresses", "addr"), "enmasse.io/v1beta1"),
         Kind("MessagingUser", MessagingUserSpec, ("messaginguser", "messagingusers", "mu"), "user.enmasse.io/v1beta1"),
         Kind("Device", DeviceSpec, ("device", "devices", "dev")),

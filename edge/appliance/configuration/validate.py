@@ -9,36 +9,40 @@ import base64
 import binascii
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import inspect
 
 from bridge.resources import schema, values
-from bridge.resources.endpoint import valid_host
+from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
-    ConnectorPart,
     DeviceSpec,
-    ForwarderPart,
     GatewaySpec,
     Listeners,
     MessagingUserSpec,
-    OidcPart,
-    TlsPart,
 )
-from edge.broker.configuration import Authentication, Direction
+from edge.broker.configuration import (
+    Authentication,
+    Connector,
+    ConnectorType,
+    Direction,
+    ForwarderPart,
+    TlsFiles,
+    TokenIssuer,
+)
 from edge.broker.hono.limits import ACTS_FOR_MAX
 from edge.broker.hono.tenant import ALL, IDENTIFIER
 from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
-from edge.broker.model.address_policy import AddressPolicy, Durability, WhenFull
+from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import filter_fault, is_filter
+from edge.broker.router.connector_types import ATTEMPTS
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 
@@ -61,7 +65,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 SECURE: Final = ("https", "mqtts", "amqps", "mqtt_wss", "amqp_wss")
 """Listeners with TLS, by the field of `Listeners`."""
 LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
-_CAMEL: Final = {field.name: key for key, field in schema.field_names(Listeners).items()}
+_CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listeners)}
 """What a listener is called in YAML."""
 
 
@@ -95,13 +99,13 @@ def _insecure(resources: Sequence[Resource]) -> Errors:
         if service is not None and service.oidc is not None:
             yield from _oidc(resource, service.name, service.oidc)
         for i, connector in enumerate(spec.connectors):
-            local = all(host.host in LOOPBACK for host in connector.endpoint_hosts)
+            local = all(host.host in LOOPBACK for host in connector.hosts)
             if connector.credentials is not None and connector.tls is None and not local:
                 message = "a password would cross the network in the clear; give the connector tls (tls: {} will do)"
                 yield error_at(resource, ("spec", "connectors", i, "credentials"), message)
 
 
-def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
+def _oidc(resource: Resource, name: Authentication, oidc: TokenIssuer) -> Errors:
     path = ("spec", "authenticationService", "oidc")
     if name is not Authentication.EXTERNAL:
         yield error_at(resource, path, "tokens are of external authentication: name: external")
@@ -124,15 +128,6 @@ def _oidc(resource: Resource, name: Authentication, oidc: OidcPart) -> Errors:
             "use https://: over http:// anyone on the network could replace its keys (allowed on this machine only)"
         )
         yield error_at(resource, (*path, "issuer"), message)
-
-
-def _single_kinds(resources: Sequence[Resource]) -> Errors:
-    for type_, what in ((GatewaySpec, "one gateway"), (AddressSpaceSpec, "one address space")):
-        found = [resource for resource, _ in of_kind(resources, type_)]
-        for resource in found[1:]:
-            if resource.name == found[0].name:
-                continue  # said by `_duplicates`
-            yield error_at(resource, (), f"a data directory serves {what}, and {found[0].name} already exists")
 
 
 def _gateway(resources: Sequence[Resource]) -> Errors:
@@ -160,7 +155,7 @@ def _gateway(resources: Sequence[Resource]) -> Errors:
             yield from _tls(resource, ("spec", "hub", "tls"), spec.hub.tls)
 
 
-def _hub_url(resource: Resource, url: str, tls: TlsPart | None) -> Errors:
+def _hub_url(resource: Resource, url: str, tls: TlsFiles | None) -> Errors:
     try:
         secure, _ = values.scheme_and_endpoint(url)
     except ValueError as why:
@@ -170,36 +165,13 @@ def _hub_url(resource: Resource, url: str, tls: TlsPart | None) -> Errors:
         yield error_at(resource, ("spec", "hub", "tls"), f'{url} is without TLS; "amqps://" means with it')
 
 
-def _limits(resource: Resource, limits: dict[str, Any]) -> Errors:
-    known = schema.field_names(Limits)
-    for key, value in limits.items():
-        path = ("spec", "limits", key)
-        if key not in known:
-            yield error_at(resource, path, f'unknown limit "{key}"{schema.suggestion(key, known)}')
-            continue
-        whole = isinstance(known[key].type, inspect.IntType)
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not value > 0:
-            yield error_at(resource, path, f"expected a {'whole ' if whole else ''}number above 0, not {value!r}")
-        elif (highest := getattr(known[key].type, "le", None)) is not None and value > highest:
-            yield error_at(resource, path, f"expected at most {highest}, not {value!r}")
-    packet, memory = (
-        limits.get(key, default)
-        for key, default in (
-            ("packetBytesMax", Limits().packet_bytes_max),
-            ("memoryBytesMax", Limits().memory_bytes_max),
-        )
-    )
-    if isinstance(packet, int) and isinstance(memory, int) and packet * MEMORY_MESSAGES_MIN > memory:
-        path = ("spec", "limits", "memoryBytesMax" if "memoryBytesMax" in limits else "packetBytesMax")
+def _limits(resource: Resource, limits: Limits) -> Errors:
+    packet, memory = limits.packet_bytes_max, limits.memory_bytes_max
+    if packet * MEMORY_MESSAGES_MIN > memory:
+        path = ("spec", "limits", "memoryBytesMax" if memory != Limits().memory_bytes_max else "packetBytesMax")
         yield error_at(
             resource, path, f"memoryBytesMax ({memory}) has to be {MEMORY_MESSAGES_MIN} times packetBytesMax ({packet})"
         )
-
-
-def limits_of(spec: GatewaySpec) -> Limits:
-    """The limits a (valid) gateway asks for, the rest as they are by default."""
-    names = {key: field.name for key, field in schema.field_names(Limits).items()}
-    return msgspec.convert({names[key]: value for key, value in spec.limits.items()}, Limits)
 
 
 def _connectors(resources: Sequence[Resource]) -> Errors:
@@ -213,21 +185,18 @@ def _connectors(resources: Sequence[Resource]) -> Errors:
             yield from _connector(resource, path, connector)
 
 
-def _connector(resource: Resource, path: Path, connector: ConnectorPart) -> Errors:
+def _connector(resource: Resource, path: Path, connector: Connector) -> Errors:
     if "/" in connector.name:
         yield error_at(resource, (*path, "name"), "must not contain /")
-    for j, host in enumerate(connector.endpoint_hosts):
-        try:
-            valid_host(host.host)
-        except ValueError as why:
-            yield error_at(resource, (*path, "endpointHosts", j, "host"), str(why))
-    if connector.max_frame_size is not None and connector.max_frame_size < FRAME_BYTES_MIN:
+    if connector.type is not ConnectorType.WAYPOST and connector.type not in ATTEMPTS:
+        yield error_at(resource, (*path, "type"), f"connectors of type {connector.type.value} are not in this version")
+    if connector.frame_bytes_max is not None and connector.frame_bytes_max < FRAME_BYTES_MIN:
         yield error_at(resource, (*path, "maxFrameSize"), f"AMQP asks for {FRAME_BYTES_MIN} bytes at least")
     yield from _tls(resource, (*path, "tls"), connector.tls)
 
 
-def _tls(resource: Resource, path: Path, tls: TlsPart | None) -> Errors:
-    if tls is not None and (tls.client_cert is None) != (tls.client_key is None):
+def _tls(resource: Resource, path: Path, tls: TlsFiles | None) -> Errors:
+    if tls is not None and (tls.certificate is None) != (tls.key is None):
         yield error_at(resource, path, "clientCert and clientKey go together")
 
 
@@ -258,41 +227,31 @@ def _subscription(resource: Resource, spec: AddressSpec) -> Errors:
             yield error_at(resource, ("spec", "address"), "a subscription has a name, not a pattern")
     elif spec.topic:
         yield error_at(resource, ("spec", "topic"), f"a {spec.type.value} has no topic; only a subscription has")
-    if spec.max_consumers is not None and spec.type not in (AddressType.QUEUE, AddressType.SUBSCRIPTION):
+    if spec.consumers_max is not None and spec.type not in (AddressType.QUEUE, AddressType.SUBSCRIPTION):
         yield error_at(resource, ("spec", "maxConsumers"), f"a {spec.type.value} has no bound on its consumers")
 
 
 def _policy(resource: Resource, spec: AddressSpec) -> Errors:
     if spec.type in DIRECT:
-        storing = {
-            "messageTtl": spec.message_ttl is not None,
-            "messageRedelivery": spec.message_redelivery is not None,
-            "deadletter": spec.deadletter is not None,
-            "expiry": spec.expiry is not None,
-            "quota": spec.quota is not None,
-            "whenFull": spec.when_full is not WhenFull.REJECT,
-            "priority": spec.priority != AddressPolicy().priority,
-            "durability": spec.durability != Durability(),
-            "forwarders": bool(spec.forwarders),
-        }
-        for field, given in storing.items():
-            if given:
-                yield error_at(resource, ("spec", field), f"{spec.type.value} stores nothing, so it has no {field}")
-    ttl, again, quota = spec.message_ttl, spec.message_redelivery, spec.quota
-    if ttl is not None and None not in (ttl.minimum, ttl.maximum) and _above(ttl.minimum, ttl.maximum):
+        given = msgspec.structs.asdict(spec)
+        storing = [field for field in fields_of(AddressPolicy) if field.attribute != "consumers_max"]
+        named = [field.path[0] for field in storing if given[field.attribute] != field.default]
+        for key in dict.fromkeys([*named, *(["forwarders"] if spec.forwarders else [])]):
+            yield error_at(resource, ("spec", key), f"{spec.type.value} stores nothing, so it has no {key}")
+    if _above(spec.ttl_min_s, spec.ttl_max_s):
         yield error_at(resource, ("spec", "messageTtl"), "minimum is above maximum")
-    if again is not None and _above(again.redelivery_delay, again.maximum_delivery_delay):
+    if _above(spec.redelivery.delay_s, spec.redelivery.delay_max_s):
         yield error_at(resource, ("spec", "messageRedelivery"), "redeliveryDelay is above maximumDeliveryDelay")
-    if quota is not None and _above(quota.reserve, quota.bytes):
+    if _above(spec.reserve_bytes, spec.quota_bytes):
         yield error_at(resource, ("spec", "quota"), "reserve is above bytes")
 
 
 def _reserves(resources: Sequence[Resource]) -> Errors:
     """The reserves of the addresses fit into what their space may keep."""
-    reserved = sum(spec.quota.reserve for _, spec in of_kind(resources, AddressSpec) if spec.quota is not None)
+    reserved = sum(spec.reserve_bytes for _, spec in of_kind(resources, AddressSpec))
     for resource, spec in of_kind(resources, AddressSpaceSpec):
-        if spec.quota is not None and reserved > spec.quota.bytes:
-            message = f"its addresses reserve {reserved} bytes, more than the {spec.quota.bytes} of the space"
+        if spec.quota_bytes is not None and reserved > spec.quota_bytes:
+            message = f"its addresses reserve {reserved} bytes, more than the {spec.quota_bytes} of the space"
             yield error_at(resource, ("spec", "quota", "bytes"), message)
 
 
@@ -400,9 +359,9 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
     """Hono's identifiers, and gateways that belong to the tenant."""
     tenants = [spec.device_api.tenant for _, spec in of_kind(resources, AddressSpaceSpec) if spec.device_api]
     for resource, spec in of_kind(resources, AddressSpaceSpec):
-        if spec.device_api is not None and not spec.device_api.command_ttl > 0:
+        if spec.device_api is not None and not spec.device_api.command_ttl_s > 0:
             yield error_at(resource, ("spec", "deviceApi", "commandTtl"), "must be above 0")
-        for i, origin in enumerate(spec.device_api.cors_allowed_origins if spec.device_api is not None else ()):
+        for i, origin in enumerate(spec.device_api.cors_origins if spec.device_api is not None else ()):
             if origin != "*" and not ORIGIN.fullmatch(origin):
                 message = f'"{origin}" is not an origin; expected https://host, with :port where it has one, or "*"'
                 yield error_at(resource, ("spec", "deviceApi", "corsAllowedOrigins", i), message)
@@ -432,7 +391,6 @@ def _device_api(resources: Sequence[Resource]) -> Errors:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    _single_kinds,
     _gateway,
     _connectors,
     _addresses,

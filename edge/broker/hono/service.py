@@ -43,6 +43,11 @@ class DeviceService:
         self.requests = Requests(key)
         router.deadletters.listeners.append(self._given_up)
 
+    def update(self, configuration: DeviceApi) -> None:
+        """Follow a new configuration of the same tenant."""
+        self.tenant.update(configuration)
+        self.cors_origins = configuration.cors_origins
+
     def address(self, endpoint: Endpoint) -> str:
         """Where telemetry or events of the tenant go."""
         return self.addresses.telemetry if endpoint is Endpoint.TELEMETRY else self.addresses.event

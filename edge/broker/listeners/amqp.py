@@ -36,7 +36,7 @@ class AmqpDrivers:
         """`container_id` is the broker's; `administration` changes addresses when a client asks for it (None: nobody
         does); `clock` is monotonic seconds."""
         self._limits = limits
-        self._container_id = container_id
+        self.container_id = container_id
         self._router = router
         self._gate = gate
         self._interception = interception
@@ -52,7 +52,7 @@ class AmqpDrivers:
         anonymous = ANONYMOUS if gate.open or gate.tokens else None  # a token may be put to $cbs later
         credentials = SaslCredentials(gate) if gate.passwords or gate.tokens else None
         engine = Engine(
-            container_id=self._container_id,
+            container_id=self.container_id,
             server=True,
             sasl=SaslServer(
                 _anybody if gate.open else None, credentials=credentials, anonymous=anonymous, external=identity
@@ -75,7 +75,7 @@ class AmqpDrivers:
 
     def turn_away(self, gone: Gone, around: Callable[[Connection], Connection]) -> Driver:
         """A driver of a connection that is told that there is no room."""
-        owner = AmqpTurnedAway(self._limits, self._container_id, self._clock())
+        owner = AmqpTurnedAway(self._limits, self.container_id, self._clock())
         connection = around(owner.connection)
         return Driver(connection, lambda _driver: owner, write_bytes_max=WRITE_BUFFER_BYTES_MAX, gone=gone)
 

@@ -12,12 +12,12 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final
 
-from edge.broker.configuration import TlsListener
+from edge.broker.configuration import TlsListener, TlsVersion
 from edge.broker.security.peer_tls import no_passphrase, tls_reason
 
 log = logging.getLogger(__name__)
 
-VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+VERSIONS: Final = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
 """Lowest versions that can be asked for; what is older is broken (RFC 8996)."""
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+from bridge.resources.fields import Bytes, Count, Live, Part, Seconds, read_by
 
 BATCH_MS_MAX: Final = 60_000
 """How long a commit may wait for company: a device waits as long for its answer."""
@@ -44,38 +46,47 @@ class Durability(msgspec.Struct, frozen=True):
         raise ValueError(f'"{text}" is not a durability: fsync, memory, or batch:<milliseconds> of 1 to {BATCH_MS_MAX}')
 
 
-class Redelivery(msgspec.Struct, frozen=True, kw_only=True):
+DurabilityWord = Annotated[Durability, read_by(Durability.parse, str)]
+
+
+class Redelivery(Part, frozen=True, kw_only=True):
     """How often and how soon an unsuccessful delivery is tried again."""
 
-    attempts_max: int | None = None
-    """Deliveries of one message before it is dead-lettered; None for without end."""
-    delay_s: float = 0.0
+    attempts_max: Live[Count | None] = msgspec.field(default=None, name="maximumDeliveryAttempts")
+    """Deliveries of one message before it is dead-lettered; without it they never end."""
+    delay_s: Live[Seconds] = msgspec.field(default=0.0, name="redeliveryDelay")
     """Wait before the second delivery."""
-    delay_multiplier: float = 1.0
+    delay_multiplier: Live[Annotated[float, msgspec.Meta(ge=1)]] = msgspec.field(
+        default=1.0, name="redeliveryDelayMultiplier"
+    )
     """Factor on the wait for each further delivery."""
-    delay_max_s: float | None = None
-    """No wait grows beyond this; None for no bound."""
+    delay_max_s: Live[Seconds | None] = msgspec.field(default=None, name="maximumDeliveryDelay")
+    """No wait grows beyond this."""
 
 
-class AddressPolicy(msgspec.Struct, frozen=True, kw_only=True):
+class AddressPolicy(Part, frozen=True, kw_only=True):
     """What a stored address promises beyond its type."""
 
-    ttl_min_s: float | None = None
+    ttl_min_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl.minimum")
     """A message's own time to live is raised to this."""
-    ttl_max_s: float | None = None
+    ttl_max_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl.maximum")
     """A message's own time to live is lowered to this; a message without one gets it."""
-    redelivery: Redelivery = Redelivery()
-    deadletter: str | None = None
+    redelivery: Live[Redelivery] = msgspec.field(default=Redelivery(), name="messageRedelivery")
+    """How often and how soon an unsuccessful delivery is tried again."""
+    deadletter: Live[str | None] = None
     """Address of type deadletter for messages that could not be delivered."""
-    expiry: str | None = None
-    """Address of type deadletter for messages whose time to live has passed; None: they are dropped, and ledgered."""
-    quota_bytes: int | None = None
-    """Bytes of bodies the address may keep; None: as much as the space has."""
-    reserve_bytes: int = 0
+    expiry: Live[str | None] = None
+    """Address of type deadletter for messages whose time to live has passed; without it they are dropped, and
+    ledgered."""
+    quota_bytes: Live[Bytes | None] = msgspec.field(default=None, name="quota.bytes")
+    """Bytes of bodies the address may keep; without it as much as the space has."""
+    reserve_bytes: Live[Bytes] = msgspec.field(default=0, name="quota.reserve")
     """Bytes of the space's store that no other address may take from this one."""
-    when_full: WhenFull = WhenFull.REJECT
-    priority: int = 4
-    """0 to 9: who gives way when the space or the card is full, the lower first among those alike in `when_full`."""
-    durability: Durability = Durability()
-    consumers_max: int | None = None
-    """Consumers at one time; None for no bound. Of a subscription: 1 unless configured."""
+    when_full: Live[WhenFull] = WhenFull.REJECT
+    """What happens to a message when the quota is used up."""
+    priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 4
+    """0 to 9: who gives way when the space or the card is full, the lower first among those alike in `whenFull`."""
+    durability: Live[DurabilityWord] = Durability()
+    """When an acknowledgement leaves: `fsync`, `batch:<milliseconds>` or `memory`."""
+    consumers_max: Live[Count | None] = msgspec.field(default=None, name="maxConsumers")
+    """Consumers at one time; without it there is no bound. Of a subscription: 1 unless configured."""

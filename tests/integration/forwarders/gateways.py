@@ -11,7 +11,14 @@ import msgspec
 
 from bridge.message import Run, Stored
 from bridge.resources.endpoint import Endpoint
-from edge.broker.configuration import AddressConfiguration, BrokerConfiguration, Connector, ConnectorType, Forwarder
+from edge.broker.configuration import (
+    AddressConfiguration,
+    BrokerConfiguration,
+    Connector,
+    ConnectorType,
+    EndpointHost,
+    Forwarder,
+)
 from edge.broker.limits import Limits
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.interfaces import Consumer, Origin, Outcome, Refusal, SubscribeOptions, Subscription
@@ -123,7 +130,8 @@ class Gateway:
 
 def amqp_to(*ports: int, name: str = "peer") -> Connector:
     """A connector to whoever speaks AMQP on these ports."""
-    return Connector(name=name, type=ConnectorType.AMQP, endpoints=tuple(Endpoint("127.0.0.1", port) for port in ports))
+    hosts = tuple(EndpointHost(host="127.0.0.1", port=port) for port in ports)
+    return Connector(name=name, type=ConnectorType.AMQP, hosts=hosts)
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from edge.broker.configuration import (
     Connector,
     Credentials,
     Direction,
+    EndpointHost,
     Forwarder,
     TlsFiles,
 )
@@ -82,15 +83,15 @@ def test_everything_arrives() -> None:
     assert configuration.connectors == (
         Connector(
             name="broker",
-            endpoints=(Endpoint("b1", 7), Endpoint("b2", 5671)),
+            hosts=(EndpointHost(host="b1", port=7), EndpointHost(host="b2")),
             tls=TlsFiles(),
-            credentials=Credentials("u", "secret-word"),
+            credentials=Credentials(username="u", password="secret-word"),
             idle_timeout_s=30.0,
             frame_bytes_max=65536,
         ),
         Connector(
             name="hub",
-            endpoints=(Endpoint("hub.example", 5671),),
+            hosts=(EndpointHost(host="hub.example", port=5671),),
             container="north",
             tls=TlsFiles(ca="/ca", certificate="/c", key="/k"),
         ),
@@ -129,7 +130,9 @@ def test_development_preset_is_the_documented_one() -> None:
 def test_short_form_of_a_hub() -> None:
     configuration = with_hub(development(), "amqp://127.0.0.1:7", "gw1", ["load/#", "alarm", "load/#"])
     assert configuration.gateway == "gw1"
-    assert configuration.connectors == (Connector(name="hub", endpoints=(Endpoint("127.0.0.1", 7),), container="gw1"),)
+    assert configuration.connectors == (
+        Connector(name="hub", hosts=(EndpointHost(host="127.0.0.1", port=7),), container="gw1"),
+    )
     assert [(f.name, f.filter, f.remote_address) for f in configuration.forwarders] == [
         ("forward:load/#", "load/#", "load/#"),
         ("forward:alarm", "alarm", "alarm"),

@@ -40,9 +40,8 @@ def test_create_update_delete(administration: AddressAdministration, repository:
     changed = administration.changed("UPDATE", "orders/eu", {"maxConsumers": None, "messageTtl": {"maximum": "1h"}})
     assert changed.status == 200
     spec = specs(repository)["orders-eu"]
-    assert spec.max_consumers is None
-    assert spec.message_ttl is not None
-    assert spec.message_ttl.maximum == 3600
+    assert spec.consumers_max is None
+    assert spec.ttl_max_s == 3600
     assert administration.changed("DELETE", "orders/eu", {}).status == 204
     assert specs(repository) == {}
 

@@ -17,7 +17,7 @@ from edge.appliance.configuration.resources import (
     AddressSpec,
     GatewaySpec,
 )
-from edge.broker.model.address_policy import Durability, DurabilityMode, WhenFull
+from edge.broker.model.address_policy import Durability, DurabilityMode, Redelivery, WhenFull
 from edge.broker.model.addresses import AddressType
 
 ADDRESS = """\
@@ -61,17 +61,11 @@ def test_every_field_of_an_address_is_read() -> None:
     spec = resource.spec
     assert isinstance(spec, AddressSpec)
     assert resource.key == ("Address", "default.load")
-    assert (spec.address, spec.type, spec.max_consumers) == ("load/#", AddressType.QUEUE, 4)
-    assert spec.message_ttl is not None
-    assert (spec.message_ttl.minimum, spec.message_ttl.maximum) == (0.5, 604800.0)
-    assert spec.message_redelivery is not None
-    assert spec.message_redelivery.maximum_delivery_attempts == 5
-    assert spec.message_redelivery.redelivery_delay == 1.0
-    assert spec.message_redelivery.redelivery_delay_multiplier == 2.0
-    assert spec.message_redelivery.maximum_delivery_delay == 90.0
+    assert (spec.address, spec.type, spec.consumers_max) == ("load/#", AddressType.QUEUE, 4)
+    assert (spec.ttl_min_s, spec.ttl_max_s) == (0.5, 604800.0)
+    assert spec.redelivery == Redelivery(attempts_max=5, delay_s=1.0, delay_multiplier=2.0, delay_max_s=90.0)
     assert (spec.deadletter, spec.expiry) == ("dead", "dead")
-    assert spec.quota is not None
-    assert (spec.quota.bytes, spec.quota.reserve) == (64 * 1024 * 1024, 1000)
+    assert (spec.quota_bytes, spec.reserve_bytes) == (64 * 1024 * 1024, 1000)
     assert spec.when_full is WhenFull.DROP_OLDEST
     assert spec.durability == Durability(DurabilityMode.BATCH, 0.05)
     assert [(f.name, f.remote_address, f.priority) for f in spec.forwarders] == [("up", "hub/load/#", 9)]
@@ -158,9 +152,19 @@ def test_unknown_key_names_file_line_path_and_what_was_meant() -> None:
         ),
         ("  name: default.load", "  {}", '3: metadata: "name" is missing'),
         ("spec:", "status: {}\nspec:", '5: status: unknown field "status"; known: apiVersion, kind, metadata, spec'),
-        ("type: queue", "type: queue\n  maxConsumers: 0", "8: spec.maxConsumers: 0 is out of range: 1 or more"),
+        (
+            "type: queue",
+            "type: queue\n  maxConsumers: 0",
+            "8: spec.maxConsumers: expected a whole number above 0, not 0",
+        ),
         ("type: queue", "type: queue\n  maxConsumers: 1.5", "8: spec.maxConsumers: expected a whole number, not 1.5"),
         ("type: queue", "type: queue\n  maxConsumers: true", "8: spec.maxConsumers: expected a whole number, not true"),
+        ("type: queue", "type: queue\n  quota: 5", "8: spec.quota: expected a mapping, not 5"),
+        (
+            "type: queue",
+            "type: queue\n  quota: {byte: 5}",
+            '8: spec.quota.byte: unknown field "byte"; did you mean "bytes"?',
+        ),
         (
             "type: queue",
             "type: queue\n  durability: batch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bridge.resources import parse
+from bridge.resources.errors import ConfigurationError, ConfigurationRejected
 from edge.appliance.configuration.kinds import KINDS
 
 
@@ -43,6 +44,13 @@ def user(password: str, name: str = "u1") -> str:
     )
 
 
+def errors_of(text: str) -> list[ConfigurationError]:
+    try:
+        return KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
+    except ConfigurationRejected as why:
+        return why.errors
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -79,19 +87,19 @@ def test_good_wholes(text: str) -> None:
     ("text", "expected"),
     [
         (gateway() + gateway(), "a.yaml:3: Gateway gw1: metadata.name: is defined twice; first defined at a.yaml:1"),
-        (gateway() + gateway(name="gw2"), "Gateway gw2: a data directory serves one gateway, and gw1 already exists"),
-        (space() + space(name="b"), "a data directory serves one address space, and default already exists"),
+        (gateway() + gateway(name="gw2"), "Gateway gw2: there is one Gateway at most, and gw1 already exists"),
+        (space() + space(name="b"), "there is one AddressSpace at most, and default already exists"),
         (
             gateway("{listeners: {http: 'h:1', hostNames: [gw1.example, 'http://gw2']}}"),
             'spec.listeners.hostNames[1]: "http://gw2" is not a host name',
         ),
         (gateway("{listeners: {mqtt: 'h:1', http: 'h:1'}}"), "spec.listeners.http: h:1 is taken by mqtt"),
-        (gateway("{limits: {conectionsMax: 1}}"), 'unknown limit "conectionsMax"; did you mean "connectionsMax"?'),
+        (gateway("{limits: {conectionsMax: 1}}"), 'unknown field "conectionsMax"; did you mean "connectionsMax"?'),
         (gateway("{limits: {connectionsMax: 0}}"), "expected a whole number above 0, not 0"),
-        (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number above 0, not 1.5"),
-        (gateway("{limits: {receiveMaximum: 65536}}"), "expected at most 65535, not 65536"),
-        (gateway("{limits: {inflightMax: 70000}}"), "expected at most 65535, not 70000"),
-        (gateway("{limits: {handshakeS: no}}"), "expected a number above 0, not False"),
+        (gateway("{limits: {connectionsMax: 1.5}}"), "expected a whole number, not 1.5"),
+        (gateway("{limits: {receiveMaximum: 65536}}"), "65536 is out of range: 1 to 65535"),
+        (gateway("{limits: {inflightMax: 70000}}"), "70000 is out of range: 1 to 65535"),
+        (gateway("{limits: {handshakeS: no}}"), "expected a number, not false"),
         (gateway("{hub: {url: 'mqtt://h'}}"), 'spec.hub.url: "mqtt://h" is not a hub URL'),
         (gateway("{hub: {url: 'amqp://h', tls: {}}}"), "amqp://h is without TLS"),
         (gateway("{listeners: {mqtts: 'h:1'}}"), "spec.listeners.mqtts: a listener with TLS needs listeners.tls"),
@@ -138,7 +146,7 @@ def test_good_wholes(text: str) -> None:
         (address("address: 'x/+', type: subscription, topic: t"), "a subscription has a name, not a pattern"),
         (address("address: x, type: queue, topic: t"), "a queue has no topic"),
         (address("address: x, type: topic, maxConsumers: 2"), "a topic has no bound on its consumers"),
-        (address("address: x, type: anycast, messageTtl: {}"), "anycast stores nothing, so it has no messageTtl"),
+        (address("address: x, type: anycast, messageTtl: {maximum: 1s}"), "stores nothing, so it has no messageTtl"),
         (address("address: x, type: multicast, durability: memory"), "so it has no durability"),
         (address("address: x, type: queue, messageTtl: {minimum: 2s, maximum: 1s}"), "minimum is above maximum"),
         (
@@ -185,15 +193,14 @@ def test_good_wholes(text: str) -> None:
     ],
 )  # fmt: skip
 def test_bad_wholes(text: str, expected: str) -> None:
-    [error] = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
+    [error] = errors_of(text)
     assert expected in str(error)
     assert error.line > 0
 
 
 def test_several_errors_are_all_found() -> None:
-    text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {none: 1}}")
-    errors = KINDS.validate(parse.parse(KINDS, text, "a.yaml"))
-    assert [error.message.split('"')[0].strip() for error in errors] == [
+    text = gateway("{hub: {url: 'amqps://h', tls: {clientCert: c}}, limits: {packetBytesMax: 100000000}}")
+    assert [error.message.split(" (")[0] for error in errors_of(text)] == [
         "clientCert and clientKey go together",
-        "unknown limit",
+        "memoryBytesMax",
     ]

@@ -10,10 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.certificates import Files, certificates, check_files
 from edge.appliance.doctor.check import Level
-from edge.broker.configuration import BrokerConfiguration, Connector, TlsFiles, TlsListener
+from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, TlsFiles, TlsListener
 from tests.support.certificates import Authority, Issued
 from tests.unit.doctor.around import bad, machine
 
@@ -105,8 +104,8 @@ def test_listeners_and_connectors_are_looked_at(issued: Issued, authority: Autho
     configuration = BrokerConfiguration(
         tls=TlsListener(certificate=issued.certificate, key=issued.key, client_ca=authority.certificate),
         connectors=(
-            Connector(name="hub", endpoints=(Endpoint("h", 1),), tls=TlsFiles(ca=str(tmp_path / "gone.pem"))),
-            Connector(name="plain", endpoints=(Endpoint("h", 1),)),
+            Connector(name="hub", hosts=(EndpointHost(host="h", port=1),), tls=TlsFiles(ca=str(tmp_path / "gone.pem"))),
+            Connector(name="plain", hosts=(EndpointHost(host="h", port=1),)),
         ),
     )
     results = list(certificates(machine(tmp_path, configuration=configuration, now=TODAY.timestamp)))

@@ -13,7 +13,7 @@ import pytest
 from bridge.resources.endpoint import Endpoint
 from edge.appliance.doctor.check import Level, Result
 from edge.appliance.doctor.network import ports, uplinks
-from edge.broker.configuration import BrokerConfiguration, Connector, TlsFiles
+from edge.broker.configuration import BrokerConfiguration, Connector, EndpointHost, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.processes import free_port
 from tests.unit.doctor.around import bad, machine
@@ -62,7 +62,8 @@ class TestPorts:
 
 
 def dialled(tmp_path: Path, *endpoints: Endpoint, tls: TlsFiles | None = None, **fields: object) -> list[Result]:
-    connector = Connector(name="hub", endpoints=endpoints, tls=tls)
+    hosts = tuple(EndpointHost(host=each.host, port=each.port) for each in endpoints)
+    connector = Connector(name="hub", hosts=hosts, tls=tls)
     around = machine(tmp_path, configuration=BrokerConfiguration(connectors=(connector,)), timeout_s=1.0, **fields)
     results = list(uplinks(around))
     assert all(result.next_step for result in results if result.level is not Level.OK)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bridge.transport.driver import Driver
-from edge.broker.configuration import TlsFiles, TlsListener
+from edge.broker.configuration import TlsFiles, TlsListener, TlsVersion
 from edge.broker.limits import ACCOUNT_SHARE_MAX, TLS_HANDSHAKES_MAX
 from edge.broker.listeners import secure
 from edge.broker.listeners.tcp import Gone, ListenError, TcpListener
@@ -57,7 +57,7 @@ class TestFiles:
             key=server.key,
             client_ca=authority.certificate,
             client_required=True,
-            minimum="1.3",
+            minimum=TlsVersion.TLS_1_3,
         )
         context = Certificates(files).context
         assert context.minimum_version is ssl.TLSVersion.TLSv1_3

@@ -1,0 +1,71 @@
+"""What a running program takes up of a change, as its fields declare it: the rest is as it was, and is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from bridge.resources.declaration import fields_of
+from bridge.resources.errors import Origin, Path, path_text
+from bridge.resources.fields import Effect, Part
+from bridge.resources.resource import Kind, Kinds, Metadata, Resource
+
+
+def in_force(kinds: Kinds, started: Sequence[Resource], applied: Sequence[Resource]) -> list[Resource]:
+    """What a program that was started with some resources is to do when others are applied: these, with what only a
+    start takes up as it was. So nothing of that counts by half, as a listener that is open and a rule for the next."""
+    kept = {kind.name: _retained(kind, _only(kind, started), _only(kind, applied)) for kind in kinds if kind.single}
+    return [*kept.values(), *(resource for resource in applied if resource.kind not in kept)]
+
+
+def restarts(kinds: Kinds, before: Sequence[Resource], after: Sequence[Resource]) -> list[str]:
+    """One sentence for each change that counts from the next start on."""
+    places = [
+        f"{kind.name} {path_text(path)}"
+        for kind in kinds
+        if kind.single
+        for path in _of_resource(kind, _only(kind, before), _only(kind, after))
+    ]
+    return [f"{place} changed: takes effect after a restart" for place in places]
+
+
+def _only(kind: Kind, resources: Sequence[Resource]) -> Resource:
+    """The resource of a kind there is one of; without it, one that says nothing."""
+    for resource in resources:
+        if resource.kind == kind.name:
+            return resource
+    return Resource(kind.name, Metadata(name=kind.default_name), kind.spec(), {}, Origin(""))
+
+
+def _retained(kind: Kind, started: Resource, applied: Resource) -> Resource:
+    metadata = started.metadata if kind.renamed is Effect.RESTART else applied.metadata
+    return msgspec.structs.replace(applied, metadata=metadata, spec=_part_retained(started.spec, applied.spec))
+
+
+def _part_retained(started: Part, applied: Part) -> Part:
+    old, new = msgspec.structs.asdict(started), msgspec.structs.asdict(applied)
+    kept = {}
+    for field in fields_of(type(applied)):
+        was, now = old[field.attribute], new[field.attribute]
+        if isinstance(was, Part) and isinstance(now, Part):
+            kept[field.attribute] = _part_retained(was, now)
+        elif field.effect is Effect.RESTART:
+            kept[field.attribute] = was
+    return msgspec.structs.replace(applied, **kept)
+
+
+def _of_resource(kind: Kind, before: Resource, after: Resource) -> Iterator[Path]:
+    if kind.renamed is Effect.RESTART and before.name != after.name:
+        yield ("metadata", "name")
+    yield from _of_part(before.spec, after.spec, ("spec",))
+
+
+def _of_part(before: Part, after: Part, path: Path) -> Iterator[Path]:
+    old, new = msgspec.structs.asdict(before), msgspec.structs.asdict(after)
+    for field in fields_of(type(after)):
+        was, now = old[field.attribute], new[field.attribute]
+        if isinstance(was, Part) and isinstance(now, Part):
+            yield from _of_part(was, now, (*path, *field.path))
+        elif field.effect is Effect.RESTART and was != now:
+            yield (*path, *field.path)
