@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from bridge.resources.declaration import Tree, alternative, marked, reader_of, tree_of
+from bridge.resources.declaration import Tree, alternative, marked, reader_of, tree_of, type_of
 from bridge.resources.errors import ConfigurationError, Origin, Path, path_text
-from bridge.resources.fields import Reader
+from bridge.resources.fields import Part, Reader
 from bridge.resources.resource import Kind, Kinds, Metadata, Resource
 
 
@@ -99,12 +99,12 @@ class _Walk:
             document = {"metadata": {"name": kind.default_name, **(given or {})}}
         return self.part(document, "metadata", Metadata)
 
-    def part(self, document: dict[str, Any], key: str, type_: type) -> object:
+    def part(self, document: dict[str, Any], key: str, type_: type[Part]) -> object:
         """`metadata` or `spec` of the document."""
         if key not in document:
             return self.complain((), f'"{key}" is missing')
         value = document[key]
-        return self.value({} if value is None else value, inspect.type_info(type_), (key,))
+        return self.value({} if value is None else value, type_of(type_), (key,))
 
     def value(self, value: Any, type_: inspect.Type, path: Path) -> Any:
         """The value as the type wants it, or `_WRONG` with the errors noted."""

@@ -44,14 +44,20 @@ class Following:
                 log.warning("the configuration is unchanged: %s", error)
 
     async def follow(self, gateway: Gateway) -> None:
-        """Take over what is applied now; what only a start takes up is said in the log.
+        """Take over what is applied now.
 
         Raises OptionsRefused, `ConfigurationRejected`, `RepositoryError`; the gateway is then as it was.
         """
         async with self._one_at_a_time:  # or an older configuration could be the last to be taken over
-            applied = resources_of(self._options)
-            configuration = configuration_of(self._options, in_force(KINDS, self._started, applied))
-            for change in restarts(KINDS, self._heard, applied):
-                log.warning("%s", change)
-            self._heard = applied
-            await gateway.reconfigure(configuration)
+            await self.take_over(gateway, resources_of(self._options))
+
+    async def take_over(self, gateway: Gateway, applied: Sequence[Resource]) -> None:
+        """Take these over in place of what was applied before; what only a start takes up is said in the log.
+
+        Raises OptionsRefused.
+        """
+        configuration = configuration_of(self._options, in_force(KINDS, self._started, applied))
+        for change in restarts(KINDS, self._heard, applied):
+            log.warning("%s", change)
+        self._heard = applied
+        await gateway.reconfigure(configuration)

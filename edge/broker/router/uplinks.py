@@ -92,6 +92,8 @@ class ConnectorUplink:
         self._store = store
         self.reports.lineage = self._lineage
         self._forwardings: dict[str, Forwarding] = {}
+        self.forwarders: dict[str, Forwarder] = {}
+        """Those that are bound, by name."""
         self.dialer = Dialer(
             [Endpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
             lambda dialer, endpoint: self._attempt(dialer, endpoint, hop.gateway),
@@ -99,10 +101,12 @@ class ConnectorUplink:
         )
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
-        """Bind these forwarders and no others: what their filters match is kept from now on, and sent."""
+        """Bind these forwarders and no others: what their filters match is kept from now on, and sent. Where one says
+        something else than before, all are bound anew, in their order."""
         forwarders = [forwarder for forwarder in forwarders if forwarder.direction is Direction.OUT]
-        names = {forwarder.name for forwarder in forwarders}
-        for name in [name for name in self._forwardings if name not in names]:
+        altered = any(self.forwarders.get(forwarder.name, forwarder) != forwarder for forwarder in forwarders)
+        self.forwarders = {forwarder.name: forwarder for forwarder in forwarders}
+        for name in [name for name in self._forwardings if altered or name not in self.forwarders]:
             self._unbind(name)
         for forwarder in forwarders:
             if forwarder.name not in self._forwardings:
@@ -181,8 +185,9 @@ class ConnectorUplink:
         parts = forwarding.parts
         self._remove([*forwarding.subscriptions, *parts])
         forwarding.end()
-        left = sum(part.backlog for part in parts)
-        log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
+        if name not in self.forwarders:
+            left = sum(part.backlog for part in parts)
+            log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
 
     def _remove(self, subscriptions: Sequence[Joinable]) -> None:
         for subscription in subscriptions:

@@ -1,0 +1,511 @@
+"""Every field of every kind says when a change of it counts, and it does: each is changed while a gateway runs.
+
+A field that is live makes the gateway as one that was started with the change; one that needs a restart leaves it as it
+was, and log and `apply` name it. A new field is found here by itself. Where a value of its type that is not the one in
+`BASE` cannot be guessed, it needs one in `OTHER`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import functools
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from msgspec import inspect
+
+from bridge.dialer import Dialer
+from bridge.resources import schema
+from bridge.resources.declaration import Field, alternative, fields_of, marked, reader_of
+from bridge.resources.effects import in_force, restarts
+from bridge.resources.endpoint import Endpoint, valid_host, valid_port
+from bridge.resources.errors import Origin
+from bridge.resources.fields import Effect, Part
+from bridge.resources.resource import OWN_VERSION, Kinds, Metadata, Resource
+from bridge.resources.values import duration, size
+from bridge.sasl.scram import derive
+from cloud.hub.configuration import KINDS as HUB_KINDS
+from edge.appliance.configuration.commands import apply
+from edge.appliance.configuration.kinds import KINDS
+from edge.appliance.following import Following
+from edge.appliance.gateway import Gateway
+from edge.appliance.options import RunOptions, configuration_of, resources_of
+from edge.broker.hono.errors import DeviceError
+from edge.broker.model.address_policy import Durability
+from edge.broker.model.authorization import Operation
+from edge.broker.retention.quotas import Room
+from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+from edge.broker.security.issuer import Issuer
+from edge.broker.security.proof import Proven
+from tests.support.certificates import Authority
+
+Steps = tuple[str | int, ...]
+Documents = dict[str, dict[str, Any]]
+"""The spec of each resource, by ``Kind/name``."""
+
+
+class Place(NamedTuple):
+    """A field and the way to it in the spec of a kind."""
+
+    kind: str
+    steps: Steps
+    field: Field
+
+    @property
+    def text(self) -> str:
+        """As a person writes it, without the numbers of lists."""
+        return f"{self.kind} {'.'.join(step for step in self.steps if isinstance(step, str))}"
+
+
+def places(kinds: Kinds) -> list[Place]:
+    """Every field of every kind, parts before what is in them."""
+    return [place for kind in kinds for place in _places(kind.name, kind.spec, ())]
+
+
+def _places(kind: str, part: type[Part], steps: Steps) -> Iterator[Place]:
+    for field in fields_of(part):
+        way = (*steps, *field.path)
+        yield Place(kind, way, field)
+        inner, index = _part_in(field.type)
+        if inner is not None:
+            yield from _places(kind, inner, (*way, *index))
+
+
+def _part_in(type_: inspect.Type) -> tuple[type[Part] | None, Steps]:
+    """The part a field holds, or a list of it, and the step into that."""
+    plain = marked(type_).type
+    if isinstance(plain, inspect.UnionType):
+        return _part_in(alternative(plain))
+    if isinstance(plain, inspect.VarTupleType):
+        return _part_in(plain.item_type)[0], (0,)
+    if isinstance(plain, inspect.StructType) and issubclass(plain.cls, Part):
+        return plain.cls, ()
+    return None, ()
+
+
+def _has_another(field: Field) -> bool:
+    """It can have more than one value."""
+    plain = marked(field.type).type
+    return not isinstance(plain, inspect.EnumType) or len(plain.cls) > 1
+
+
+EVERY: Final = [place for place in places(KINDS) if _has_another(place.field)]
+
+
+@pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
+def test_every_field_says_when_a_change_counts(kinds: Kinds) -> None:
+    silent = [place.text for place in places(kinds) if not isinstance(place.field.effect, Effect)]
+    silent += [f"metadata {field.attribute}" for field in fields_of(Metadata) if field.effect is None]
+    assert silent == []
+
+
+@pytest.mark.parametrize("kinds", [KINDS, HUB_KINDS])
+def test_only_kinds_there_is_one_of_need_restarts(kinds: Kinds) -> None:
+    """What is kept as it was is found by its kind: of many addresses nobody could say which was which."""
+    single = {kind.name for kind in kinds if kind.single}
+    found = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and place.kind not in single]
+    inside = [place.text for place in places(kinds) if place.field.effect is Effect.RESTART and 0 in place.steps]
+    assert (found, inside) == ([], [])
+
+
+def test_a_hub_reads_its_file_once() -> None:
+    assert {place.field.effect for place in places(HUB_KINDS)} == {Effect.RESTART}
+
+
+# --- a gateway with everything ---------------------------------------------------------------------------------------
+
+
+def whole(pki: Path) -> Documents:
+    """Resources in which everything is said."""
+    peer = {"caCert": str(pki / "ca.pem"), "clientCert": str(pki / "gw.pem"), "clientKey": str(pki / "gw.key")}
+    anywhere = "127.0.0.1:0"
+    names = ("mqtt", "amqp", "http", "https", "mqtts", "amqps", "mqttWs", "amqpWs", "mqttWss", "amqpWss")
+    files = {"certificate": str(pki / "gw.pem"), "key": str(pki / "gw.key"), "clientCa": str(pki / "ca.pem")}
+    return {
+        "Gateway/gw": {
+            "listeners": {**dict.fromkeys(names, anywhere), "hostNames": ["gw.example"], "tls": files},
+            "hub": {"url": "amqps://127.0.0.1:1", "gateway": "north", "tls": peer},
+            "storage": {"enduranceTerabytes": 1},
+        },
+        "AddressSpace/default": {
+            "authenticationService": {"name": "standard"},
+            "deviceApi": {"type": "hono", "tenant": "T", "corsAllowedOrigins": ["https://a.example"]},
+            "quota": {"bytes": "1Gi"},
+            "connectors": [
+                {
+                    "name": "peer",
+                    "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
+                    "tls": peer,
+                    "credentials": {"username": "gw", "password": "word"},
+                }
+            ],
+        },
+        "Address/q": {
+            "address": "q",
+            "type": "queue",
+            "deadletter": "dead",
+            "expiry": "dead",
+            "quota": {"bytes": "1Mi", "reserve": "1Ki"},
+            "forwarders": [
+                {"name": "f", "remoteAddress": "peer/q", "priority": 3},
+                {"name": "g", "remoteAddress": "peer/g", "priority": 2},
+            ],
+        },
+        "Address/s": {"address": "s", "type": "subscription", "topic": "t"},
+        "Address/t": {"address": "t", "type": "topic"},
+        "Address/dead": {"address": "dead", "type": "deadletter"},
+        "Address/dead2": {"address": "dead2", "type": "deadletter"},
+        "MessagingUser/u": {
+            "username": "u@T",
+            "authentication": {"type": "password", "password": base64.b64encode(b"one").decode()},
+            "authorization": [{"addresses": ["q"], "operations": ["send"]}],
+            "device": {"id": "d1", "actsFor": ["d2"]},
+        },
+        "Device/d1": {},
+        "Device/d2": {"via": ["d1"]},
+        "Device/d3": {},
+    }
+
+
+def external(pki: Path) -> Documents:
+    """The same for clients with tokens."""
+    documents = whole(pki)
+    oidc = {"issuer": "http://127.0.0.1:1/a", "audience": "gw", "caCert": str(pki / "ca.pem")}
+    documents["AddressSpace/default"]["authenticationService"] = {"name": "external", "oidc": oidc}
+    return documents
+
+
+EXTERNAL: Final = "AddressSpace authenticationService.oidc"
+"""Fields below are changed at a gateway whose clients have tokens."""
+
+Edit = dict[tuple[str, str], Any]
+"""New values by resource and path."""
+OTHER: Final[dict[str, Edit]] = {
+    "Gateway hub.url": {("Gateway/gw", "hub.url"): "amqps://127.0.0.1:2"},
+    "Gateway hub.tls": {("Gateway/gw", "hub.tls"): {}},
+    "Gateway hub.tls.clientCert": {("Gateway/gw", "hub.tls.clientCert"): "other.pem"},
+    "Gateway hub.tls.clientKey": {("Gateway/gw", "hub.tls.clientKey"): "other.key"},
+    "Gateway hub": {("Gateway/gw", "hub"): None},
+    "Gateway listeners": {("Gateway/gw", "listeners.mqtt"): None},
+    "Gateway listeners.tls": {
+        ("Gateway/gw", f"listeners.{name}"): None for name in ("tls", "https", "mqtts", "amqps", "mqttWss", "amqpWss")
+    },
+    "Gateway limits": {("Gateway/gw", "limits.connectionsMax"): 7},
+    "Gateway limits.packetBytesMax": {("Gateway/gw", "limits.packetBytesMax"): 1_000_000},
+    "AddressSpace authenticationService": {("AddressSpace/default", "authenticationService"): {"name": "none"}},
+    "AddressSpace authenticationService.name": {("AddressSpace/default", "authenticationService.name"): "none"},
+    EXTERNAL: {("AddressSpace/default", "authenticationService"): {"name": "external"}},
+    f"{EXTERNAL}.issuer": {("AddressSpace/default", "authenticationService.oidc.issuer"): "http://127.0.0.1:1/b"},
+    "AddressSpace deviceApi": {("AddressSpace/default", "deviceApi"): None},
+    "AddressSpace deviceApi.tenant": {
+        ("AddressSpace/default", "deviceApi.tenant"): "U",
+        ("MessagingUser/u", "username"): "u@U",
+    },
+    "AddressSpace deviceApi.corsAllowedOrigins": {("AddressSpace/default", "deviceApi.corsAllowedOrigins"): ["*"]},
+    "AddressSpace connectors": {
+        ("AddressSpace/default", "connectors.1"): {"name": "more", "endpointHosts": [{"host": "h"}]}
+    },
+    "AddressSpace connectors.name": {
+        ("AddressSpace/default", "connectors.0.name"): "renamed",
+        ("Address/q", "forwarders"): [],
+    },
+    "AddressSpace connectors.endpointHosts": {
+        ("AddressSpace/default", "connectors.0.endpointHosts.1"): {"host": "standby"}
+    },
+    "AddressSpace connectors.tls": {("AddressSpace/default", "connectors.0.tls"): {}},
+    "AddressSpace connectors.credentials": {("AddressSpace/default", "connectors.0.credentials"): None},
+    "Address type": {("Address/t", "type"): "multicast"},
+    "Address topic": {("Address/s", "topic"): "other"},
+    "Address deadletter": {("Address/q", "deadletter"): "dead2"},
+    "Address expiry": {("Address/q", "expiry"): "dead2"},
+    "Address forwarders": {("Address/q", "forwarders.1"): None},
+    "Address forwarders.remoteAddress": {("Address/q", "forwarders.0.remoteAddress"): "peer/other"},
+    "Address messageRedelivery": {("Address/q", "messageRedelivery"): {"maximumDeliveryAttempts": 9}},
+    "MessagingUser username": {("MessagingUser/u", "username"): "v@T"},
+    "MessagingUser authentication": {("MessagingUser/u", "authentication"): {"type": "password"}},
+    "MessagingUser authentication.password": {
+        ("MessagingUser/u", "authentication.password"): base64.b64encode(b"two").decode()
+    },
+    "MessagingUser authorization": {("MessagingUser/u", "authorization"): []},
+    "MessagingUser authorization.operations": {("MessagingUser/u", "authorization.0.operations"): ["recv"]},
+    "MessagingUser device": {("MessagingUser/u", "device"): None},
+    "MessagingUser device.id": {("MessagingUser/u", "device.id"): "d3"},
+    "Device via": {("Device/d3", "via"): ["d1"]},
+    "Device enabled": {("Device/d2", "enabled"): False},
+}
+
+
+def edit_of(place: Place, documents: Documents) -> Edit:
+    """What to write so that the field is another."""
+    if place.text in OTHER:
+        return OTHER[place.text]
+    resource = next(name for name in documents if name.startswith(f"{place.kind}/"))
+    return {(resource, ".".join(map(str, place.steps))): another(place.field, _at(documents[resource], place.steps))}
+
+
+def another(field: Field, now: Any) -> Any:
+    """A value of the field's type that is neither what is written now nor the default."""
+    plain, extra, _ = marked(field.type)
+    if isinstance(plain, inspect.UnionType):
+        plain, inner, _ = marked(alternative(plain))
+        extra = {**extra, **inner}
+    reader = reader_of(extra)
+    if reader is not None:
+        return _WRITTEN[reader.read]
+    if isinstance(plain, inspect.EnumType):
+        current = field.default.value if now is None else now
+        return next(member.value for member in plain.cls if member.value != current)
+    if isinstance(plain, inspect.BoolType):
+        return not (field.default if now is None else now)
+    if isinstance(plain, inspect.IntType | inspect.FloatType):
+        before = field.default if now is None else now
+        return before + 1 if isinstance(before, int | float) else 2
+    if isinstance(plain, inspect.VarTupleType):
+        return ["other"]
+    assert isinstance(plain, inspect.StrType), f"{field.path}: say another value in OTHER"
+    return "other"
+
+
+_WRITTEN: Final[dict[Any, Any]] = {
+    duration: "77s",
+    size: "2Ki",
+    Endpoint.parse: "127.0.0.2:0",
+    valid_host: "localhost",
+    valid_port: 9,
+    Durability.parse: "batch:7",
+}
+
+
+def edited(documents: Documents, edit: Edit) -> Documents:
+    documents = copy.deepcopy(documents)
+    for (resource, path), value in edit.items():
+        *way, last = path.split(".")
+        into: Any = documents[resource]
+        for step in way:
+            into = into[int(step)] if isinstance(into, list) else into.setdefault(step, {})
+        if isinstance(into, list):
+            into[int(last) :] = [] if value is None else [value, *into[int(last) + 1 :]]
+        else:
+            into[last] = value
+    return documents
+
+
+def _at(value: Any, steps: Steps) -> Any:
+    for step in steps:
+        if value is None:
+            return None
+        value = value[step] if isinstance(step, int) else value.get(step)
+    return value
+
+
+def resources_in(documents: Documents) -> list[Resource]:
+    """What these specs mean; nothing is wrong with them."""
+    built = [schema.build(KINDS, document, Origin("test")) for document in _written(documents)]
+    resources = [resource for resource in built if isinstance(resource, Resource)]
+    assert resources == built
+    assert KINDS.validate(resources) == []
+    return resources
+
+
+def _written(documents: Documents) -> list[dict[str, Any]]:
+    return [
+        {"apiVersion": OWN_VERSION, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        for (kind, _, name), spec in ((resource.partition("/"), spec) for resource, spec in documents.items())
+    ]
+
+
+def of_leaves(chosen: list[Place], documents: Documents) -> Documents:
+    """Every field changed at once that holds no other, and whose change needs no other."""
+    ways = {(place.kind, place.steps) for place in chosen}
+    for place in chosen:
+        edit = edit_of(place, documents)
+        inside = any(kind == place.kind and len(way) > len(place.steps) and way[: len(place.steps)] == place.steps
+                     for kind, way in ways)  # fmt: skip
+        if not inside and len(edit) == 1:
+            documents = edited(documents, edit)
+    return documents
+
+
+# --- a gateway that runs ---------------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def started(data: Path, resources: Sequence[Resource]) -> AsyncIterator[tuple[Gateway, Following]]:
+    """A gateway that was started with these."""
+    options = RunOptions(data=data)
+    gateway = Gateway(configuration_of(options, resources), data)
+    await gateway.start()
+    try:
+        yield gateway, Following(options, resources)
+    finally:
+        await gateway.stop()
+
+
+NAMES: Final = ("q", "s", "t", "dead", "dead2", "other", "command/T/d1", "command/U/d1")
+USERS: Final = ("u@T", "v@T", "u@U")
+
+
+def facts(gateway: Gateway) -> dict[str, object]:
+    """What a gateway does because of its configuration, as its working parts know it."""
+    broker, router, devices = gateway.broker, gateway.broker.router, gateway.broker.devices
+    issuer = broker.gate.bearer
+    return {
+        "rules": {(rule.pattern, rule.type) for rule in router.table.rules},
+        "policies": {name: router.policy(name) for name in NAMES},
+        "subscriptions": {name: router._addresses.policy_of_subscription(name) for name in ("t::s", "other::s")},
+        "room": [room for room in map(_room, router.quotas.rooms()) if room[1:] != (None, 0, "reject", 4)],
+        "space": router.quotas.space_bytes,
+        "authentication": broker.gate.mode,
+        "issuer": issuer.configuration if isinstance(issuer, Issuer) else issuer,
+        "users": {name: _user(gateway, name) for name in USERS},
+        "devices": None if devices is None else (devices.cors_origins, [_device(gateway, name) for name in USERS]),
+        "dollar": broker.mqtt_sessions.legacy_dollar_topics,
+        "name": (gateway.status()["gateway"], broker._amqp.container_id),
+        "uplinks": {uplink.connector.name: _forwarded(uplink) for uplink in gateway.uplinks},
+        "endurance": gateway._outlook().endurance_bytes,
+    }
+
+
+def _room(room: Room) -> tuple[object, ...]:
+    return room.address, room.quota, room.reserve, room.when_full, room.priority
+
+
+def _forwarded(uplink: AnyConnector) -> object:
+    return uplink.connector, list(uplink.forwarders.values()) if isinstance(uplink, ConnectorUplink) else ()
+
+
+def _user(gateway: Gateway, name: str) -> object:
+    grant = gateway.broker.gate.grant(Proven(name), "client", lambda _why: None)
+    if grant is None:
+        return None
+    allowed = {(name, operation) for name in NAMES for operation in Operation if grant.may(operation, name)}
+    gateway.broker.gate.release(grant)
+    verifier = gateway.broker.gate.scram(name)
+    return allowed, [
+        word for word in ("one", "two") if _keys(word, verifier.salt, verifier.iterations) in verifier.keys
+    ]
+
+
+_keys = functools.cache(derive)
+
+
+def _device(gateway: Gateway, user: str) -> object:
+    """Whom a user may speak for."""
+    assert gateway.broker.devices is not None
+    tenant = gateway.broker.devices.tenant
+    try:
+        principal = tenant.principal(user)
+    except DeviceError as why:
+        return str(why)
+    return principal, [_served(gateway, device) for device in ("d1", "d2", "d3")]
+
+
+def _served(gateway: Gateway, device: str) -> bool:
+    assert gateway.broker.devices is not None
+    try:
+        gateway.broker.devices.tenant.device(None, "T", device)
+    except DeviceError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What peers say is not looked at here."""
+    monkeypatch.setattr(Dialer, "start", lambda _dialer: None)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    authority = Authority(tmp_path_factory.mktemp("pki"))
+    authority.issue("gw")
+    return authority.folder
+
+
+@pytest.mark.parametrize("tokens", [False, True], ids=["passwords", "tokens"])
+def test_what_is_live_counts_at_once(tmp_path: Path, pki: Path, *, tokens: bool) -> None:
+    """Each field alone changes what the gateway does, and back; all together make what a start with them makes."""
+    base = external(pki) if tokens else whole(pki)
+    chosen = [place for place in EVERY if place.text.startswith(EXTERNAL) is tokens]
+    live = [place for place in chosen if place.field.effect is Effect.LIVE]
+    together = resources_in(of_leaves(live, base))
+
+    async def walk() -> list[str]:
+        faults: list[str] = []
+        async with started(tmp_path / "gw", resources_in(base)) as (gateway, following):
+            at_first = facts(gateway)
+            for place in chosen:
+                if place.field.effect is Effect.RESTART:
+                    continue
+                changed = resources_in(edited(base, edit_of(place, base)))
+                await following.take_over(gateway, changed)
+                if (facts(gateway) != at_first) is not (place.field.effect is Effect.LIVE):
+                    faults.append(f"{place.text} is {place.field.effect}, and is not")
+                await following.take_over(gateway, resources_in(base))
+                if facts(gateway) != at_first:
+                    faults.append(f"{place.text} is not undone: {_difference(facts(gateway), at_first)}")
+            await following.take_over(gateway, together)
+            seen = facts(gateway)
+        async with started(tmp_path / "fresh", together) as (fresh, _):
+            assert seen == facts(fresh), _difference(seen, facts(fresh))
+        return faults
+
+    faults = asyncio.run(walk())
+    assert not faults, "\n".join(faults)
+
+
+def test_what_needs_a_restart_is_as_it_was_and_is_said(pki: Path, tmp_path: Path) -> None:
+    base, options = whole(pki), RunOptions(data=tmp_path)
+    before = resources_in(base)
+    for place in [place for place in EVERY if place.field.effect is Effect.RESTART]:
+        edit = edit_of(place, base)
+        after = resources_in(edited(base, edit))
+        path = (
+            next(iter(edit))[1]
+            if place.text in ("Gateway listeners", "Gateway limits")
+            else ".".join(map(str, place.steps))
+        )
+        said = restarts(KINDS, before, after)
+        assert f"{place.kind} spec.{path} changed: takes effect after a restart" in said
+        if len(edit) == 1:
+            now = configuration_of(options, in_force(KINDS, before, after))
+            assert now == configuration_of(options, before), f"{place.text} counts before the restart"
+        assert configuration_of(options, after) != configuration_of(options, before), f"{place.text} never counts"
+
+
+def test_apply_and_log_say_what_needs_a_restart(tmp_path: Path, pki: Path, caplog: pytest.LogCaptureFixture) -> None:
+    base, file, data = whole(pki), tmp_path / "resources.yaml", tmp_path / "gw"
+    restarting = [place for place in EVERY if place.field.effect is Effect.RESTART]
+    changed = of_leaves(restarting, base)
+
+    def applied(documents: Documents) -> list[str]:
+        file.write_text(yaml.safe_dump_all(_written(documents)))
+        done = CliRunner().invoke(apply, ["--data", str(data), "-f", str(file), "--json"])
+        assert done.exit_code == 0, done.output
+        notes: list[str] = json.loads(done.output)["notes"]
+        return notes
+
+    async def follow() -> None:
+        async with started(data, resources_of(RunOptions(data=data))) as (gateway, following):
+            configuration = gateway.configuration
+            said = [note for note in applied(changed) if "restart" in note]
+            await following.follow(gateway)
+            assert said == restarts(KINDS, resources_in(base), resources_in(changed))
+            assert len(said) > 30
+            assert [sentence for sentence in said if sentence not in caplog.text] == []
+            assert gateway.configuration == configuration
+
+    assert not any("restart" in note for note in applied(base))
+    asyncio.run(follow())
+
+
+def _difference(seen: dict[str, object], expected: dict[str, object]) -> str:
+    return "; ".join(f"{name} is {seen[name]}, not {expected[name]}" for name in seen if seen[name] != expected[name])
