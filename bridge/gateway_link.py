@@ -7,7 +7,6 @@ the driver asks for bytes. A new one is made for each attempt; the uplink and th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -26,7 +25,7 @@ from bridge.engine import (
 )
 from bridge.hub_addresses import LEDGER, MANIFESTS, STATUS, TELEMETRY
 from bridge.reports import Reports
-from bridge.uplink import Uplink
+from bridge.uplink import Shell, Uplink
 
 
 class LinkUp(msgspec.Struct, frozen=True, gc=False):
@@ -77,7 +76,8 @@ class GatewayLink:
 
     @property
     def deadline(self) -> float | None:
-        return self._engine.deadline
+        engine, uplink = self._engine.deadline, self._uplink.due_at
+        return uplink if engine is None else engine if uplink is None else min(engine, uplink)
 
     @property
     def held_bytes(self) -> int:
@@ -212,8 +212,8 @@ def _words(condition: Condition | None) -> str:
     return f"{condition.name}: {condition.description}" if condition.description else condition.name
 
 
-def bind_wake(uplink: Uplink, reports: Reports | None, wake: Any) -> None:
-    """Let both ask for a flush of the connection that is up; `wake` is `Driver.flush_soon`."""
-    uplink.woken_by(wake)
+def bind_shell(uplink: Uplink, reports: Reports | None, shell: Shell) -> None:
+    """Let both ask for a flush of the connection that `shell` drives."""
+    uplink.carried_by(shell)
     if reports is not None:
-        reports.wake = wake
+        reports.wake = shell.flush_soon

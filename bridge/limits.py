@@ -74,6 +74,29 @@ UPLINK_WINDOW_BYTES: Final = 16 * MIB
 """Bodies, properties, addresses and overhead an uplink takes from the router before the hub has settled them. With a
 hub that lands once a second this is also the most that crosses in a second: 100 000 messages of 100 bytes."""
 
+UPLINK_LIVE_WINDOW_BYTES: Final = 8 * MIB
+"""The same of the live lane: what a hub that lands once a second takes of 50 000 readings a second."""
+
+BACKLOG_QUEUE_S: Final = 0.1
+"""So long what a backlog has put into the socket takes to leave, at the rate the link has shown: a live batch waits
+behind it. A batch of a backlog is no longer than that either."""
+
+BACKLOG_LOOK_S: Final = 0.02
+"""How soon a backlog looks again whether the socket has room."""
+
+BACKLOG_UNSENT_BYTES_MIN: Final = 8 << 10
+"""While less than this has not left the socket a backlog may send, whatever is known of the link."""
+
+LIVE_CREDIT_KEPT: Final = 8
+"""Deliveries of the peer's credit, or a quarter of it, that a backlog leaves to the live lane: two seconds of it."""
+
+LIVE_GATHER_S: Final = 0.2
+"""Between two batches of the live lane that are not full: with the way into the store and out of the socket a reading
+leaves within 250 ms, with those of other devices that came meanwhile; after a pause it leaves at once."""
+
+LIVE_BATCHES_UNDELAYED: Final = 32
+"""Unsettled batches of a lane beyond which only full ones leave: six seconds of the live lane."""
+
 STATUS_BYTES_MAX: Final = 64 << 10
 """JSON text of a status: a report is a few hundred bytes."""
 

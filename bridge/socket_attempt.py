@@ -29,15 +29,15 @@ class SocketAttempt(Attempt):
         dialer: Dialer,
         endpoint: Endpoint,
         connection: DialedConnection,
-        bind: Callable[[Callable[[], None]], None],
+        bind: Callable[[Driver], None],
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         interface: str | None = None,
         timeout_s: float = 10.0,
         write_bytes_max: int = 1 << 20,
     ) -> None:
-        """`bind` is given what the machine calls to get its bytes out. `tls` makes the context for an amqps endpoint,
-        and may raise OSError. `interface`: name of the network interface to leave by.
+        """`bind` is given the driver, which the machine asks to get its bytes out. `tls` makes the context for an amqps
+        endpoint, and may raise OSError. `interface`: name of the network interface to leave by.
 
         `timeout_s`: from the attempt to the socket, and again from the socket to `LinkUp`.
         """
@@ -114,7 +114,7 @@ class SocketAttempt(Attempt):
 
     def _make_driver(self) -> Driver:
         self._driver = Driver(self._connection, self._own, write_bytes_max=self._write_bytes_max, gone=self._left)
-        self._bind(self._driver.flush_soon)
+        self._bind(self._driver)
         return self._driver
 
     def _own(self, driver: Driver) -> SocketAttempt:

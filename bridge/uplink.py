@@ -1,17 +1,21 @@
 """The forwarder's machine: takes deliveries of the gateway's router, sends them on, settles what the hub accepted.
 
-The router sees a consumer. Nothing is settled but by the far side's word, so nothing leaves the gateway's store before
-it is durable somewhere else. What is under way when a connection breaks is kept here and sent again, in order, before
-anything new; the hub knows by sequence what it has already. Sans-I/O: `bridge.gateway_link` binds it to an engine.
+The router sees two consumers, one a lane (`bridge.flow`). Nothing is settled but by the far side's word, so nothing
+leaves the gateway's store before it is durable somewhere else. What is under way when a connection breaks is kept here
+and sent again, in the order of its lane, before anything new; the hub knows by sequence what it has already. Sans-I/O:
+`bridge.gateway_link` binds it to an engine.
 
-Order is what the hub's high-water marks stand on: no message may be accepted before an earlier one of its address. So
-a peer that releases anything makes this side cut the connection and begin again from there (decision 0003).
+The live lane goes first. Of the backlog so much is handed to the socket as the link carries in a moment and no more, by
+what of it has not left yet and by how fast the hub's answers say that the link is: a live batch waits behind one of
+the backlog, not behind a window of them. And of the peer's credit some is always left to the live lane.
+
+Each lane is accepted in its order. So a peer that releases anything makes this side cut the connection and begin again
+from there (decision 0003).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -22,23 +26,22 @@ import msgspec
 from bridge import plain
 from bridge.batch import CAPABILITY, Lane, encode
 from bridge.engine import Detail, Engine, Link, State
-from bridge.limits import MESSAGE_OVERHEAD_BYTES, UPLINK_BATCH_BYTES, UPLINK_WINDOW_BYTES
+from bridge.flow import Flow, Piece, Pump, Subscription, halves, piece_of, split
+from bridge.limits import (
+    BACKLOG_LOOK_S,
+    BACKLOG_QUEUE_S,
+    BACKLOG_UNSENT_BYTES_MIN,
+    LIVE_CREDIT_KEPT,
+    UPLINK_BATCH_BYTES,
+    UPLINK_LIVE_WINDOW_BYTES,
+    UPLINK_WINDOW_BYTES,
+)
+from bridge.link_rate import LinkRate, Sent
 from bridge.message import Stored
 from bridge.plain import Hop
+from bridge.transport.tcp_path import Path
 
 log = logging.getLogger(__name__)
-
-
-class Subscription(Protocol):
-    """A consumer group's place at the router, as far as the uplink needs it (`edge.broker.model.interfaces`)."""
-
-    def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
-        """The outcome of positions ``first <= p <= last``."""
-        ...
-
-    def pump(self) -> None:
-        """There is credit: deliver what is waiting."""
-        ...
 
 
 class EpochNames(Protocol):
@@ -70,11 +73,15 @@ class UplinkLimits:
     """What one uplink may hold and how it cuts batches."""
 
     window_bytes: int = UPLINK_WINDOW_BYTES
-    """Taken from the router and not yet settled by the hub. Exceeded by at most the router's last delivery."""
+    """Of the backlog: taken from the router and not yet settled. Exceeded by at most the router's last delivery."""
+    live_window_bytes: int = UPLINK_LIVE_WINDOW_BYTES
+    """The same of the live lane."""
     batch_bytes: int = UPLINK_BATCH_BYTES
     """A batch is cut at this size: of what it expands to, with the address and properties of each message."""
     batches_undelayed: int = 8
-    """While fewer batches than this are unsettled whatever is there is sent at once; after that only full batches."""
+    """While fewer batches of a lane than this are unsettled whatever is there may go; after that only full ones."""
+    gather_s: float = 0.0
+    """Between two batches of the live lane that are not full: a reading waits that long for company at most."""
 
 
 class UplinkFigures(msgspec.Struct):
@@ -87,41 +94,47 @@ class UplinkFigures(msgspec.Struct):
     batches_accepted: int = 0
     messages_accepted: int = 0
     bytes_accepted: int = 0
+    expanded_bytes_accepted: int = 0
+    """Of the same messages: with their addresses and properties, as `UplinkLimits.batch_bytes` counts."""
     messages_rejected: int = 0
     messages_resent: int = 0
-    messages_unnamed: int = 0
-    """Deliveries without a sequence, which no batch can carry: settled already, so at most once, and not sent."""
     last_accepted_at: float | None = None
-
-
-class _Piece(NamedTuple):
-    subscription: Subscription
-    stored: Stored
-    size: int
 
 
 class _Delivery(NamedTuple):
     """One unsettled delivery: what it carries, and its bytes on the wire."""
 
-    pieces: Sequence[_Piece]
+    flow: Flow
+    pieces: Sequence[Piece]
     messages: int
     wire_bytes: int
-
-
-def _piece(subscription: Subscription, stored: Stored) -> _Piece:
-    return _Piece(subscription, stored, stored.run.size + MESSAGE_OVERHEAD_BYTES * len(stored.run))
+    sent: Sent
 
 
 def _ignore(_: str = "") -> None:
-    """There is no connection to be woken or cut."""
+    """There is no connection to be cut."""
+
+
+def _nobody_asks() -> None:
+    """There are no lanes to part."""
+
+
+class Shell(Protocol):
+    """What the uplink needs of its connection's driver (`bridge.transport.driver.Driver`)."""
+
+    @property
+    def path(self) -> Path:
+        """What has not arrived at the peer's kernel, and what is known of the way there."""
+        ...
+
+    def flush_soon(self) -> None:
+        """There may be something to send."""
+        ...
 
 
 class Uplink:
-    """A consumer of the router (`edge.broker.model.interfaces.Consumer`) that several subscriptions may share. One
-    object for the life of the connector.
-
-    While there is no connection `credit` is 0: the store holds the backlog, not this machine's memory.
-    """
+    """Two consumers of the router that several subscriptions may share, and the link they send over. One object for the
+    life of the connector."""
 
     def __init__(
         self,
@@ -134,17 +147,26 @@ class Uplink:
         epochs: EpochNames | None = None,
         log_of: Callable[[Subscription], int | None] = lambda _subscription: None,
         reached: Callable[[], Mapping[int, int]] = dict,
-        lane: Lane = Lane.LIVE,
+        clock: Callable[[], float] = lambda: 0.0,
         limits: UplinkLimits | None = None,
     ) -> None:
         """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
         `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
         positions of a subscription are in. `reached`: how far the store has come besides, told as the end of a log.
+        `clock`: seconds that do not go back.
         """
         self.name = name
         self.figures = UplinkFigures()
-        self._wake: Callable[[], None] = _ignore
+        self.limits = limits or UplinkLimits()
+        self.live = Flow(name, Lane.LIVE, self.limits.live_window_bytes)
+        self.backlog = Flow(f"{name}, backlog", Lane.BACKLOG, self.limits.window_bytes)
+        self.rate = LinkRate()
+        self.begun: Callable[[], None] = _nobody_asks
+        """Called when a link is up, before anything is taken from the router."""
         self._cut: Callable[[str], None] = _ignore
+        self._shell: Shell | None = None
+        self._path = Path()
+        """As of the last look of the backlog."""
         self._hop = hop
         self._space = space
         self._outcomes = outcomes
@@ -152,73 +174,26 @@ class Uplink:
         self._epochs = epochs
         self._log_of = log_of
         self._reached = reached
-        self._lane = lane
-        self._limits = limits or UplinkLimits()
-        self._subscriptions: dict[int, Subscription] = {}
-        self._pending: deque[_Piece] = deque()
-        self._pending_bytes = 0
-        self._held_bytes = 0
-        self._mean_bytes = 4096.0  # of a message; large ones count at once, small ones over some 32 runs
+        self._clock = clock
         self._unsettled: dict[int, _Delivery] = {}
+        self._unsettled_of = {Lane.LIVE: 0, Lane.BACKLOG: 0}
         self._tags = count()
         self._engine: Engine | None = None
         self._link: Link | None = None
+        self._credit_most = 0
+        """The most the peer has given at a time."""
+        self._live_at = float("-inf")
+        """When the last batch of the live lane left."""
+        self._due_at: float | None = None
+        self._handed = 0
+        """Bytes given to the engine in this flush."""
+        self._looked = False
+        """The kernel was asked in this flush."""
 
-    # --- towards the router -----------------------------------------------------------------------------------
-
-    @property
-    def credit(self) -> int:
-        """Messages it takes now, from the bytes left in the window and the mean size of late."""
-        free = self._limits.window_bytes - self._held_bytes
-        if self._link is None or free <= 0:
-            return 0
-        return max(1, int(free / self._mean_bytes))
-
-    def deliver(self, subscription: Subscription, stored: Stored) -> None:
-        """Take a run; it is sent with the next `flush`, and settled when the hub has it."""
-        if stored.sequence < 0:
-            self.figures.messages_unnamed += len(stored.run)
-            return
-        piece = _piece(subscription, stored)
-        self._subscriptions.setdefault(id(subscription), subscription)
-        self._pending.append(piece)
-        self._pending_bytes += piece.size
-        self._held_bytes += piece.size
-        mean = piece.size / len(stored.run)
-        self._mean_bytes = max(mean, self._mean_bytes + (mean - self._mean_bytes) / 32)
-        self._wake()
-
-    user: str = ""
-    """Nobody: what it holds is the configuration's."""
-    selection: Any = None
-    """It takes everything."""
-    overlaps: bool = False
-
-    def exhausted(self) -> None:
-        """Nobody waits for the end of what is stored."""
-
-    def stolen(self) -> bool:
-        """A forwarder's subscription stays its own."""
-        return False
-
-    def abort(self) -> None:
-        """A call of the router raised: begin anew with another connection."""
-        self._cut("internal error")
-
-    def add(self, subscription: Subscription) -> None:
-        """A forwarder begins: from now on it is told when there is credit."""
-        self._subscriptions[id(subscription)] = subscription
-        if self.credit:
-            subscription.pump()
-
-    def remove(self, subscription: Subscription) -> None:
-        """A forwarder ends: nothing more of it is sent or settled."""
-        if self._subscriptions.pop(id(subscription), None) is None:
-            return
-        kept = [piece for piece in self._pending if piece.subscription is not subscription]
-        self._pending = deque(kept)
-        before, self._pending_bytes = self._pending_bytes, sum(piece.size for piece in kept)
-        self._held_bytes -= before - self._pending_bytes
+    def remove(self, subscription: Pump) -> None:
+        """A forwarder ends: nothing more of it is sent or settled, in either lane."""
+        self.live.remove(subscription)
+        self.backlog.remove(subscription)
 
     # --- towards the link -------------------------------------------------------------------------------------
 
@@ -238,44 +213,55 @@ class Uplink:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the window in use."""
-        return self._held_bytes
+        """Bytes of both windows in use."""
+        return self.live.held_bytes + self.backlog.held_bytes
 
-    def woken_by(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when there may be something to send; a new connection brings another one."""
-        self._wake = wake
+    @property
+    def due_at(self) -> float | None:
+        """When `flush` has something to send that it has not now; None: when somebody says so."""
+        return self._due_at if self._link is not None else None
+
+    def carried_by(self, shell: Shell) -> None:
+        """A new connection is driven by `shell`."""
+        self.live.wake = self.backlog.wake = shell.flush_soon
+        self._shell = shell
 
     def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
         """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
         self._engine, self._link, self._cut = engine, link, cut
+        self._credit_most, self._live_at = 0, float("-inf")
+        self.rate.begin()
+        for flow in (self.live, self.backlog):
+            flow.up, flow.cut = True, cut
+        self.begun()
         self._pump()
 
     def detached(self) -> None:
         """The link is over. Everything unsettled goes back before what waits, in the order it was sent."""
         self._engine = self._link = None
         self._cut = _ignore
+        for flow in (self.live, self.backlog):
+            flow.up, flow.cut = False, _ignore
         for delivery in reversed(self._unsettled.values()):
             self.figures.messages_resent += delivery.messages
-            for piece in reversed(delivery.pieces):
-                if id(piece.subscription) in self._subscriptions:
-                    self._pending.appendleft(piece)
-                    self._pending_bytes += piece.size
-                else:
-                    self._held_bytes -= piece.size
+            delivery.flow.take_back(delivery.pieces)
         self._unsettled.clear()
+        self._unsettled_of = {Lane.LIVE: 0, Lane.BACKLOG: 0}
 
     def flush(self) -> None:
         """Send what is due. Called before the engine is asked for its bytes."""
         engine, link = self._engine, self._link
         if engine is None or link is None:
             return
-        if self.batching:
-            while link.credit > 0 and self._due():
-                self._send_batch(engine, link, self._gather())
-        else:
-            while link.credit > 0 and self._pending:
-                self._send_plain(engine, link)
-        if link.draining and not self._pending:
+        self._credit_most = max(self._credit_most, link.credit)
+        now = self._clock()
+        self._due_at, self._handed, self._looked = None, 0, False
+        while link.credit > 0 and (flow := self._next(link, now)) is not None:
+            if self.batching:
+                self._send_batch(engine, link, flow, flow.gather(self._room(flow), self._epoch_of))
+            else:
+                self._send_plain(engine, link, flow)
+        if link.draining and not (self.live.pending or self.backlog.pending):
             engine.drained(link)
 
     def settled(self, items: Iterable[tuple[int, State, bool, Detail]], now: float) -> None:
@@ -289,40 +275,92 @@ class Uplink:
             if delivery is None:
                 continue
             if state is State.ACCEPTED:
-                finished.append((self._unsettled.pop(tag), self._outcomes.accepted))
+                finished.append((self._over(tag), self._outcomes.accepted))
                 self._count_accepted(delivery, now)
             elif state in (State.REJECTED, State.MODIFIED_UNDELIVERABLE):
                 log.error("%s: the peer rejected %d messages: %s", self.name, delivery.messages, condition)
-                finished.append((self._unsettled.pop(tag), self._outcomes.rejected))
+                finished.append((self._over(tag), self._outcomes.rejected))
                 self.figures.messages_rejected += delivery.messages
             else:
                 refused = f"the peer gave back {delivery.messages} messages ({state.name.lower()})"
         for delivery, outcome in finished:
-            self._finish(delivery.pieces, outcome)
+            delivery.flow.finish(delivery.pieces, outcome)
         if refused is not None:
             self._cut(refused)
         elif finished:
             self._pump()
-            self._wake()
+            self.live.wake()
 
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Ask every subscription, each time another one first: none is starved by one with more to say."""
-        subscriptions = list(self._subscriptions.items())
-        for key, subscription in subscriptions:
-            if not self.credit:
-                return
-            if key in self._subscriptions:
-                self._subscriptions[key] = self._subscriptions.pop(key)
-                subscription.pump()
+        self.live.pump()
+        self.backlog.pump()
 
-    def _due(self) -> bool:
-        if len(self._unsettled) < self._limits.batches_undelayed:
-            return bool(self._pending)
-        return self._pending_bytes >= self._limits.batch_bytes
+    def _over(self, tag: int) -> _Delivery:
+        delivery = self._unsettled.pop(tag)
+        self._unsettled_of[delivery.flow.lane] -= 1
+        return delivery
 
-    def _send_batch(self, engine: Engine, link: Link, pieces: list[_Piece]) -> None:
+    def _next(self, link: Link, now: float) -> Flow | None:
+        """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
+        if self.live.pending and self._live_due(now):
+            return self.live
+        if self.backlog.pending and self._backlog_due(link, now):
+            return self.backlog
+        return None
+
+    def _live_due(self, now: float) -> bool:
+        if not self.batching or self.live.pending_bytes >= self.limits.batch_bytes:
+            return True
+        if self._unsettled_of[Lane.LIVE] >= self.limits.batches_undelayed:
+            return False
+        return self._come(self._live_at + self.limits.gather_s, now)
+
+    def _backlog_due(self, link: Link, now: float) -> bool:
+        """There is credit that the live lane does not need, little waits in the socket, and a batch is full."""
+        if link.credit <= min(LIVE_CREDIT_KEPT, self._credit_most // 4):
+            return False
+        if not self._socket_takes(now):
+            return False
+        if not self.batching or self._unsettled_of[Lane.BACKLOG] < self.limits.batches_undelayed:
+            return True
+        return self.backlog.pending_bytes >= self._room(self.backlog)
+
+    @property
+    def _carries(self) -> float:
+        """Bytes a second: what the kernel has seen, or the peer's answers say."""
+        return max(self._path.bytes_s, self.rate.bytes_s)
+
+    def _socket_takes(self, now: float) -> bool:
+        """What has not left it is less than the link carries until the answer comes, and a moment."""
+        if not self._looked and self._shell is not None:
+            self._looked, self._path = True, self._shell.path
+        round_trip_s = self._path.round_trip_s or self.rate.answer_s
+        most = max(BACKLOG_UNSENT_BYTES_MIN, self._carries * (round_trip_s + BACKLOG_QUEUE_S))
+        if self._path.unsent_bytes + self._handed < most:
+            return True
+        if self._handed:
+            self.backlog.wake()  # the socket may have taken all of it in the next turn
+            return False
+        return self._come(now + BACKLOG_LOOK_S, now)
+
+    def _come(self, at: float, now: float) -> bool:
+        """The time has come; else it is when to look again."""
+        if at <= now:
+            return True
+        self._due_at = at if self._due_at is None else min(self._due_at, at)
+        return False
+
+    def _room(self, flow: Flow) -> int:
+        """Bytes before compression of one batch: of the backlog no more than the link carries in a moment."""
+        most, figures, carries = self.limits.batch_bytes, self.figures, self._carries
+        if flow.lane is Lane.LIVE or not carries or not figures.bytes_accepted:
+            return most
+        packed = figures.expanded_bytes_accepted / figures.bytes_accepted
+        return min(max(int(carries * BACKLOG_QUEUE_S * packed), most // 8), most)
+
+    def _send_batch(self, engine: Engine, link: Link, flow: Flow, pieces: list[Piece]) -> None:
         stored = [piece.stored for piece in pieces]
         epoch, bases = self._hop.epoch, self._bases
         if self._epochs is not None and not self._epochs.single:
@@ -330,17 +368,17 @@ class Uplink:
             addresses = {piece.stored.run.address for piece in pieces}
             bases = {name: max(bases.get(name, 0), self._epochs.start(name)) for name in addresses}
         try:
-            data = encode(stored, space=self._space, epoch=epoch, lane=self._lane, bases=bases)
+            data = encode(stored, space=self._space, epoch=epoch, lane=flow.lane, bases=bases)
             message = plain.batch_message(data, self._ends(pieces))
-            self._send(engine, link, pieces, message)
+            self._send(engine, link, flow, pieces, message)
         except ValueError as error:
             if len(pieces) == len(pieces[0].stored.run) == 1:
-                self._give_up(pieces, str(error))
+                self._give_up(flow, pieces, str(error))
                 return
-            for half in self._halves(pieces):  # one message too large must not take the others with it
-                self._send_batch(engine, link, half)
+            for half in halves(pieces):  # one message too large must not take the others with it
+                self._send_batch(engine, link, flow, half)
 
-    def _ends(self, pieces: Iterable[_Piece]) -> dict[int, int]:
+    def _ends(self, pieces: Iterable[Piece]) -> dict[int, int]:
         """By log of the store, where these messages end: so far the hub may know the store to reach."""
         ends = dict(self._reached())
         for subscription, (position, _, run), _ in pieces:
@@ -349,112 +387,63 @@ class Uplink:
                 ends[log] = max(ends.get(log, 0), position + len(run))
         return ends
 
-    def _gather(self) -> list[_Piece]:
-        """The next batch's worth of what waits: at least one message, at most `batch_bytes` when there are more, and
-        of one epoch."""
-        room = self._limits.batch_bytes
-        several = self._epochs is not None and not self._epochs.single
-        pieces: list[_Piece] = []
-        while self._pending:
-            if several and pieces and self._epoch(self._pending[0]) != self._epoch(pieces[0]):
-                break
-            piece = self._pending.popleft()
-            if piece.size > room:
-                messages = len(piece.stored.run)
-                fitting = max(room * messages // piece.size, 0 if pieces else 1)
-                if fitting < messages:
-                    self._pending_bytes -= piece.size
-                    head, tail = self._split(piece, fitting)
-                    self._pending.appendleft(tail)
-                    self._pending_bytes += tail.size
-                    if head is not None:
-                        pieces.append(head)
-                    break
-            self._pending_bytes -= piece.size
-            pieces.append(piece)
-            room -= piece.size
-        return pieces
+    @property
+    def _epoch_of(self) -> Callable[[Piece], str] | None:
+        """None while there never was another epoch."""
+        return None if self._epochs is None or self._epochs.single else self._epoch
 
-    def _epoch(self, piece: _Piece) -> str:
+    def _epoch(self, piece: Piece) -> str:
         """The epoch a piece belongs to."""
         if self._epochs is None or self._epochs.single:
             return self._hop.epoch
         return self._epochs.of(piece.stored.run.address, piece.stored.sequence)
 
-    def _halves(self, pieces: list[_Piece]) -> tuple[list[_Piece], list[_Piece]]:
-        if len(pieces) == 1:
-            head, tail = self._split(pieces[0], len(pieces[0].stored.run) // 2)
-            return [head] if head is not None else [], [tail]
-        middle = len(pieces) // 2
-        return pieces[:middle], pieces[middle:]
-
-    @staticmethod
-    def _split(piece: _Piece, at: int) -> tuple[_Piece | None, _Piece]:
-        subscription, (position, sequence, run), _ = piece
-        if at == 0:
-            return None, piece
-        after = position + at if position >= 0 else position
-        head = Stored(position, sequence, run.part(0, at))
-        tail = Stored(after, sequence + at, run.part(at, len(run)))
-        return _piece(subscription, head), _piece(subscription, tail)
-
-    def _send_plain(self, engine: Engine, link: Link) -> None:
+    def _send_plain(self, engine: Engine, link: Link, flow: Flow) -> None:
         """The first run that waits, as far as credit goes, each message a delivery of its own."""
-        whole = self._pending.popleft()
-        self._pending_bytes -= whole.size
+        whole = flow.take()
         if len(whole.stored.run) > link.credit:
-            head, tail = self._split(whole, link.credit)
-            self._pending.appendleft(tail)
-            self._pending_bytes += tail.size
+            head, tail = split(whole, link.credit)
+            flow.put_first(tail)
             whole = head or whole
         subscription, (position, sequence, run), _ = whole
         hop = self._hop._replace(epoch=self._epoch(whole))
         for i, message in enumerate(plain.messages(hop, sequence, run)):
             single = Stored(position + i if position >= 0 else position, sequence + i, run.part(i, i + 1))
-            pieces = (_piece(subscription, single),)
+            pieces = (piece_of(subscription, single),)
             try:
-                self._send(engine, link, pieces, message)
+                self._send(engine, link, flow, pieces, message)
             except ValueError as error:
-                self._give_up(pieces, str(error))
+                self._give_up(flow, pieces, str(error))
 
-    def _send(self, engine: Engine, link: Link, pieces: Sequence[_Piece], message: bytes) -> None:
+    def _send(self, engine: Engine, link: Link, flow: Flow, pieces: Sequence[Piece], message: bytes) -> None:
         """Raises `ValueError` when the peer does not take a message of this size."""
         if 0 < link.max_message_size < len(message):
             raise ValueError(f"{len(message)} bytes, and the peer takes {link.max_message_size}")
-        tag = next(self._tags)
-        delivery = _Delivery(pieces, sum(len(piece.stored.run) for piece in pieces), len(message))
-        self._unsettled[tag] = delivery
+        tag, now = next(self._tags), self._clock()
+        messages = sum(len(piece.stored.run) for piece in pieces)
+        sent = self.rate.sent(now, idle=not self._unsettled)
+        self._unsettled[tag] = _Delivery(flow, pieces, messages, len(message), sent)
+        self._unsettled_of[flow.lane] += 1
+        if flow.lane is Lane.LIVE:
+            self._live_at = now
         self.figures.batches_sent += 1
-        self.figures.messages_sent += delivery.messages
-        self.figures.bytes_sent += delivery.wire_bytes
+        self.figures.messages_sent += messages
+        self.figures.bytes_sent += len(message)
+        self._handed += len(message)
         engine.send(link, tag, message)
 
-    def _give_up(self, pieces: Sequence[_Piece], why: str) -> None:
+    def _give_up(self, flow: Flow, pieces: Sequence[Piece], why: str) -> None:
         """These can never be sent: a message that blocks all others for ever is worse than one in the dead letters."""
         messages = sum(len(piece.stored.run) for piece in pieces)
         log.error("%s: cannot send %d messages of %s: %s", self.name, messages, pieces[0].stored.run.address, why)
         self.figures.messages_rejected += messages
-        self._finish(pieces, self._outcomes.rejected)
+        flow.finish(pieces, self._outcomes.rejected)
 
     def _count_accepted(self, delivery: _Delivery, now: float) -> None:
         figures = self.figures
         figures.batches_accepted += 1
         figures.messages_accepted += delivery.messages
         figures.bytes_accepted += delivery.wire_bytes
+        figures.expanded_bytes_accepted += sum(piece.size for piece in delivery.pieces)
         figures.last_accepted_at = now
-
-    def _finish(self, pieces: Sequence[_Piece], outcome: Any) -> None:
-        """Settle with the router, contiguous positions in one call."""
-        self._held_bytes -= sum(piece.size for piece in pieces)
-        whose: Subscription | None = None
-        first = following = 0
-        for subscription, (position, _, run), _ in pieces:
-            if position < 0 or id(subscription) not in self._subscriptions:
-                continue
-            if subscription is not whose or position != following:
-                if whose is not None:
-                    whose.settle(self, first, following - 1, outcome)
-                whose, first = subscription, position
-            following = position + len(run)
-        if whose is not None:
-            whose.settle(self, first, following - 1, outcome)
+        self.rate.acknowledged(delivery.sent, delivery.wire_bytes, now)

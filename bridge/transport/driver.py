@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 from bridge.transport.connection import Connection
 from bridge.transport.deadlines import FINE_S, Slot, deadlines_of
 from bridge.transport.slow_lane import LARGE_BYTES, SLICE_S, slow_lane_of
+from bridge.transport.tcp_path import Path, path_of
 from bridge.transport.turn import turn_of
 
 log = logging.getLogger(__name__)
@@ -304,6 +305,11 @@ class Driver(asyncio.Protocol):
         """Host of the peer, empty when it is gone."""
         peer = self.transport.get_extra_info("peername") if self.transport is not None else None
         return str(peer[0]) if isinstance(peer, tuple) and peer else ""
+
+    @property
+    def path(self) -> Path:
+        """What has not arrived at the peer's kernel, and what is known of the way there; asks the kernel."""
+        return Path() if self.transport is None else path_of(self.transport)
 
     def flush_soon(self) -> None:
         """Write what the connection has to send at the end of this turn of the loop."""

@@ -145,6 +145,14 @@ reader, shorter than the patience of a publisher."""
 LIVE_PUMP_BYTES_MAX: Final = 256 * KIB
 """Message bytes handed to a live subscriber's connection in one go; then it is seen whether the socket takes them."""
 
+LANE_HOLES_MAX: Final = 1_024
+"""Ranges settled above a cursor's position (8 KiB in its row, written 20 times a second at most) with which lanes do
+not part any more when the link comes up: one is added each time the link went while a backlog was under way. The hub
+keeps four times as many for an address."""
+
+BACKLOG_CHUNK_POSITIONS: Final = 4_096
+"""Of a backlog that goes newest first: so many positions are delivered in order, then those before them."""
+
 READ_BYTES_MAX: Final = 512 * KIB
 """Message bytes of one read from the store: large enough to be sequential, small enough to keep the loop alive."""
 

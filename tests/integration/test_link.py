@@ -11,7 +11,7 @@ from bridge.backoff import Backoff, BackoffPolicy
 from bridge.batch import Batch
 from bridge.dialer import Dialer, Endpoint, LinkState
 from bridge.engine import Engine
-from bridge.gateway_link import GatewayLink, bind_wake
+from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.intake import Intake
 from bridge.message import Run, Stored
 from bridge.plain import Arrival, Hop
@@ -114,14 +114,14 @@ class Gateway:
         self.states: list[LinkState] = []
         self._bodies: list[bytes] = []
         self._next = 0
-        self.uplink.add(self)
+        self.uplink.live.add(self)
         self.dialer = Dialer(
             [Endpoint("127.0.0.1", port) for port in ports],
             lambda dialer, endpoint: SocketAttempt(
                 dialer,
                 endpoint,
                 GatewayLink(Engine(container_id="gw1", server=False), self.uplink, self.reports),
-                lambda wake: bind_wake(self.uplink, self.reports, wake),
+                lambda shell: bind_shell(self.uplink, self.reports, shell),
                 timeout_s=connect_timeout_s,
             ),
             backoff=Backoff(BACKOFF, Random(1).random),
@@ -134,9 +134,9 @@ class Gateway:
         self.pump()
 
     def pump(self) -> None:
-        while (credit := self.uplink.credit) and self._next < len(self._bodies):
+        while (credit := self.uplink.live.credit) and self._next < len(self._bodies):
             bodies = self._bodies[self._next : self._next + min(credit, 500)]
-            self.uplink.deliver(self, Stored(self._next, self._next, Run("plant", "dev", 1, b"", bodies, 7)))
+            self.uplink.live.deliver(self, Stored(self._next, self._next, Run("plant", "dev", 1, b"", bodies, 7)))
             self._next += len(bodies)
 
     def settle(self, consumer: object, first: int, last: int, outcome: object) -> None:
@@ -216,7 +216,7 @@ async def test_pause_cuts_and_resume_restores(hub: Hub) -> None:
     gateway.dialer.pause()
     await eventually(lambda: not gateway.dialer.state.connected and not hub.gateways)
     assert gateway.dialer.state.paused
-    assert gateway.uplink.credit == 0
+    assert gateway.uplink.live.credit == 0
     gateway.publish(1_000)
     attempts = gateway.dialer.state.attempts
     await asyncio.sleep(BACKOFF.limit_s * 2)

@@ -9,7 +9,8 @@ The events it reads, by `Event.what`:
 - ``ledger`` subscription, address, ((epoch, first, last), ...), messages, reason: an entry of the gateway's ledger;
 - ``connected`` device: over a new connection it may be given again what it took;
 - ``delivered`` consumer, subscription, address, messages · ``took`` consumer, subscription, messages;
-- ``landed`` epoch, address, sequence, message: a row of the lake · ``hub ledger`` epoch, address, first, last, reason;
+- ``landed`` epoch, address, sequence, message, lane: a row of the lake;
+- ``hub ledger`` epoch, address, first, last, reason;
 - ``forked`` ((log, position, epoch, address, sequence, messages), ...): a new epoch, and what all messages are called;
 - ``put back``: an older copy of the store with ((log, position, epoch, address, sequence, messages), ...) and cursors
   ((cursor, name, log, position), ...);
@@ -93,8 +94,8 @@ class Checker:
         """By (producer, log): number of its newest message."""
         self._landed: dict[Name, str] = {}
         self._rows: Counter[str] = Counter()
-        self._order: dict[tuple[str, str, str], int] = {}
-        """By (epoch, log, address): the newest sequence landed. A change of rules leaves an address in two logs."""
+        self._order: dict[tuple[str, str, str, str], int] = {}
+        """By (epoch, log, address, lane): the newest sequence landed. A change of rules leaves one in two logs."""
         self._log_of: dict[Name, str] = {}
         self._forwarders: set[str] = set()
         """With several, what one is behind with lands after what another has sent already."""
@@ -279,7 +280,7 @@ class Checker:
 
     # --- the lake ---------------------------------------------------------------------------------------------
 
-    def _on_landed(self, epoch: str, address: str, sequence: int, message: str) -> None:
+    def _on_landed(self, epoch: str, address: str, sequence: int, message: str, lane: str) -> None:
         name = (epoch, address, sequence)
         if name in self._landed:
             self._wrong(f"{name} is in the lake twice: {self._landed[name]} and {message}")
@@ -287,7 +288,7 @@ class Checker:
         self._rows[message] += 1
         if message not in self._ever:
             self._wrong(f"{message} is in the lake and was never on disk")
-        key = (epoch, self._log_of.get(name, ""), address)
+        key = (epoch, self._log_of.get(name, ""), address, lane)
         in_order = sum(matches(self._filters[name] or "", address) for name in self._forwarders) == 1
         if in_order and sequence <= self._order.get(key, -1):
             self._wrong(f"{message} is in the lake behind a later one of {address}")

@@ -33,6 +33,7 @@ class Row(NamedTuple):
     address: str
     sequence: int
     message: str
+    lane: str
 
 
 class Rows(list[Any]):
@@ -123,7 +124,8 @@ def telemetry(slices: Sequence[BatchSlice], _ingested_at_us: int) -> Rows:
     for received, address, sequence, start, stop in slices:
         batch = received.batch
         names = ids(batch.bodies[start:stop])
-        rows += [Row(batch.epoch, address, sequence + i, name) for i, name in enumerate(names)]
+        lane = batch.lane.name.lower()
+        rows += [Row(batch.epoch, address, sequence + i, name, lane) for i, name in enumerate(names)]
     return rows
 
 

@@ -21,8 +21,10 @@ from cloud.hub.lander import Lander
 from cloud.hub.service import HubService
 from cloud.lake.landing import Landing
 from cloud.lake.sequences import SequenceSet, Span
+from edge.broker.delivery.cursor_window import CursorWindow
 from edge.broker.delivery.feeds import LogFeeds
 from edge.broker.model.interfaces import Origin
+from edge.broker.model.ranges import Ranges
 from edge.broker.mqtt import session_store
 from edge.broker.mqtt.session_store import SessionStore
 from edge.broker.router.answers import Answers
@@ -137,21 +139,40 @@ def _nothing_incoming(self: SessionStore, session: Any) -> None:
 # --- the link -------------------------------------------------------------------------------------------------------
 
 
+_detached = Uplink.detached
+
+
 def _forget_unsettled(self: Uplink) -> None:
-    self._engine = self._link = None
-    for parcel in self._unsettled.values():
-        self._held_bytes -= sum(piece.size for piece in parcel.pieces)
+    lost = list(self._unsettled.values())
     self._unsettled.clear()
+    _detached(self)
+    for parcel in lost:
+        parcel.flow.held_bytes -= sum(piece.size for piece in parcel.pieces)
 
 
 _send = Uplink._send
 
 
-def _settle_when_sent(self: Uplink, engine: Any, link: Any, pieces: Sequence[Any], message: bytes) -> None:
-    _send(self, engine, link, pieces, message)
+def _settle_when_sent(self: Uplink, engine: Any, link: Any, flow: Any, pieces: Sequence[Any], message: bytes) -> None:
+    _send(self, engine, link, flow, pieces, message)
     for piece in pieces:
         position, _, run = piece.stored
-        piece.subscription.settle(self, position, position + len(run) - 1, self._outcomes.accepted)
+        piece.subscription.settle(flow, position, position + len(run) - 1, self._outcomes.accepted)
+
+
+_leave_to_others = CursorWindow.leave_to_others
+
+
+def _leave_to_nobody(self: CursorWindow) -> Ranges:
+    _leave_to_others(self)
+    return Ranges()
+
+
+def _pass_what_is_left(self: CursorWindow) -> Ranges:
+    left = _leave_to_others(self)
+    if self.next > 0:
+        self.acknowledge(0, self.next - 1)
+    return left
 
 
 # --- the hub --------------------------------------------------------------------------------------------------------
@@ -260,6 +281,16 @@ MUTATIONS = (
     ),
     Mutation(
         "moves the cursor before the hub's word", [(Uplink, "_send", _settle_when_sent)], ("hub_kill", "slow_lake")
+    ),
+    Mutation(
+        "forgets what was there when the lanes part",
+        [(CursorWindow, "leave_to_others", _leave_to_nobody)],
+        ("hub_kill", "restart", "kill"),
+    ),
+    Mutation(
+        "moves the cursor past what was there when the lanes part",
+        [(CursorWindow, "leave_to_others", _pass_what_is_left)],
+        ("hub_kill", "restart", "kill"),
     ),
     Mutation(
         "the hub accepts what it could not land",

@@ -91,6 +91,14 @@ class CursorWindow:
         self.done.remove(0, last)
         return parts
 
+    def leave_to_others(self) -> Ranges:
+        """Go on with what comes; returns what was to be had, which is somebody else's to deliver."""
+        end, left = self.end, Ranges()
+        for first, last in self.available(self.lowest, end - 1):
+            left.add(first, last)
+        self.next, self.done, self.returned = max(self.next, end), Ranges(), Ranges()
+        return left
+
     def skip_to(self, position: int) -> None:
         """Nothing below `position` that was not looked at concerns the subscription."""
         if position > self.next:

@@ -11,6 +11,7 @@ attempts, what it gives up, what expires; and, for a queue, the order in which c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from bridge.message import Run, Stored
 from edge.broker.delivery.attempts import Attempts, KeptAttempts, delay_s
@@ -38,6 +39,19 @@ ADDRESSES_CACHED_MAX = 10_000
 """Addresses a subscription remembers to match or not to match; then it starts anew."""
 
 
+class Lane(Protocol):
+    """Delivers what was in the log (`edge.broker.delivery.backlog.Backlog`)."""
+
+    @property
+    def count(self) -> int:
+        """Messages that are left to it."""
+        ...
+
+    def begin_anew(self) -> None:
+        """A call raised: what it has in memory may be wrong. What is to be had the log subscription has."""
+        ...
+
+
 class LogSubscription:
     """A cursor over one log, filtered, with one consumer or several that compete."""
 
@@ -53,9 +67,7 @@ class LogSubscription:
         feeds: LogFeeds,
     ) -> None:
         """`record` is its cursor as the store has it; `feeds` tell it what comes."""
-        self.log = record.log
-        self.cursor = record.cursor
-        self.name = record.name
+        self.log, self.cursor, self.name = record.log, record.cursor, record.name
         self.pattern = pattern
         self.group = ConsumerGroup()
         self.exclusive = False
@@ -63,6 +75,8 @@ class LogSubscription:
         self.accepts: Callable[[Run], bool] | None = None
         """What it delivers of what matches `pattern`; None: everything."""
         self.order: Order | None = None
+        self.lane: Lane | None = None
+        """What was there is delivered by this one, to another consumer; None: all is delivered here."""
         self.window = CursorWindow(store, record)
         self.reader = LogReader(store, self.window, self)
         self.buffer = Buffer()
@@ -75,8 +89,7 @@ class LogSubscription:
         self._outstanding = Outstanding()
         self._store = store
         self._deadletters = deadletters
-        self._closed = False
-        self._pumping = False
+        self._closed = self._pumping = False
         self._address_matches: dict[str, bool] = {}
         self._feeds = feeds
         feeds.attach(self)
@@ -151,8 +164,9 @@ class LogSubscription:
         self.expiry.look()
         self.reader.discard()
         self.behind = True
-        if self.order is not None:
-            self.order.begin_anew()
+        for part in (self.order, self.lane):
+            if part is not None:
+                part.begin_anew()
 
     def raised(self, error: Exception) -> None:
         """A call of this subscription raised, outside of what its feed or a consumer called: it begins anew."""
@@ -291,7 +305,7 @@ class LogSubscription:
         """Another object serves the cursor, or nobody: this one delivers nothing more, and hears what consumers say of
         what they have."""
         self._feeds.detach(self)
-        self.group = ConsumerGroup()
+        self.group, self.lane = ConsumerGroup(), None
         self.buffer.clear()
 
     @property
@@ -307,16 +321,16 @@ class LogSubscription:
         cursor later."""
         if self.group or self._pumping or self.reader.reading or self._outstanding.count:
             return False
-        parts = (self.failures, self.expiry, self.dead_lettering)
-        return all(part.is_at_rest for part in parts) and not (self.order and self.order.remembers)
+        at_rest = self.failures.is_at_rest and self.expiry.is_at_rest and self.dead_lettering.is_at_rest
+        return at_rest and not (self.order and self.order.remembers)
 
     @property
     def backlog(self) -> int:
         """Messages of the log not delivered yet; those of other addresses in the same log count, so it is an upper
-        bound for a filtered subscription that is behind."""
+        bound for a filtered subscription that is behind, or has a backlog lane."""
         window = self.window
         waiting = sum(len(stored.run.bodies) for stored in self.buffer.runs) + window.returned.count
-        waiting += self.failures.delayed + self.failures.parked.count
+        waiting += self.failures.delayed + self.failures.parked.count + (self.lane.count if self.lane else 0)
         return waiting + (window.end - window.next - window.done.count if self.behind else 0)
 
     @property

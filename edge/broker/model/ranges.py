@@ -41,6 +41,11 @@ class Ranges:
         """The smallest integer; IndexError when empty."""
         return self._firsts[0]
 
+    @property
+    def last(self) -> int:
+        """The largest integer; IndexError when empty."""
+        return self._lasts[-1]
+
     def __contains__(self, value: int) -> bool:
         i = bisect_right(self._firsts, value) - 1
         return i >= 0 and value <= self._lasts[i]

@@ -55,7 +55,7 @@ def amqp_attempt(parts: PeerConnector, dialer: Dialer, endpoint: PeerEndpoint) -
         dialer,
         endpoint,
         link,
-        link.woken_by,
+        lambda driver: link.woken_by(driver.flush_soon),
         tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
         interface=connector.interface,
     )

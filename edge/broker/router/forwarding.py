@@ -11,21 +11,29 @@ from __future__ import annotations
 from itertools import chain
 
 from edge.broker.delivery import LogSubscription
+from edge.broker.delivery.backlog import Backfill, Backlog
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Consumer, SubscribeOptions
 from edge.broker.router.router import Router
+from edge.broker.store.contract import Store
 
 
 class Forwarding:
-    """One forwarder's subscriptions, held by the uplink of its connector."""
+    """One forwarder's subscriptions, held by the uplink of its connector.
+
+    The place of a durable subscription in a log has two lanes; a queue has one, which keeps its order.
+    """
 
     def __init__(self, router: Router, consumer: Consumer, name: str, pattern: str) -> None:
         """`name` of the durable subscription. `follow` makes the subscriptions."""
         self.pattern = pattern
+        self.order = Backfill.OLDEST
+        """Of the backlog."""
         self._router = router
         self._consumer = consumer
+        self._lanes: dict[LogSubscription, Backlog] = {}
         self._name = name
         self._kind: AddressType | None = None
         self._current: Joinable | None = None
@@ -46,6 +54,25 @@ class Forwarding:
         """The places in the logs of the store that only this forwarder reads."""
         durable = [one.parts for one in (self._current, self._earlier) if isinstance(one, DurableSubscription)]
         return [*chain.from_iterable(durable), *self._former_queues.values()]
+
+    @property
+    def lanes(self) -> list[Backlog]:
+        """The backlog lanes of the places in the logs."""
+        return list(self._lanes.values())
+
+    def part_lanes(self, store: Store, consumer: Consumer) -> None:
+        """What is in the store by now is for this consumer; to be called at each link-up, and after `follow`."""
+        parts = list(
+            chain.from_iterable(one.parts for one in self.subscriptions if isinstance(one, DurableSubscription))
+        )
+        for part in [part for part in self._lanes if part not in parts]:
+            self._lanes.pop(part).end()
+        for part in parts:
+            lane = self._lanes.get(part)
+            if lane is None:
+                lane = self._lanes[part] = Backlog(store, part, consumer)
+            lane.order = self.order
+            lane.take_over()
 
     def follow(self) -> None:
         """Join what the addresses are now; to be called again when their types may have changed.
@@ -68,6 +95,9 @@ class Forwarding:
         """Take nothing more. The durable subscription stays: configuration never touches messages."""
         for subscription in self.subscriptions:
             self._router.unsubscribe(self._consumer, subscription, forget=False)
+        for lane in self._lanes.values():
+            lane.end()
+        self._lanes.clear()
         self._current = self._earlier = self._kind = None
         self._former_queues = {}
 

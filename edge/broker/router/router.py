@@ -98,7 +98,7 @@ class Router:
         whose live copies are one; `limits` bound the names clients make (None: by default).
         """
         now_s = monotonic_s or (lambda: clock_ns() / 1e9)
-        self.now_ns, self._now_s = clock_ns, now_s
+        self.now_ns, self.now_s = clock_ns, now_s
         self.clock = Clock(clock_ns, clock_good, now_s)
         self.figures = Figures()
         self.flush_soon = flush_soon = flush_soon or self.flush
@@ -248,10 +248,10 @@ class Router:
         self.retained.purge(self.now_ns(), self.deadletters.expired)
 
     def _tick_queues(self) -> None:
-        self.queues.tick(self._now_s(), self.now_ns())
+        self.queues.tick(self.now_s(), self.now_ns())
 
     def _tick_durable(self) -> None:
-        self.subscriptions.durable.tick(self._now_s(), self.now_ns())
+        self.subscriptions.durable.tick(self.now_s(), self.now_ns())
 
     def _sweep(self) -> None:
         if self._credit.failing:

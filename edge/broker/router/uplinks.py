@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from bridge.backoff import Backoff, BackoffPolicy
 from bridge.dialer import Attempt, Dialer, Endpoint
-from bridge.gateway_link import GatewayLink, bind_wake
+from bridge.flow import Pump
+from bridge.gateway_link import GatewayLink, bind_shell
+from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
 from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
-from bridge.uplink import Outcomes, Uplink, UplinkFigures
+from bridge.uplink import Outcomes, Shell, Uplink, UplinkFigures, UplinkLimits
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
@@ -44,6 +45,8 @@ OUTCOMES: Final = Outcomes(Outcome.ACCEPTED, Outcome.REJECTED)
 BACKOFF: Final = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """A gateway whose hub is away asks every 7.5 to 15 s: 10 000 of them are about 900 attempts a second, and what waited
 begins to cross within 15 s of the hub's return."""
+
+UPLINK_LIMITS: Final = UplinkLimits(gather_s=LIVE_GATHER_S, batches_undelayed=LIVE_BATCHES_UNDELAYED)
 
 BEFORE_FORWARDER = "before forwarder"
 """Reason in the ledger: stored for somebody else before there was a forwarder, so never owed to this peer."""
@@ -87,7 +90,10 @@ class ConnectorUplink:
             epochs=store.epochs,
             log_of=_log_of,
             reached=lambda: store.reached,
+            clock=router.now_s,
+            limits=UPLINK_LIMITS,
         )
+        self.uplink.begun = self._part_lanes
         self._router = router
         self._store = store
         self.reports.lineage = self._lineage
@@ -111,13 +117,27 @@ class ConnectorUplink:
         for forwarder in forwarders:
             if forwarder.name not in self._forwardings:
                 name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
-                self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink, name, forwarder.filter)
+                self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
         for forwarding in self._forwardings.values():
             before = forwarding.subscriptions
             forwarding.follow()
             self._remove([each for each in before if each not in forwarding.subscriptions])
+        if self.uplink.connected:
+            self._part_lanes()
+        for forwarding in self._forwardings.values():
             for subscription in forwarding.subscriptions:
-                self.uplink.add(subscription)
+                self.uplink.live.add(subscription)
+
+    def _part_lanes(self) -> None:
+        """The link is up: what is in the store by now is backlog, what comes is live."""
+        for forwarding in self._forwardings.values():
+            before = forwarding.lanes
+            forwarding.part_lanes(self._store, self.uplink.backlog)
+            for lane in before:
+                if lane not in forwarding.lanes:
+                    self.uplink.backlog.remove(lane)
+            for lane in forwarding.lanes:
+                self.uplink.backlog.add(lane)
 
     def explain(self) -> None:
         """Tell the peer's ledger where its addresses begin. It knows repeated ranges, so this is said at each start."""
@@ -183,13 +203,13 @@ class ConnectorUplink:
     def _unbind(self, name: str) -> None:
         forwarding = self._forwardings.pop(name)
         parts = forwarding.parts
-        self._remove([*forwarding.subscriptions, *parts])
+        self._remove([*forwarding.subscriptions, *parts, *forwarding.lanes])
         forwarding.end()
         if name not in self.forwarders:
             left = sum(part.backlog for part in parts)
             log.warning("forwarder %s is gone; up to %d messages stay in the store for it", name, left)
 
-    def _remove(self, subscriptions: Sequence[Joinable]) -> None:
+    def _remove(self, subscriptions: Sequence[Pump]) -> None:
         for subscription in subscriptions:
             self.uplink.remove(subscription)
 
@@ -214,8 +234,8 @@ class ConnectorUplink:
             interface=connector.interface,
         )
 
-    def _bind(self, wake: Callable[[], None]) -> None:
-        bind_wake(self.uplink, self.reports, wake)
+    def _bind(self, shell: Shell) -> None:
+        bind_shell(self.uplink, self.reports, shell)
 
 
 def _log_of(subscription: Any) -> int | None:

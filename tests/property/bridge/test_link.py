@@ -30,7 +30,7 @@ ADDRESSES = ["plant/1", "plant/2", "yard/ü", "old"]
 BASE_OF_OLD = 40
 """Sequences of `old` below this are from before its forwarder."""
 EPOCH = "0123456789abcdef0123456789abcdef"
-LIMITS = UplinkLimits(window_bytes=4000, batch_bytes=700, batches_undelayed=2)
+LIMITS = UplinkLimits(live_window_bytes=4000, batch_bytes=700, batches_undelayed=2)
 INTAKE_LIMITS = IntakeLimits(batches_unsettled=6, messages_unsettled=12, bytes_unsettled=3000, bytes_a_turn=1200)
 
 
@@ -56,15 +56,15 @@ class Forwarder:
         self.pump()
 
     def pump(self) -> None:
-        while (credit := self.uplink.credit) and self._next < self.end:
+        while (credit := self.uplink.live.credit) and self._next < self.end:
             stored = next(item for item in self.log if self._next < item.position + len(item.run))
             skip = self._next - stored.position
             part = stored.run.part(skip, skip + credit)
             self._next += len(part)
-            self.uplink.deliver(self, Stored(stored.position + skip, stored.sequence + skip, part))
+            self.uplink.live.deliver(self, Stored(stored.position + skip, stored.sequence + skip, part))
 
     def settle(self, consumer: Any, first: int, last: int, outcome: Any) -> None:
-        assert consumer is self.uplink
+        assert consumer is self.uplink.live
         assert 0 <= first <= last < self._next, "settled what was not delivered"
         for position in range(first, last + 1):
             assert position not in self.outcomes, "settled twice"
@@ -152,7 +152,7 @@ class World:
         self.reports = Reports()
         self.forwarders = [Forwarder(self.uplink), Forwarder(self.uplink)]
         for forwarder in self.forwarders:
-            self.uplink.add(forwarder)
+            self.uplink.live.add(forwarder)
         self.hub = Hub()
         self.published: dict[str, list[bytes]] = defaultdict(list)
         self.ledger_done: Counter[int] = Counter()
@@ -366,8 +366,8 @@ def test_the_window_bounds_what_is_held() -> None:
         world.up_bytes(1 << 20)
         world.down_bytes(1 << 20)
     largest_delivery = 20 * (80 + 64 + 20)
-    assert 0 < world.uplink.held_bytes <= LIMITS.window_bytes + largest_delivery
-    assert world.uplink.credit == 0
+    assert 0 < world.uplink.held_bytes <= LIMITS.live_window_bytes + largest_delivery
+    assert world.uplink.live.credit == 0
     world.drain()
     assert world.hub.lake["plant/1"] == world.published["plant/1"]
 

@@ -148,9 +148,9 @@ class GatewayEnd:
     def __init__(self) -> None:
         self.uplink = Uplink("uplink", Hop("gw1", "e"), space="s", outcomes=Outcomes("accepted", "rejected"))
         self.forwarder = Forwarder()
-        self.uplink.add(self.forwarder)
+        self.uplink.live.add(self.forwarder)
         for position in range(self.MESSAGES):
-            self.uplink.deliver(self.forwarder, Stored(position, position, Run("a", "d", 1, b"", [b"21.5"], 5)))
+            self.uplink.live.deliver(self.forwarder, Stored(position, position, Run("a", "d", 1, b"", [b"21.5"], 5)))
         self.reports = Reports()
         self.answers: list[bool] = []
         self.reports.ledger({"ranges": []}, self.answers.append)

@@ -54,7 +54,7 @@ class Subscription:
 
 class Bench:
     def __init__(self, *, batching: bool = True, credit: int = 10, max_message_size: int = 0, **lineage: Any) -> None:
-        limits = UplinkLimits(window_bytes=100_000, batch_bytes=1_000, batches_undelayed=2)
+        limits = UplinkLimits(live_window_bytes=100_000, batch_bytes=1_000, batches_undelayed=2)
         outcomes = Outcomes("accepted", "rejected")
         self.uplink = Uplink("uplink", Hop("gw1", "epoch"), space="s", outcomes=outcomes, limits=limits, **lineage)
         self.cuts: list[str] = []
@@ -64,12 +64,12 @@ class Bench:
         self.link.max_message_size = max_message_size
         self.link.offered_capabilities = (CAPABILITY,) if batching else ()
         self.subscription = Subscription()
-        self.uplink.add(self.subscription)
+        self.uplink.live.add(self.subscription)
         self.uplink.attached(self.wire, self.link, self.cuts.append)
 
     def deliver(self, position: int, *bodies: bytes, sequence: int | None = None) -> None:
         run = Run("plant", "dev", 1, b"", list(bodies), 5)
-        self.uplink.deliver(self.subscription, Stored(position, position if sequence is None else sequence, run))
+        self.uplink.live.deliver(self.subscription, Stored(position, position if sequence is None else sequence, run))
 
     def answer(self, state: State, *, settled: bool = True, tag: int | None = None) -> None:
         tag = self.wire.sent[-1][0] if tag is None else tag
@@ -153,7 +153,7 @@ class TestOutcomes:
         bench.deliver(-1, b"1", sequence=-1)
         bench.uplink.flush()
         assert bench.wire.sent == []
-        assert bench.uplink.figures.messages_unnamed == 1
+        assert bench.uplink.live.unnamed == 1
 
     def test_unknown_tags_are_nothing(self) -> None:
         bench = Bench()
@@ -223,19 +223,19 @@ class TestCutting:
 class TestCredit:
     def test_none_without_a_link(self) -> None:
         bench = Bench()
-        assert bench.uplink.credit > 0
+        assert bench.uplink.live.credit > 0
         bench.uplink.detached()
-        assert bench.uplink.credit == 0
+        assert bench.uplink.live.credit == 0
 
     def test_it_follows_the_size_of_messages(self) -> None:
         bench = Bench()
-        assert bench.uplink.credit == 100_000 // 4096, "careful before it has seen any"
+        assert bench.uplink.live.credit == 100_000 // 4096, "careful before it has seen any"
         for position in range(50):
             bench.deliver(position, b"x" * 36)
-        assert 80 < bench.uplink.credit < 100_000 / 100
+        assert 80 < bench.uplink.live.credit < 100_000 / 100
         bench.deliver(50, b"x" * 9_000)
-        assert bench.uplink.credit < 10, "large ones count at once"
-        while bench.uplink.credit:
+        assert bench.uplink.live.credit < 10, "large ones count at once"
+        while bench.uplink.live.credit:
             position += 1
             bench.deliver(position, b"x" * 936)
         assert 100_000 <= bench.uplink.held_bytes < 102_000
@@ -243,7 +243,7 @@ class TestCredit:
     def test_subscriptions_are_pumped_in_turns_when_room_comes_back(self) -> None:
         bench = Bench()
         other = Subscription()
-        bench.uplink.add(other)
+        bench.uplink.live.add(other)
         bench.deliver(0, b"1")
         bench.uplink.flush()
         before = (bench.subscription.pumps, other.pumps)

@@ -1,0 +1,50 @@
+"""What the kernel knows of the path of a TCP connection: what has not arrived, what it carries, how long it takes."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import sys
+import termios
+from typing import Any, Final, NamedTuple, Protocol
+
+_KNOWS: Final = sys.platform == "linux"
+"""SIOCOUTQ and TCP_INFO as here are Linux's (tcp(7), linux/tcp.h)."""
+
+_INFO: Final = struct.Struct("<148xI8xQ")
+"""Of struct tcp_info: tcpi_min_rtt (us), tcpi_delivery_rate (bytes/s); since Linux 4.9."""
+
+
+class Path(NamedTuple):
+    """Zeros where nothing is known."""
+
+    unsent_bytes: int = 0
+    """Written, and not yet at the peer's kernel."""
+    bytes_s: float = 0.0
+    """What the path has carried lately; less than it can where little was to be carried."""
+    round_trip_s: float = 0.0
+    """The shortest of late: what is beyond it is waiting."""
+
+
+class Transport(Protocol):
+    """As `asyncio.Transport`."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
+
+    def get_write_buffer_size(self) -> int: ...
+
+
+def path_of(transport: Transport) -> Path:
+    """The path of a transport; what waits in the transport itself counts as not sent."""
+    waiting = transport.get_write_buffer_size()
+    connection: Any = transport.get_extra_info("socket") if _KNOWS else None
+    if connection is None:
+        return Path(waiting)
+    try:
+        queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
+        round_trip_us, bytes_s = _INFO.unpack(info)
+    except (OSError, ValueError, struct.error):
+        return Path(waiting)  # closed meanwhile, no TCP, or an older kernel
+    return Path(waiting + int.from_bytes(queued, sys.byteorder), float(bytes_s), round_trip_us / 1e6)

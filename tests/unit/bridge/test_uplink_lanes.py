@@ -1,0 +1,220 @@
+"""Two lanes over one link: the live one goes first and gathers, the backlog takes what the link has to spare."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from bridge import plain
+from bridge.batch import CAPABILITY, Lane, decode
+from bridge.engine import Link, State
+from bridge.limits import BACKLOG_LOOK_S, BACKLOG_UNSENT_BYTES_MIN, LIVE_CREDIT_KEPT
+from bridge.link_rate import REMEMBERED_S, LinkRate
+from bridge.message import Run, Stored
+from bridge.plain import Hop
+from bridge.transport.tcp_path import Path
+from bridge.uplink import Outcomes, Uplink, UplinkLimits
+from tests.unit.bridge.test_uplink import Subscription, Wire
+
+LIMITS = UplinkLimits(batch_bytes=1_000, batches_undelayed=100, gather_s=0.2)
+
+
+class Shell:
+    """A driver, as far as an uplink knows one."""
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self.flushes = 0
+
+    def flush_soon(self) -> None:
+        self.flushes += 1
+
+
+class Bench:
+    def __init__(self, *, batching: bool = True, credit: int = 100) -> None:
+        self.now = 100.0
+        self.uplink = Uplink(
+            "uplink",
+            Hop("gw1", "epoch"),
+            space="s",
+            outcomes=Outcomes("accepted", "rejected"),
+            limits=LIMITS,
+            clock=lambda: self.now,
+        )
+        self.shell = Shell()
+        self.uplink.carried_by(self.shell)
+        self.wire: Any = Wire()
+        self.link = Link(None, None, "telemetry", is_sender=True, ours=True)
+        self.link.credit = credit
+        self.link.offered_capabilities = (CAPABILITY,) if batching else ()
+        self.live, self.old = Subscription(), Subscription()
+        self.uplink.live.add(self.live)
+        self.uplink.backlog.add(self.old)
+        self.uplink.attached(self.wire, self.link, lambda _reason: None)
+
+    def come(self, *bodies: bytes, position: int = 1_000) -> None:
+        self.uplink.live.deliver(self.live, Stored(position, position, Run("plant", "dev", 1, b"", list(bodies), 5)))
+
+    def left(self, *bodies: bytes, position: int = 0) -> None:
+        self.uplink.backlog.deliver(self.old, Stored(position, position, Run("plant", "dev", 1, b"", list(bodies), 5)))
+
+    def flush(self) -> list[tuple[str, list[bytes]]]:
+        """(lane, bodies) of each batch sent by it."""
+        before = len(self.wire.sent)
+        self.uplink.flush()
+        batches = [decode(plain.body_of(message)) for _, message in self.wire.sent[before:]]
+        return [(batch.lane.name, batch.bodies) for batch in batches]
+
+    def accept(self, index: int = -1) -> None:
+        self.uplink.settled([(self.wire.sent[index][0], State.ACCEPTED, True, None)], self.now)
+
+
+def test_a_batch_says_its_lane_and_the_live_one_goes_first() -> None:
+    bench = Bench()
+    bench.left(b"1", b"2")
+    bench.come(b"3")
+    assert bench.flush() == [("LIVE", [b"3"]), ("BACKLOG", [b"1", b"2"])]
+    bench.accept(0)
+    bench.accept(1)
+    assert (bench.live.outcomes, bench.old.outcomes) == ([(1_000, 1_000, "accepted")], [(0, 1, "accepted")])
+
+
+def test_a_reading_leaves_at_once_and_those_that_follow_gather() -> None:
+    bench = Bench()
+    bench.come(b"1")
+    assert bench.flush() == [("LIVE", [b"1"])]
+    bench.now += 0.05
+    bench.come(b"2", position=1_001)
+    assert bench.flush() == []
+    assert bench.uplink.due_at == pytest.approx(100.2)
+    bench.now += 0.1
+    bench.come(b"3", position=1_002)
+    assert bench.flush() == []
+    bench.now = 100.2
+    assert bench.flush() == [("LIVE", [b"2", b"3"])]
+    assert bench.uplink.due_at is None
+
+
+def test_a_full_batch_does_not_gather() -> None:
+    bench = Bench()
+    bench.come(b"1")
+    bench.flush()
+    bench.come(b"x" * 2_000, position=1_001)
+    assert len(bench.flush()) == 1
+
+
+def test_a_backlog_waits_while_much_has_not_left_the_socket() -> None:
+    bench = Bench()
+    bench.shell.path = Path(BACKLOG_UNSENT_BYTES_MIN)
+    bench.left(b"1")
+    bench.come(b"2")
+    assert bench.flush() == [("LIVE", [b"2"])]
+    bench.now += 1.0
+    assert bench.flush() == []
+    assert bench.uplink.due_at == bench.now + BACKLOG_LOOK_S
+    bench.shell.path = Path(BACKLOG_UNSENT_BYTES_MIN - 1)
+    assert bench.flush() == [("BACKLOG", [b"1"])]
+
+
+def test_what_a_flush_has_handed_over_counts_until_the_socket_has_had_a_turn() -> None:
+    bench = Bench()
+    for index in range(40):
+        bench.left(bytes([index]) * 900, position=index)
+    noise = random.Random(1)
+    for index in range(40):
+        bench.left(noise.randbytes(900), position=40 + index)
+    bench.flush()
+    sent = sum(len(message) for _, message in bench.wire.sent)
+    assert BACKLOG_UNSENT_BYTES_MIN <= sent < BACKLOG_UNSENT_BYTES_MIN + 2_000
+    assert bench.shell.flushes > 0, "the next turn looks again"
+    assert bench.uplink.due_at is None
+
+
+def test_a_backlog_leaves_credit_to_the_live_lane() -> None:
+    bench = Bench(credit=LIVE_CREDIT_KEPT * 4)
+    for index in range(100):
+        bench.left(b"x" * 950, position=index)
+        bench.flush()
+    assert bench.link.credit == LIVE_CREDIT_KEPT
+    bench.come(b"1")
+    assert bench.flush() == [("LIVE", [b"1"])]
+
+
+def test_a_peer_that_gives_one_credit_gets_both_lanes() -> None:
+    bench = Bench(credit=1)
+    bench.left(b"1")
+    assert bench.flush() == [("BACKLOG", [b"1"])]
+
+
+def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
+    bench = Bench()
+    bench.uplink.limits = UplinkLimits(batch_bytes=100_000, batches_undelayed=100)
+    bodies = [b"%032d" % (index * 7919) for index in range(4_000)]
+    bench.left(*bodies)
+    bench.flush()
+    first = len(decode(plain.body_of(bench.wire.sent[0][1])).bodies)
+    bench.now += 10.0
+    for index in range(len(bench.wire.sent)):
+        bench.accept(index)
+    before = len(bench.wire.sent)
+    bench.flush()
+    then = len(decode(plain.body_of(bench.wire.sent[before][1])).bodies)
+    assert 0 < then < first / 4, "no longer than the link carries in a moment, or an eighth of the largest"
+
+
+def test_each_lane_is_sent_again_in_its_order() -> None:
+    bench = Bench()
+    bench.left(b"1")
+    bench.come(b"2")
+    bench.flush()
+    bench.uplink.detached()
+    assert bench.uplink.live.credit == bench.uplink.backlog.credit == 0
+    bench.come(b"3", position=1_001)
+    bench.uplink.attached(bench.wire, bench.link, lambda _reason: None)
+    assert bench.flush() == [("LIVE", [b"2", b"3"]), ("BACKLOG", [b"1"])]
+
+
+def test_a_peer_without_batches_gets_the_live_lane_first_too() -> None:
+    bench = Bench(batching=False)
+    bench.left(b"1")
+    bench.come(b"2", b"3")
+    bench.uplink.flush()
+    assert [message[-1:] for _, message in bench.wire.sent] == [b"2", b"3", b"1"]
+
+
+def test_the_windows_are_apart() -> None:
+    bench = Bench()
+    while bench.uplink.backlog.credit:
+        bench.left(b"x" * 100_000)
+    assert bench.uplink.live.credit > 0
+    assert bench.uplink.backlog.lane is Lane.BACKLOG
+
+
+class TestLinkRate:
+    def test_it_is_what_was_acknowledged_since_a_delivery_left(self) -> None:
+        rate = LinkRate()
+        assert (rate.bytes_s, rate.answer_s) == (0.0, 0.0)
+        first = rate.sent(10.0, idle=True)
+        second = rate.sent(10.0, idle=False)
+        rate.acknowledged(first, 1_000, 11.0)
+        assert (rate.bytes_s, rate.answer_s) == (1_000, 1.0)
+        rate.acknowledged(second, 1_000, 12.0)
+        third = rate.sent(12.0, idle=False)
+        rate.acknowledged(third, 3_000, 13.0)
+        assert rate.bytes_s == 3_000
+
+    def test_it_forgets(self) -> None:
+        rate = LinkRate()
+        rate.acknowledged(rate.sent(10.0, idle=True), 1_000_000, 10.5)
+        late = 11.0 + REMEMBERED_S
+        rate.acknowledged(rate.sent(late, idle=True), 1_000, late + 1.0)
+        assert rate.bytes_s == 1_000
+
+    def test_answers_that_come_together_say_what_they_say_together(self) -> None:
+        rate = LinkRate()
+        sent = [rate.sent(10.0 + index / 10, idle=index == 0) for index in range(10)]
+        for one in sent:
+            rate.acknowledged(one, 100, 11.0)
+        assert rate.bytes_s == pytest.approx(1_000)
