@@ -1,7 +1,8 @@
 """Who is let in: from the certificate and the credentials of a connection to a `Peer`, and to who serves such peers.
 
 A connection is a *visitor* until its peer has opened it. Then its events go to the owner made for it
-(`bridge.intake.Intake` for a gateway) and the visitor hears no more of them, until the peer has to leave.
+(`bridge.intake.Intake` for a gateway, `edge.broker.amqp.session.AmqpSession` for an application) and the visitor hears
+no more of them, until the peer has to leave.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from bridge.engine import Closed, Condition, Engine, Event, Opened
+from bridge.engine import Attached, Closed, Condition, Engine, Event, Link, Opened
+from bridge.hub_addresses import LEDGER, STATUS, TELEMETRY
 from bridge.sasl import ANONYMOUS, SaslServer
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.peers import DEFAULT_TENANT, Certified, Kind, NotAPeer, Peer, certified, gateway_fault, user
@@ -35,8 +37,13 @@ class Authority(Protocol):
         ...
 
 
+class NotServed(Exception):
+    """There is nobody to serve a peer now; the message says why."""
+
+
 Serve = Callable[[Peer, Engine, Driver, SaslCredentials | None], Owner]
-"""Makes who serves a peer; its first event is the peer's `Opened`. It answers with an open of its own."""
+"""Makes who serves a peer; its first event is the peer's `Opened`. It answers with an open of its own, and says by
+`Driver.identified` who the peer is where that is a user. Raises NotServed."""
 
 
 class Acceptor:
@@ -45,9 +52,9 @@ class Acceptor:
     def __init__(
         self, gate: Gate, serve: Mapping[Kind, Serve], *, dev: bool, authority: Authority | None = None
     ) -> None:
-        """`gate` knows users. `serve`: by kind of peer; others are turned away. `dev`: who comes is a gateway of the
-        default tenant, and has the name its certificate or its container id says. `authority` None: each certificate
-        TLS lets in is good until it ends."""
+        """`gate` knows users. `serve`: by kind of peer. `dev`: who comes is of the default tenant, and has the name
+        its certificate or its container id says; it is a gateway if its first link is for what gateways send, else an
+        application. `authority` None: each certificate TLS lets in is good until it ends."""
         self.gate: Final = gate
         self.serve: Final = serve
         self.dev: Final = dev
@@ -62,6 +69,12 @@ class Acceptor:
     def gone(self, driver: Driver) -> None:
         """A connection is over."""
         self.admitted.pop(driver, None)
+
+    def applications(self, tenant: str) -> list[Driver]:
+        """Of the connections of a tenant's applications."""
+        wanted = (tenant, Kind.APPLICATION)
+        peers = [(driver, visitor.peer) for driver, visitor in self.admitted.items()]
+        return [driver for driver, peer in peers if peer is not None and (peer.tenant, peer.kind) == wanted]
 
     def review(self) -> None:
         """The authority may have changed its mind: those whose certificates are good no more have to leave."""
@@ -85,6 +98,8 @@ class Visitor:
         self._driver: Driver
         self._certified: Certified | None = None
         self._owner: Owner | None = None
+        self._opened: Opened | None = None
+        """Of a peer that has yet to show what it is."""
         self._leaving = False
 
     def arrive(self, engine: Engine, driver: Driver) -> Owner:
@@ -117,12 +132,17 @@ class Visitor:
             if isinstance(event, Closed):
                 if self._owner is not None:
                     self._owner.handle((event,))
-            elif isinstance(event, Opened) and not self._leaving:
+            elif self._leaving:
+                continue
+            elif isinstance(event, Opened):
                 self._open(event)
-                if self._owner is not None:
-                    self._driver.hand_over(self._owner)
-                    self._owner.handle(events[place:])
-                    return
+            elif isinstance(event, Attached) and self._opened is not None:
+                self._show(self._opened, event.link)
+            if self._owner is not None and not self._leaving:
+                self._driver.hand_over(self._owner)
+                before, self._opened = self._opened, None
+                self._owner.handle([*((before,) if before is not None else ()), *events[place:]])
+                return
 
     def writable(self) -> None:
         """Nothing waits."""
@@ -143,37 +163,50 @@ class Visitor:
     def _open(self, event: Opened) -> None:
         """Let the peer in, or say why not."""
         try:
-            peer = self._peer(event)
+            if self._certified is not None and event.identity == self._certified.peer.identity:
+                self._admit(self._gateway(event, self._certified.peer))
+            elif not self._acceptor.dev:
+                self._admit(user(event.identity or "", Kind.APPLICATION))
+            else:
+                self._named(event)  # raises for what is no name
+                self._opened = event
+                self._engine.open()  # many do not attach before
         except NotAPeer as why:
             self._turn_away(Condition(UNAUTHORIZED, str(why)))
-            return
-        serve = self._acceptor.serve.get(peer.kind)
-        if serve is None:
-            self._turn_away(Condition("amqp:not-allowed", f"this hub serves no {peer.kind.value} over AMQP"))
-        elif not self._driver.identified(peer.identity):
-            self._turn_away(_NO_PLACE)
-        else:
-            self.peer = peer
-            self._acceptor.admitted[self._driver] = self
-            self._owner = serve(peer, self._engine, self._driver, self._credentials)
 
-    def _peer(self, event: Opened) -> Peer:
-        """Who has opened the connection. Raises NotAPeer."""
-        shown = self._certified
-        if shown is not None and event.identity == shown.peer.identity:
-            if event.container_id != shown.peer.name:
-                raise NotAPeer(
-                    f"the certificate is of gateway {shown.peer.name!r}, the container-id says {event.container_id!r}"
-                )
-            if (why := self._refusal()) is not None:
-                raise NotAPeer(why)
-            return shown.peer
-        if not self._acceptor.dev:
-            return user(event.identity or "", Kind.APPLICATION)
+    def _show(self, opened: Opened, link: Link) -> None:
+        """Development mode: a peer shows by its first link what it is."""
+        gateway = not link.is_sender and link.target.address in (TELEMETRY, STATUS, LEDGER)
+        self._admit(Peer(DEFAULT_TENANT, self._named(opened), Kind.GATEWAY if gateway else Kind.APPLICATION))
+
+    def _admit(self, peer: Peer) -> None:
+        """The peer may stay, if there is a place for it."""
+        if peer.kind is Kind.GATEWAY and not self._driver.identified(peer.identity):
+            self._turn_away(_NO_PLACE)
+            return
+        try:
+            owner = self._acceptor.serve[peer.kind](peer, self._engine, self._driver, self._credentials)
+        except NotServed as why:
+            self._turn_away(Condition("amqp:resource-limit-exceeded", str(why)))
+            return
+        self.peer, self._owner = peer, owner
+        self._acceptor.admitted[self._driver] = self
+
+    def _gateway(self, event: Opened, peer: Peer) -> Peer:
+        """The gateway of the certificate, if it may come. Raises NotAPeer."""
+        if event.container_id != peer.name:
+            words = f"the certificate is of gateway {peer.name!r}, the container-id says {event.container_id!r}"
+            raise NotAPeer(words)
+        if (why := self._refusal()) is not None:
+            raise NotAPeer(why)
+        return peer
+
+    def _named(self, event: Opened) -> str:
+        """What a peer of development mode is called. Raises NotAPeer."""
         name = event.container_id if event.identity in (None, ANONYMOUS) else event.identity
-        if fault := gateway_fault(name or ""):
-            raise NotAPeer(fault)
-        return Peer(DEFAULT_TENANT, name or "", Kind.GATEWAY)
+        if name is None or (fault := gateway_fault(name)):
+            raise NotAPeer(gateway_fault("") if name is None else fault)
+        return name
 
     def _refusal(self) -> str | None:
         shown, authority = self._certified, self._acceptor.authority

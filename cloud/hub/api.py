@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from importlib import resources
 from typing import Any
@@ -20,11 +20,14 @@ from cloud.hub.fleet import Fleet, Gateway
 from cloud.hub.health import HubHealth
 from cloud.hub.limits import HELD_SHOWN_MAX, MARKS_SHOWN_MAX, PAGE_GATEWAYS_MAX
 from cloud.hub.metrics import Metrics
+from cloud.hub.peers import DEFAULT_TENANT
 from cloud.hub.registry.registry import Registry
+from cloud.hub.scope import Scope, require_fleet, scope_of
 from cloud.lake.faults import RegistryError
-from edge.broker.http.access import Access
+from edge.broker.http.access import Access, is_local
+from edge.broker.http.application import Answer, needing
 from edge.broker.http.application import application as web_application
-from edge.broker.http.application import needing
+from edge.broker.http.refusal import Refused
 from edge.health.problems import serving
 from edge.output import logs
 from edge.output.document import json
@@ -48,21 +51,25 @@ def application(
     clock: Callable[[], float],
 ) -> Starlette:
     """The ASGI application. Every answer is JSON but for the page and the metrics. All but the health is for who has
-    the right to view.
+    the right to view, and says what is of that user's tenant (`cloud.hub.scope`).
 
     `now_us`: UTC microseconds; `clock`: seconds that do not go back.
     """
-    api = Api(fleet, committer, metrics, health, dev, now_us, clock)
-    view = needing(access.require_view)
+    api = Api(fleet, committer, metrics, health, access, dev, now_us, clock)
+    fleet_wide = needing(functools.partial(require_fleet, access))
     routes = [
         Route("/healthz", api.health),
-        Route("/", view(api.console)),
-        Route("/metrics", view(api.prometheus)),
-        Route("/api/v1/status", view(api.status)),
-        Route("/api/v1/gateways", view(api.gateways)),
-        Route("/api/v1/gateways/{name:path}", view(api.gateway)),
+        Route("/", api.scoped(api.console)),
+        Route("/metrics", fleet_wide(api.prometheus)),
+        Route("/api/v1/status", api.scoped(api.status)),
+        Route("/api/v1/gateways", api.scoped(api.gateways)),
+        Route("/api/v1/gateways/{name:path}", api.scoped(api.gateway)),
     ]
     return web_application(routes, access)
+
+
+Scoped = Callable[[Request, Scope], Awaitable[Response]]
+"""An endpoint that is told whose things it may speak of."""
 
 
 class Api:
@@ -74,6 +81,7 @@ class Api:
         committer: Committer,
         metrics: Metrics,
         health: HubHealth,
+        access: Access,
         dev: bool,
         now_us: Callable[[], int],
         clock: Callable[[], float],
@@ -82,12 +90,25 @@ class Api:
         self._committer = committer
         self._metrics = metrics
         self._health = health
+        self._access = access
         self._dev = dev
         self._now_us = now_us
         self._clock = clock
         self._started_at_us = now_us()
 
-    async def console(self, _request: Request) -> Response:
+    def scoped(self, answer: Scoped) -> Answer:
+        """Answers those who may view, with what they may see."""
+
+        async def behind(request: Request) -> Response:
+            try:
+                scope = await scope_of(self._access, request)
+            except Refused as refused:
+                return refused.response()
+            return await answer(request, scope)
+
+        return behind
+
+    async def console(self, _request: Request, _scope: Scope) -> Response:
         headers = {
             "content-security-policy": CONTENT_SECURITY_POLICY,
             "x-content-type-options": "nosniff",
@@ -95,11 +116,22 @@ class Api:
         }
         return Response(_page(), media_type="text/html", headers=headers)
 
-    async def health(self, _request: Request) -> Response:
-        """200 while it serves, 503 with the problems otherwise (`edge.health.problems.Problem`)."""
+    async def health(self, request: Request) -> Response:
+        """200 while it serves, 503 otherwise; with the problems (`edge.health.problems.Problem`) for who is at the
+        machine or may view the whole fleet: they name gateways and files."""
         problems = self._health.problems()
         ok = serving(problems)
-        return _json({"ok": ok, "problems": problems}, 200 if ok else 503)
+        shown = {"problems": problems} if await self._may_see_problems(request) else {}
+        return _json({"ok": ok, **shown}, 200 if ok else 503)
+
+    async def _may_see_problems(self, request: Request) -> bool:
+        if is_local(request):
+            return True
+        try:
+            await require_fleet(self._access, request)
+        except Refused:
+            return False
+        return True
 
     def _fault(self, fault: Fault) -> dict[str, Any]:
         since_us = self._now_us() - int((self._clock() - fault.since_s) * 1_000_000)
@@ -108,14 +140,29 @@ class Api:
     async def prometheus(self, _request: Request) -> Response:
         return Response(generate_latest(self._metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    async def status(self, _request: Request) -> Response:
+    async def status(self, _request: Request, scope: Scope) -> Response:
+        """Of the whole hub, or what of it is the tenant's."""
+        head = {
+            "version": VERSION,
+            "dev": self._dev,
+            "now": self._now_us() // 1_000,
+            "started_at": self._started_at_us // 1_000,
+            "tenant": scope.tenant,
+        }
+        if scope.tenant is not None:
+            figures = self._fleet.tenant(scope.tenant)
+            return _json(
+                {
+                    **head,
+                    "gateways": {"known": figures.known, "connected": figures.connected},
+                    "totals": {"rows": figures.rows},
+                    "rate": figures.rate.history(self._clock()),
+                }
+            )
         fleet, committer = self._fleet, self._committer
         return _json(
             {
-                "version": VERSION,
-                "dev": self._dev,
-                "now": self._now_us() // 1_000,
-                "started_at": self._started_at_us // 1_000,
+                **head,
                 "gateways": {"known": len(fleet.gateways), "connected": fleet.connected},
                 "totals": asdict(fleet.totals),
                 "rate": fleet.rate.history(self._clock()),
@@ -140,23 +187,28 @@ class Api:
             }
         )
 
-    async def gateways(self, request: Request) -> Response:
+    async def gateways(self, request: Request, scope: Scope) -> Response:
         """``?limit=N&after_tenant=T&after=NAME``: one page, and where the next begins."""
         query = request.query_params
         text = query.get("limit", "200")
         if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= PAGE_GATEWAYS_MAX):
             return _json({"error": f"limit is a number from 1 to {PAGE_GATEWAYS_MAX}"}, 400)
-        after = (query.get("after_tenant", "default"), query["after"]) if "after" in query else None
-        page = self._fleet.page(after, int(text))
+        after = (query.get("after_tenant", self._tenant(scope)), query["after"]) if "after" in query else None
+        page = self._fleet.page(after, int(text), scope.tenant)
         more = len(page) == int(text)
         following = {"after_tenant": page[-1].tenant, "after": page[-1].name} if more else None
         now_s = self._clock()
         return _json({"gateways": [_summary(gateway, now_s, self._now_us()) for gateway in page], "next": following})
 
-    async def gateway(self, request: Request) -> Response:
+    @staticmethod
+    def _tenant(scope: Scope) -> str:
+        """Whom a request means that names no tenant."""
+        return scope.tenant or DEFAULT_TENANT
+
+    async def gateway(self, request: Request, scope: Scope) -> Response:
         """One gateway with its marks: what has landed of each address."""
-        tenant, name = request.query_params.get("tenant", "default"), request.path_params["name"]
-        gateway = self._fleet.gateways.get((tenant, name))
+        tenant, name = request.query_params.get("tenant", self._tenant(scope)), request.path_params["name"]
+        gateway = self._fleet.gateways.get((tenant, name)) if scope.covers(tenant) else None
         if gateway is None:
             return _json({"error": f"no gateway {name} in tenant {tenant}"}, 404)
         try:

@@ -21,6 +21,7 @@ from cloud.hub.limits import (
     MESSAGE_BYTES_MAX,
     WRITE_BYTES_MAX,
 )
+from edge.broker.amqp.session import CAPABILITIES
 from edge.broker.limits import (
     AMQP_CONNECTION_BYTES,
     CONNECTIONS_SHARE,
@@ -121,6 +122,7 @@ class Connections:
             idle_timeout_s=IDLE_TIMEOUT_S,
             handshake_timeout_s=self._limits.handshake_s,
             max_message_size=self._limits.packet_bytes_max,
+            offered_capabilities=CAPABILITIES,
             now=self._loop.time(),
         )
 

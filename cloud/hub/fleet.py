@@ -82,6 +82,18 @@ class Totals:
     quarantined: int = 0
 
 
+@dataclass(slots=True)
+class TenantFigures:
+    """What the fleet of one tenant does."""
+
+    known: int = 0
+    """Its gateways."""
+    connected: int = 0
+    rows: int = 0
+    """Landed since the hub started."""
+    rate: Rate = field(default_factory=Rate)
+
+
 class FleetFull(Exception):
     """The hub serves as many gateways as it may."""
 
@@ -96,6 +108,11 @@ class Fleet:
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
     versions: Mapping[str, int] = field(default_factory=dict)
     connected: int = 0
+    tenants: dict[str, TenantFigures] = field(default_factory=dict)
+
+    def tenant(self, name: str) -> TenantFigures:
+        """Figures of a tenant, as of a new one where none of its gateways is known."""
+        return self.tenants.get(name) or TenantFigures()
 
     def load(self, records: Sequence[GatewayRecord]) -> None:
         """Start from what the registry has; of more than `GATEWAYS_MAX`, those heard of last."""
@@ -103,6 +120,7 @@ class Fleet:
         for record in newest:
             gateway = Gateway(record.tenant, record.name, record.first_seen, record.last_seen, landed=record.landed)
             self.gateways[record.tenant, record.name] = gateway
+            self.tenants.setdefault(record.tenant, TenantFigures()).known += 1
 
     def connect(self, session: Session, now_us: int) -> Session | None:
         """A gateway is there; returns the connection it had, if any. Raises `FleetFull`."""
@@ -111,8 +129,11 @@ class Fleet:
             if len(self.gateways) >= GATEWAYS_MAX:
                 raise FleetFull
             gateway = self.gateways[session.key] = Gateway(*session.key, now_us, now_us)
+            self.tenants.setdefault(session.tenant, TenantFigures()).known += 1
         before, gateway.session = gateway.session, session
-        self.connected += not gateway.connected
+        if not gateway.connected:
+            self.connected += 1
+            self.tenants[session.tenant].connected += 1
         gateway.connected, gateway.remote, gateway.last_seen = True, session.remote, now_us
         return before
 
@@ -121,7 +142,9 @@ class Fleet:
         gateway = self.gateways.get(session.key)
         if gateway is None or gateway.session is not session:
             return False
-        self.connected -= gateway.connected
+        if gateway.connected:
+            self.connected -= 1
+            self.tenants[session.tenant].connected -= 1
         gateway.connected, gateway.session, gateway.last_seen = False, None, now_us
         return True
 
@@ -169,14 +192,17 @@ class Fleet:
                 gateway.landed += rows
                 gateway.rate = gateway.rate or Rate()
                 gateway.rate.add(rows, now_s)
+                figures = self.tenants[gateway.tenant]
+                figures.rows += rows
+                figures.rate.add(rows, now_s)
 
     def latency_s(self, share: float) -> float | None:
         """The latency that `share` of the last landings did not exceed; None before the first."""
         ordered = sorted(self.latencies_s)
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
 
-    def page(self, after: Key | None, limit: int) -> list[Gateway]:
-        """Up to `limit` gateways behind `after`, in the order of (tenant, name)."""
-        keys = sorted(self.gateways)
+    def page(self, after: Key | None, limit: int, tenant: str | None = None) -> list[Gateway]:
+        """Up to `limit` gateways behind `after`, in the order of (tenant, name); of one tenant, or of all."""
+        keys = sorted(key for key in self.gateways if tenant is None or key[0] == tenant)
         start = 0 if after is None else bisect_right(keys, after)
         return [self.gateways[key] for key in keys[start : start + limit]]

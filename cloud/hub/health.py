@@ -12,8 +12,11 @@ from typing import Final
 
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
+from cloud.hub.copies import Copies
 from cloud.hub.fleet import Fleet
 from cloud.hub.limits import HELD_SHOWN_MAX
+from cloud.hub.peers import DEFAULT_TENANT
+from cloud.hub.spaces import Spaces
 from edge.broker.configuration import TlsListener
 from edge.broker.listeners.tls import Certificates
 from edge.health.certificates import certificate_problems
@@ -34,23 +37,34 @@ class HubHealth:
         fleet: Fleet,
         committer: Committer,
         connections: Connections,
+        spaces: Spaces,
+        copies: Copies,
+        users: Callable[[], str | None],
         certificates: Callable[[], Certificates | None],
         tls: TlsListener | None,
         data: Path,
     ) -> None:
-        """`certificates`: those of the listener, once it listens with TLS."""
+        """`users`: why changes of users are not followed; `certificates`: those of the listener, once it listens with
+        TLS."""
         self.lag = LoopLag()
         self._fleet = fleet
         self._committer = committer
         self._connections = connections
+        self._spaces = spaces
+        self._copies = copies
+        self._users = users
         self._certificates = certificates
         self._tls = tls
         self._data = data
         self._rising = Rising()
+        self._missed = Rising()
         self._files: list[Found] = []
         self._looked_at = float("-inf")
         self._health = Health(
-            (self.landing, self.held, self.refused, self.certificate, self.lag.problems, log_problems, self.machine)
+            (
+                *(self.landing, self.held, self.refused, self.applications, self.certificate),
+                *(self.lag.problems, log_problems, self.machine),
+            )
         )
 
     def start(self) -> None:
@@ -76,7 +90,10 @@ class HubHealth:
     def held(self) -> Iterator[Found]:
         for session, fault in self._committer.held[:HELD_SHOWN_MAX]:
             what = f"something of it cannot be landed, and is tried again: {fault.reason}"
-            yield Found(f"gateway {session.gateway}", what, "see the hub's log; it is not acknowledged meanwhile")
+            whose = "" if session.tenant == DEFAULT_TENANT else f" of tenant {session.tenant}"
+            yield Found(
+                f"gateway {session.gateway}{whose}", what, "see the hub's log; it is not acknowledged meanwhile"
+            )
 
     def refused(self) -> Iterator[Found]:
         """What happened within the last minute."""
@@ -108,6 +125,18 @@ class HubHealth:
         if "memory" in lately:
             what = "connections were closed within the last minute that held most: there was no room for all they held"
             yield Found("memory", what, "see in the hub's log which; what they sent comes again", Severity.WARNING)
+
+    def applications(self) -> Iterator[Found]:
+        """Tenants whose applications are not served as they should be."""
+        if (why := self._users()) is not None:
+            yield Found("users", f"changes of users are not followed: {why}", "see the hub's data directory")
+        for tenant, why in self._spaces.troubles.items():
+            what = f"the address space is not open: {why}"
+            yield Found(f"tenant {tenant}", what, f"see DATA/spaces/{tenant}; its applications are not served")
+        counts = {tenant: figures.missed for tenant, figures in self._copies.all_figures().items() if figures.missed}
+        for tenant in self._missed.lately(counts):
+            what = "live copies were missed within the last minute: an application does not keep up, or too much comes"
+            yield Found(f"tenant {tenant}", what, "receive less, or read the lake, which has all", Severity.WARNING)
 
     def certificate(self) -> Iterator[Found]:
         certificates = self._certificates()

@@ -105,3 +105,25 @@ GIVEN_BACK_WITHIN_S = 6.0
 LANDED_BYTES_A_SECOND = 64 * 1024 * 1024
 """What a gateway's bytes count in its share of the landing's time, beside the making of its rows, which is measured:
 data file and log together take so many a second."""
+
+SPACES_MAX = 128
+"""Tenants whose applications are served: each has a store of its own, two threads and about 1 MiB."""
+
+LIVE_WAITING_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes that wait for slow applications of all tenants together, shared alike among the spaces that are open. What is
+more is dropped and counted; the lake has it."""
+
+LIVE_WAITING_BYTES_MIN = 1024 * 1024
+"""What every tenant may have waiting at least: with `SPACES_MAX` of them twice what all may have."""
+
+COPIES_WAITING_BYTES_MAX = 32 * 1024 * 1024
+"""Bytes of messages that wait to be copied for applications, shared alike among the spaces that are open."""
+
+COPIES_SLICE_S = 0.002
+"""How long copies are made before others have their turn: a chunk more than that at most."""
+
+COPIES_REST = 4.0
+"""For how many times as long the loop is for others then: copies have a fifth of it."""
+
+COPIED_AT_ONCE = 32
+"""Messages of a run between two looks at the clock: about 1 ms."""

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from cloud.hub.committer import Committer
+from cloud.hub.copies import Copies
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from edge.health.problems import Severity
@@ -37,10 +38,11 @@ LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 class _Live(Collector):
     """Numbers that are kept elsewhere."""
 
-    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth) -> None:
+    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth, copies: Copies) -> None:
         self._fleet = fleet
         self._committer = committer
         self._health = health
+        self._copies = copies
 
     def collect(self) -> Iterator[Metric]:
         totals = asdict(self._fleet.totals)
@@ -59,7 +61,18 @@ class _Live(Collector):
         }
         for metric, (text, value) in gauges.items():
             yield GaugeMetricFamily(metric, text, value=value)
+        yield from self._applications()
         yield from self._process()
+
+    def _applications(self) -> Iterator[Metric]:
+        made = CounterMetricFamily("waypost_hub_copies", "Live copies made for applications", labels=["tenant"])
+        about = "Live copies not made, or not taken in time by a slow application"
+        missed = CounterMetricFamily("waypost_hub_copies_missed", about, labels=["tenant"])
+        for tenant, figures in self._copies.all_figures().items():
+            made.add_metric([tenant], figures.made)
+            missed.add_metric([tenant], figures.missed)
+        yield made
+        yield missed
 
     def _process(self) -> Iterator[Metric]:
         problems, written = self._health.problems(), logs.figures()
@@ -87,9 +100,9 @@ class _Live(Collector):
 class Metrics:
     """The hub's own registry of metrics; no process-wide state."""
 
-    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth) -> None:
+    def __init__(self, fleet: Fleet, committer: Committer, health: HubHealth, copies: Copies) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Live(fleet, committer, health))
+        self.registry.register(_Live(fleet, committer, health, copies))
         self.landing_seconds = Histogram(
             "waypost_hub_landing_seconds",
             "From the trimming of a landing to its confirmation",

@@ -24,27 +24,30 @@ from bridge.hidden import hides
 from bridge.intake import Intake
 from bridge.resources.endpoint import Endpoint
 from bridge.transport.driver import Driver
-from cloud.hub.acceptor import Acceptor
+from cloud.hub.acceptor import Acceptor, NotServed, Serve
 from cloud.hub.api import application
 from cloud.hub.committer import Committer
 from cloud.hub.connections import Connections
+from cloud.hub.copies import Copies
 from cloud.hub.data import DataError, data_directory, require_unheld, writer_id
 from cloud.hub.fleet import Fleet
 from cloud.hub.health import HubHealth
 from cloud.hub.lander import Lander
 from cloud.hub.limits import SHUTDOWN_S
 from cloud.hub.metrics import Metrics
-from cloud.hub.peers import Kind, Peer
+from cloud.hub.peers import DEFAULT_TENANT, Kind, Peer
 from cloud.hub.registry.directory import GatewayRecord
 from cloud.hub.registry.faults import RegistryUnreachable
 from cloud.hub.registry.location import sqlite_file
 from cloud.hub.registry.registry import Registry
 from cloud.hub.service import HubService
+from cloud.hub.spaces import Spaces
 from cloud.lake.contract import contract
 from cloud.lake.delta import DeltaLake
 from cloud.lake.faults import CannotLand
 from cloud.lake.landing import Landing
 from cloud.lake.limits import GATHER_MS_DEFAULT
+from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import Authentication, TlsListener
 from edge.broker.http.access import Access
 from edge.broker.http.guard import Guard
@@ -54,6 +57,8 @@ from edge.broker.listeners.tls import Certificates, TlsError
 from edge.broker.listeners.web.bound_socket import BoundSocket
 from edge.broker.listeners.web.server import ServeError, WebServer
 from edge.broker.security.authenticator import Gate
+from edge.broker.security.credentials import CredentialsError, Snapshot
+from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.sasl_credentials import SaslCredentials
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
@@ -126,26 +131,59 @@ class Hub:
         self._gate = Gate(
             Authentication.NONE if configuration.dev else Authentication.STANDARD, worker=self._threads, clock=loop.time
         )
-        self.acceptor = Acceptor(self._gate, {Kind.GATEWAY: self._intake}, dev=configuration.dev)
+        serve: dict[Kind, Serve] = {Kind.GATEWAY: self._intake, Kind.APPLICATION: self._session}
+        self.acceptor = Acceptor(self._gate, serve, dev=configuration.dev)
         """Who decides about each connection."""
+        self._spaces = Spaces(configuration.data, self.acceptor.applications)
+        self._copies = Copies(self._spaces, clock=loop.time, later=loop.call_later)
+        self._users = None if configuration.dev else self._follow_users()
         self._connections = Connections(self.acceptor)
         self._certificates: Certificates | None = None
         self._health = HubHealth(
             fleet=self._fleet,
             committer=self._committer,
             connections=self._connections,
+            spaces=self._spaces,
+            copies=self._copies,
+            users=lambda: self._users.trouble if self._users is not None else None,
             certificates=lambda: self._certificates,
             tls=configuration.tls,
             data=configuration.data,
         )
-        self._metrics = Metrics(self._fleet, self._committer, self._health)
-        self._service = HubService(self._fleet, self._committer, self._metrics, now_us=_now_us, clock=loop.time)
+        self._metrics = Metrics(self._fleet, self._committer, self._health, self._copies)
+        self._service = HubService(
+            self._fleet, self._committer, self._metrics, now_us=_now_us, clock=loop.time, copy=self._copies.take
+        )
+
+    def _follow_users(self) -> FollowedUsers:
+        """Raises `HubError`."""
+        try:
+            return FollowedUsers(self._configuration.data, self._take_users)
+        except CredentialsError as error:
+            raise HubError(str(error)) from error
+
+    def _take_users(self, snapshot: Snapshot) -> None:
+        """These are the users now; their tenants have spaces."""
+        self._gate.update(snapshot)
+        self._spaces.follow(sorted({name.partition("@")[2] for name in snapshot.users}))
+
+    async def _start_users(self) -> None:
+        """Take over users, and open the spaces of their tenants. Raises `HubError`."""
+        if self._users is None:
+            self._spaces.follow((DEFAULT_TENANT,))
+        else:
+            self._gate.look_again = self._users.look_again
+            try:
+                await self._users.start()
+            except CredentialsError as error:
+                raise HubError(str(error)) from error
+        await self._spaces.start()
 
     async def run(self, ready: Callable[[Endpoint, Endpoint], None], stop: asyncio.Event) -> None:
         """Serve until `stop` is set; `ready` gets the addresses bound (AMQP, HTTP). Raises `HubError`."""
         configuration = self._configuration
         clock = asyncio.get_running_loop().time
-        access = Access()  # development mode, the only one so far: nobody has to say who he is
+        access = Access(self._gate)
         app = application(
             self._fleet,
             self._committer,
@@ -159,6 +197,7 @@ class Hub:
         http_host = configuration.http
         site = Site([http_host.host], exposed=not http_host.loopback, machine=socket.gethostname())
         try:
+            await self._start_users()
             async with serve_http(Guard(app, site, lambda: not access.open), configuration.http) as http:
                 if configuration.tls is not None:
                     self._certificates = Certificates(configuration.tls)
@@ -176,6 +215,9 @@ class Hub:
         finally:
             self._health.stop()
             await self._finish()
+            if self._users is not None:
+                await self._users.stop()
+            await self._spaces.stop()
             self._threads.stop()
             self._executor.submit(self._registry.close)
             self._executor.shutdown()
@@ -201,6 +243,9 @@ class Hub:
         except TimeoutError:
             log.warning("stopped before the landing in progress ended; it will be looked up at the next start")
         self._service.close_all("amqp:connection:forced", "the hub stops")
+        for driver in self._connections.listener.drivers:
+            if isinstance(driver.owner, AmqpSession):
+                driver.owner.shut_down()
         deadline = asyncio.get_running_loop().time() + FAREWELL_S
         while any(_unwritten(driver) for driver in self._connections.listener.drivers):
             if asyncio.get_running_loop().time() > deadline:
@@ -214,6 +259,15 @@ class Hub:
         intake = Intake(engine, self._service, driver, gateway=peer.name)
         self._service.introduce(intake, peer.tenant, driver.peername)
         return intake
+
+    def _session(self, peer: Peer, engine: Engine, driver: Driver, credentials: SaslCredentials | None) -> AmqpSession:
+        """Of an application at its tenant's space. Raises `NotServed`."""
+        space = self._spaces.get(peer.tenant)
+        if space is None:
+            raise NotServed(f"the address space of tenant {peer.tenant} is not open yet; try again")
+        return AmqpSession(
+            driver, engine, space.router, gate=self._gate, credentials=credentials, containers=space.containers
+        )
 
 
 def open_data(configuration: HubConfiguration) -> Opened:

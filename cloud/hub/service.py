@@ -45,6 +45,14 @@ SPACE: Final = "default"
 """Of plain messages, which do not say of which of their gateway's address spaces they are."""
 
 
+Copy = Callable[[str, str, Batch], None]
+"""Gets a batch with the tenant and the name of its gateway (`cloud.hub.copies`)."""
+
+
+def _not_copied(_tenant: str, _gateway: str, _batch: Batch) -> None:
+    """Nobody receives."""
+
+
 class HubService:
     """Implements `bridge.intake.IntakeService`."""
 
@@ -56,14 +64,17 @@ class HubService:
         *,
         now_us: Callable[[], int],
         clock: Callable[[], float],
+        copy: Copy = _not_copied,
     ) -> None:
-        """`now_us`: UTC microseconds; `clock`: seconds that do not go back."""
+        """`now_us`: UTC microseconds; `clock`: seconds that do not go back; `copy` gets what has arrived before it is
+        landed."""
         self._fleet = fleet
         self._committer = committer
         self._metrics = metrics
         self._pressure = Pressure(lambda: self._committer.pressing_bytes, lambda: self._unread_bytes)
         self._now_us = now_us
         self._clock = clock
+        self._copy = copy
         self._unread_bytes = 0
         """Of all gateways: what waits as it came."""
         self._introduced: WeakKeyDictionary[Intake, tuple[str, str]] = WeakKeyDictionary()
@@ -224,6 +235,7 @@ class HubService:
             return
         self._fleet.heard(session.key, self._now_us())
         self._committer.heard(session.key)
+        self._copy(session.tenant, session.gateway, batch)
         received = ReceivedBatch(*session.key, batch, session.store_epoch, ends or {})
         self._committer.put(session, received, partial(self._answer, intake, tokens))
         self._pressure.look_at(intake)

@@ -1,27 +1,21 @@
 """The broker: store, router, sessions and listeners put together on one event loop.
 
-It owns what crosses them: when a commit is started (once a turn of the loop), when sockets stop being read because
-the store has too much under way, and the housekeeping tick. It knows no file and no command line.
+It owns what crosses them, and the housekeeping tick. It knows no file and no command line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from bridge.transport.turn import turn_of
+from bridge.transport.driver import Driver
 from edge.broker.amqp import interception as amqp_interception
 from edge.broker.amqp.services import Administration
 from edge.broker.amqp.session import AmqpSession
 from edge.broker.configuration import BrokerConfiguration, DeviceApi
-from edge.broker.limits import (
-    PENDING_BYTES_LOW,
-    PENDING_BYTES_MAX,
-    TICK_S,
-)
+from edge.broker.limits import TICK_S
 from edge.broker.listeners.admission import Admission
 from edge.broker.listeners.amqp import AmqpDrivers
 from edge.broker.listeners.listeners import Listeners
@@ -41,16 +35,11 @@ from edge.broker.router.router import Router
 from edge.broker.security.authenticator import Gate
 from edge.broker.security.site import Site
 from edge.broker.security.verification_threads import VerificationThreads
+from edge.broker.space import Space
 from edge.broker.store.contract import Store
-from edge.broker.store.records import Committed
 
 if TYPE_CHECKING:
     from edge.broker.hono.service import DeviceService
-
-STORE_BUSY = "the store has too much under way"
-
-TIMER_SLACK_S = 0.001
-"""The loop's timers count in milliseconds."""
 
 
 class Broker:
@@ -70,27 +59,18 @@ class Broker:
         self.configuration = configuration
         self.store = store
         self._loop = asyncio.get_running_loop()
-        self._turn = turn_of(self._loop)
-        self._flush_scheduled = False
-        self._paused = False
         self._ticker: asyncio.TimerHandle | None = None
-        self._batch_timer: asyncio.TimerHandle | None = None
-        self.router = Router(
+        self._space = Space(
             store,
             AddressTable(configuration.rules, configuration.default_rule),
-            clock_ns=time.time_ns,
-            clock_good=clock_good,
-            flush_soon=self._flush_soon,
+            self._drivers,
             policies=configuration.policies,
-            monotonic_s=self._loop.time,
-            merge_live=merge_live,
+            quota_bytes=configuration.quota_bytes,
             limits=configuration.limits,
-            soon=self._loop.call_soon,
+            clock_good=clock_good,
+            merge_live=merge_live,
         )
-        self.router.quotas.floor_bytes = configuration.limits.free_floor_bytes
-        self.router.quotas.space_bytes = configuration.quota_bytes
-        self.router.quotas.tick()
-        store.commit_listeners.append(self._committed)  # after the router
+        self.router = self._space.router
         api = configuration.device_api
         self.devices = _device_service(api, self.router, store) if api is not None else None
         """The device API; None where the space has none."""
@@ -129,9 +109,9 @@ class Broker:
 
     async def stop(self) -> None:
         """Close the listeners and every connection; what was acknowledged is on disk already."""
-        for timer in (self._ticker, self._batch_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._space.stop()
         for session in self.mqtt_sessions.attached():
             session.connection.disconnect(ReasonCode.SERVER_SHUTTING_DOWN)
             session.flush_soon()
@@ -160,45 +140,10 @@ class Broker:
             self.devices.update(api)
         self.router.reconfigure(AddressTable(configuration.rules, configuration.default_rule), configuration.policies)
 
-    # --- commits and pressure ---------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------------------
 
-    def _flush_soon(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        self.router.flush()
-        self._arm_batch_timer()
-        if not self._paused and self.store.pending_bytes > PENDING_BYTES_MAX:
-            self._paused = True
-            for driver in self.listeners.drivers():
-                driver.pause_reading(STORE_BUSY)
-
-    def _arm_batch_timer(self) -> None:
-        """Come back when messages that may wait (``durability: batch``) have waited."""
-        due_in = self.store.due_in()
-        if due_in is None:
-            return
-        due_at = self._loop.time() + due_in
-        if self._batch_timer is not None:
-            if self._batch_timer.when() <= due_at + TIMER_SLACK_S:
-                return
-            self._batch_timer.cancel()
-        self._batch_timer = self._loop.call_at(due_at, self._batch_due)
-
-    def _batch_due(self) -> None:
-        self._batch_timer = None
-        self._flush()
-
-    def _committed(self, commit: Committed) -> None:
-        self._turn.write()  # the answers, before the loop reads what came meanwhile
-        self._arm_batch_timer()
-        if self._paused and self.store.pending_bytes < PENDING_BYTES_LOW:
-            self._paused = False
-            for driver in self.listeners.drivers():
-                driver.resume_reading(STORE_BUSY)
+    def _drivers(self) -> Iterator[Driver]:
+        return self.listeners.drivers()
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(TICK_S, self._tick)

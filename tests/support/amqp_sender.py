@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from bridge.engine import Closed, Dispositions, Engine, Link, State
+from bridge.engine import Closed, Condition, Dispositions, Engine, Link, State
+from bridge.sasl import SaslClient
 from tests.support.machines import take_all
 
 WAIT_S = 120.0
@@ -17,37 +19,47 @@ WAIT_S = 120.0
 WAIT_MS = 200
 """For the socket, between two looks at the condition."""
 SEND_BYTES = 1 << 18
+LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""The socket has nothing, or takes nothing, now."""
 
 
 class AmqpSender:
     """One link of one connection."""
 
-    def __init__(self, port: int, name: str, target: str, capabilities: Sequence[str] = ()) -> None:
-        self.engine = Engine(container_id=name, server=False)
+    def __init__(
+        self, port: int, name: str, target: str, capabilities: Sequence[str] = (), tls: ssl.SSLContext | None = None
+    ) -> None:
+        """With `tls` the client shows the certificate of that context (SASL EXTERNAL)."""
+        self.engine = Engine(container_id=name, server=False, sasl=None if tls is None else SaslClient(external=True))
         self.socket = socket.create_connection(("127.0.0.1", port), WAIT_S)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.socket.setblocking(False)
         self.outcomes: dict[int, State] = {}
         self.closed = False
+        self.condition: Condition | None = None
+        """Why the peer has closed the connection."""
         self._tags = 0
         self._unsent = bytearray()
         self.engine.open()
         self.link: Link = self.engine.attach_sender(target, target, desired_capabilities=capabilities)
-        self._until(lambda: self.link.credit > 0, "credit")
+        self.until(lambda: self.link.credit > 0 or self.closed, "credit")
 
     def send(self, *messages: bytes) -> Self:
         """As far as credit goes; waits for more."""
         for message in messages:
-            self._until(lambda: self.link.credit > 0 or self.closed, "credit")
+            self.until(lambda: self.link.credit > 0 or self.closed, "credit")
             self.engine.send(self.link, self._tags, message)
             self._tags += 1
         return self
 
     def settled(self) -> list[State]:
         """What the peer said of everything sent, in order."""
-        self._until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")
+        self.until(lambda: len(self.outcomes) == self._tags or self.closed, "the peer's word")
         return [self.outcomes[tag] for tag in sorted(self.outcomes)]
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        """Exchange bytes with the peer until it holds."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"no {what}"
@@ -58,12 +70,13 @@ class AmqpSender:
         self._unsent += self.engine.data_to_send()
         poll = select.poll()
         poll.register(self.socket, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        if not poll.poll(WAIT_MS):
+        decrypted = self.socket.pending() if isinstance(self.socket, ssl.SSLSocket) else 0
+        if not decrypted and not poll.poll(WAIT_MS):
             return
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(*LATER):
             del self._unsent[: self.socket.send(self._unsent[:SEND_BYTES])]
         received: bytes | None = None
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(*LATER):
             received = self.socket.recv(1 << 16)
         now = time.monotonic()
         events = () if received is None else take_all(self.engine, received, now)
@@ -71,7 +84,7 @@ class AmqpSender:
             if isinstance(event, Dispositions):
                 self.outcomes |= {tag: state for tag, state, _, _ in event.items}
             elif isinstance(event, Closed):
-                self.closed = True
+                self.closed, self.condition = True, event.condition
 
     def close(self) -> None:
         self.socket.close()

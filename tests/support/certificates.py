@@ -29,15 +29,18 @@ class Authority:
             "-addext", "keyUsage=critical,keyCertSign,cRLSign",
         )  # fmt: skip
 
-    def issue(self, name: str, *, file: str | None = None, days: int = 2, usage: str | None = None) -> Issued:
+    def issue(
+        self, name: str, *, file: str | None = None, days: int = 2, usage: str | None = None, uri: str | None = None
+    ) -> Issued:
         """Sign a certificate for `name` (and for this machine's loopback), in files called `file`. `days`: until it
-        ends, below 0 when it has; `usage`: its extendedKeyUsage, as openssl spells it."""
+        ends, below 0 when it has; `usage`: its extendedKeyUsage, as openssl spells it; `uri`:
+        named beside the hosts."""
         stem = self.folder / (file or name)
         request, certificate, key = (str(stem) + end for end in (".csr", ".pem", ".key"))
         _openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
             "-subj", f"/O=tests/CN={name}", "-keyout", key, "-out", request,
-            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1" + (f",URI:{uri}" if uri else ""),
             *(("-addext", f"extendedKeyUsage={usage}") if usage else ()),
         )  # fmt: skip
         _openssl(

@@ -24,13 +24,15 @@ from edge.broker.model.isolation import delivered, end_consumer
 class WaitingPool:
     """Message bytes waiting in memory for all transient subscriptions of a router."""
 
-    __slots__ = ("dropped", "expired", "expiring", "pressure", "waiting_bytes")
+    __slots__ = ("bytes_max", "dropped", "expired", "expiring", "pressure", "waiting_bytes")
 
     def __init__(
         self, expired: Callable[[Run], bool] = lambda _run: False, wake: Callable[[], None] = lambda: None
     ) -> None:
         """`expired` says that a run has waited beyond its time to live; `wake` as `Pressure` has it."""
         self.waiting_bytes = 0
+        self.bytes_max = TRANSIENT_POOL_BYTES_MAX
+        """Above it each subscription is held to the minimum."""
         self.dropped = 0
         """Messages not delivered because a consumer was too slow, since start."""
         self.pressure = Pressure(wake)
@@ -42,15 +44,15 @@ class WaitingPool:
         """True when a subscription with `own_bytes` waiting may add `size`."""
         own_bytes += size
         if own_bytes <= TRANSIENT_BUFFER_BYTES_MIN:
-            room = TRANSIENT_POOL_BYTES_MAX + TRANSIENT_POOL_BYTES_MAX // 4
+            room = self.bytes_max + self.bytes_max // 4
             return own_bytes <= TRANSIENT_BUFFER_BYTES_LEAST or self.waiting_bytes + size <= room
-        return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= TRANSIENT_POOL_BYTES_MAX
+        return own_bytes <= TRANSIENT_BUFFER_BYTES_MAX and self.waiting_bytes + size <= self.bytes_max
 
     def strained(self, own_bytes: int) -> bool:
         """True when those who publish to a subscription with `own_bytes` waiting should wait for it."""
         if own_bytes > LIVE_BEHIND_BYTES_MAX:
             return True
-        return own_bytes > LIVE_BEHIND_BYTES_LOW and self.waiting_bytes > TRANSIENT_POOL_BYTES_MAX // 2
+        return own_bytes > LIVE_BEHIND_BYTES_LOW and self.waiting_bytes > self.bytes_max // 2
 
 
 class TransientSubscription:

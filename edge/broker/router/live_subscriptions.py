@@ -49,6 +49,11 @@ class LiveSubscriptions:
     def __iter__(self) -> Iterator[TransientSubscription]:
         return iter(self._tree)
 
+    @property
+    def empty(self) -> bool:
+        """Nobody is there."""
+        return not self._tree
+
     def match(self, address: str) -> list[TransientSubscription]:
         """Those that want what is published to an address."""
         return self._tree.match(address)

@@ -188,9 +188,11 @@ class Router:
         self.answers.refuse(origin, tokens, why)
 
     def publish_live(self, run: Run) -> None:
-        """Hand a run of the broker's own to live subscribers; it is neither stored nor counted."""
+        """Hand a run of the broker's own to live subscribers; it is neither stored nor counted, and nobody is held back
+        for those that are slow."""
         for sink in self.subscriptions.live.sinks(run.address):
             sink.offer(run)
+        self._pressure.pressing = False
 
     def flush(self) -> None:
         """Start a commit of what was gathered, unless one is running. Nothing is answered but what is decided."""

@@ -123,7 +123,7 @@ def test_addresses_a_subscription_remembers(rig: Rig, monkeypatch: pytest.Monkey
 def test_a_slow_live_subscriber_holds_no_more_than_its_share(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 1_000)
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 3_000)
-    monkeypatch.setattr(transient, "TRANSIENT_POOL_BYTES_MAX", 4_000)
+    rig.router.pool.bytes_max = 4_000
     slow, slower, quick = Reader(), Reader(), Reader(1_000)
     for reader, address in ((slow, "t/a"), (slower, "t/b"), (quick, "t/#")):
         rig.router.subscribe(reader, address, SubscribeOptions())
@@ -149,7 +149,7 @@ def test_all_slow_live_subscribers_hold_no_more_than_the_pool_and_a_quarter(
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_LEAST", 2 * size)
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MIN", 10 * size)
     monkeypatch.setattr(transient, "TRANSIENT_BUFFER_BYTES_MAX", 10 * size)
-    monkeypatch.setattr(transient, "TRANSIENT_POOL_BYTES_MAX", 40 * size)
+    rig.router.pool.bytes_max = 40 * size
     for number in range(20):
         rig.router.subscribe(Reader(), f"t/{number:02}", SubscribeOptions())
         for _ in range(10):

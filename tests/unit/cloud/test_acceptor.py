@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.engine import Closed, Engine, Opened
+from bridge.engine import Attached, Closed, Engine, Opened
 from bridge.sasl import SaslClient
 from bridge.transport.driver import Driver, Owner
 from cloud.hub.acceptor import Acceptor, Authority, Visitor
@@ -89,6 +89,10 @@ class Connection:
     def wake(self) -> None:
         """Passwords are verified at once."""
 
+    def send_to(self, target: str) -> None:
+        self.client.attach_sender("out", target)
+        self.settle()
+
     def settle(self) -> None:
         while True:
             up, down = self.client.data_to_send(), self.server.data_to_send()
@@ -121,12 +125,26 @@ class TestDevelopment:
         hub = Hub(dev=True)
         for sasl in (None, SaslClient(), SaslClient("anybody", "anything")):
             connection = Connection(hub, "gw1", sasl)
+            assert any(isinstance(event, Opened) for event in connection.events), "some attach only then"
+            assert not hub.served
+            connection.send_to("telemetry")
             assert connection.refusal is None
-            assert hub.served.popitem()[0] == Peer("default", "gw1", Kind.GATEWAY)
+            peer, served = hub.served.popitem()
+            assert peer == Peer("default", "gw1", Kind.GATEWAY)
+            assert [type(event) for event in served.events] == [Opened, Attached]
+
+    def test_whose_first_link_is_for_something_else_is_an_application(self) -> None:
+        hub = Hub(dev=True)
+        Connection(hub, "reader").send_to("plant/1")
+        receiver = Connection(hub, "other")
+        receiver.client.attach_receiver("in", "telemetry")
+        receiver.settle()
+        assert list(hub.served) == [Peer("default", each, Kind.APPLICATION) for each in ("reader", "other")]
 
     def test_a_certificate_of_any_name_will_do(self) -> None:
         hub = Hub(dev=True)
-        Connection(hub, "gw1", external(), {"subject": ((("commonName", "gw-tls"),),), "serialNumber": "1"})
+        shown = {"subject": ((("commonName", "gw-tls"),),), "serialNumber": "1"}
+        Connection(hub, "gw1", external(), shown).send_to("status")
         assert list(hub.served) == [Peer("default", "gw-tls", Kind.GATEWAY)]
 
     @pytest.mark.parametrize("name", ["", "g" * 256, "gw\n1"])

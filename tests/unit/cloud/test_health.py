@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from cloud.hub.committer import Fault
+from cloud.hub.copies import CopyFigures
 from cloud.hub.fleet import Totals
 from cloud.hub.groups import Session
 from cloud.hub.health import HubHealth
@@ -26,12 +27,25 @@ class Hub:
         self.listener = SimpleNamespace(refused=0)
         self.shed = SimpleNamespace(shed=0)
         self.trouble: str | None = None
+        self.users: str | None = None
+        self.spaces = SimpleNamespace(troubles={})
+        self.missed = 0
+        copies: Any = SimpleNamespace(all_figures=lambda: {"acme": CopyFigures(1, self.missed)})
+        spaces: Any = self.spaces
         fleet: Any = SimpleNamespace(totals=self.totals)
         connections: Any = SimpleNamespace(listener=self.listener, admission=SimpleNamespace(figures=self.shed))
         certificates: Any = lambda: SimpleNamespace(trouble=self.trouble)  # noqa: E731
         committer: Any = self.committer
         self.health = HubHealth(
-            fleet=fleet, committer=committer, connections=connections, certificates=certificates, tls=None, data=folder
+            fleet=fleet,
+            committer=committer,
+            connections=connections,
+            spaces=spaces,
+            copies=copies,
+            users=lambda: self.users,
+            certificates=certificates,
+            tls=None,
+            data=folder,
         )
 
     def problems(self) -> list[Problem]:
@@ -66,6 +80,9 @@ def holds(hub: Hub) -> None:
         (lambda hub: setattr(hub.totals, "holes_closed", 1), "sequences", "were given up", Severity.WARNING),
         (lambda hub: setattr(hub.listener, "refused", 1), "connections", "turned away", Severity.ERROR),
         (lambda hub: setattr(hub.shed, "shed", 1), "memory", "held most", Severity.WARNING),
+        (lambda hub: setattr(hub, "users", "locked"), "users", "not followed: locked", Severity.ERROR),
+        (lambda hub: hub.spaces.troubles.update(acme="full"), "tenant acme", "is not open: full", Severity.ERROR),
+        (lambda hub: setattr(hub, "missed", 1), "tenant acme", "live copies were missed", Severity.WARNING),
         (lambda hub: setattr(hub, "trouble", "no PEM"), "certificate", "no PEM", Severity.ERROR),
     ],
 )

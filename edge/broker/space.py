@@ -1,0 +1,115 @@
+"""One address space on an event loop: a router with its store, and when they act.
+
+It owns what the sans-I/O router leaves to a shell: when a commit is started (once a turn of the loop), when messages
+that may wait have waited, and when sockets stop being read because the store has too much under way. It knows no
+listener and no protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from bridge.transport.driver import Driver
+from bridge.transport.turn import turn_of
+from edge.broker.limits import PENDING_BYTES_LOW, PENDING_BYTES_MAX, Limits
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressTable
+from edge.broker.router.live_subscriptions import MergeLive, unmerged
+from edge.broker.router.router import Router
+from edge.broker.store.contract import Store
+from edge.broker.store.records import Committed
+
+STORE_BUSY = "the store has too much under way"
+
+TIMER_SLACK_S = 0.001
+"""The loop's timers count in milliseconds."""
+
+
+class Space:
+    """Made inside a running loop. Who made the store (``post=loop.call_soon_threadsafe``) closes it after `stop`."""
+
+    def __init__(
+        self,
+        store: Store,
+        table: AddressTable,
+        drivers: Callable[[], Iterable[Driver]],
+        *,
+        policies: Mapping[str, AddressPolicy] | None = None,
+        quota_bytes: int | None = None,
+        limits: Limits | None = None,
+        clock_good: Callable[[], bool] = lambda: False,
+        merge_live: MergeLive = unmerged,
+    ) -> None:
+        """`drivers` are of the connections that fill the store; `quota_bytes` of bodies it may keep (None: as many as
+        the medium holds above the floor of `limits`); the others are the router's."""
+        limits = limits or Limits()
+        self._loop = asyncio.get_running_loop()
+        self._turn = turn_of(self._loop)
+        self._store = store
+        self._drivers = drivers
+        self._flush_scheduled = False
+        self._paused = False
+        self._batch_timer: asyncio.TimerHandle | None = None
+        self.router = Router(
+            store,
+            table,
+            clock_ns=time.time_ns,
+            clock_good=clock_good,
+            flush_soon=self._flush_soon,
+            policies=policies,
+            monotonic_s=self._loop.time,
+            merge_live=merge_live,
+            limits=limits,
+            soon=self._loop.call_soon,
+        )
+        self.router.quotas.floor_bytes = limits.free_floor_bytes
+        self.router.quotas.space_bytes = quota_bytes
+        self.router.quotas.tick()
+        store.commit_listeners.append(self._committed)  # after the router
+
+    def stop(self) -> None:
+        """Start no more commits by itself."""
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _flush_soon(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self.router.flush()
+        self._arm_batch_timer()
+        if not self._paused and self._store.pending_bytes > PENDING_BYTES_MAX:
+            self._paused = True
+            for driver in self._drivers():
+                driver.pause_reading(STORE_BUSY)
+
+    def _arm_batch_timer(self) -> None:
+        """Come back when messages that may wait (``durability: batch``) have waited."""
+        due_in = self._store.due_in()
+        if due_in is None:
+            return
+        due_at = self._loop.time() + due_in
+        if self._batch_timer is not None:
+            if self._batch_timer.when() <= due_at + TIMER_SLACK_S:
+                return
+            self._batch_timer.cancel()
+        self._batch_timer = self._loop.call_at(due_at, self._batch_due)
+
+    def _batch_due(self) -> None:
+        self._batch_timer = None
+        self._flush()
+
+    def _committed(self, commit: Committed) -> None:
+        self._turn.write()  # the answers, before the loop reads what came meanwhile
+        self._arm_batch_timer()
+        if self._paused and self._store.pending_bytes < PENDING_BYTES_LOW:
+            self._paused = False
+            for driver in self._drivers():
+                driver.resume_reading(STORE_BUSY)

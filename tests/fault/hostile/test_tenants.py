@@ -1,0 +1,214 @@
+"""Two tenants of one hub, with gateways and users of the same names, try to cross every boundary between them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from proton import ConnectionException, Message, Timeout
+from proton.utils import BlockingConnection, LinkDetached
+
+from bridge import plain
+from bridge.engine import State
+from bridge.message import Run
+from cloud.hub.users_cli import user
+from tests.integration.test_hub import rows
+from tests.support.processes import wait_until
+from tests.support.tenants import EPOCH, WAIT_S, TenantHub, batch, body, tenant_hub
+
+ALL = ("send:#", "recv:#", "view:#", "manage:#")
+USERS: dict[str, Sequence[str]] = {
+    "app@alpha": ALL,
+    "app@beta": ALL,
+    "narrow@alpha": ("recv:plant/1/#",),
+    "leaver@alpha": ("recv:#",),
+    "ops@alpha": ("view:$fleet",),
+}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantHub]:
+    with tenant_hub(tmp_path_factory.mktemp("tenants"), USERS) as running:
+        for tenant in ("alpha", "beta"):
+            with running.gateway(tenant, "gw1") as gateway:
+                said = f"of {tenant}".encode()
+                assert gateway.send(batch("plant/1", 0, [said] * 3, space="beta")).settled() == [State.ACCEPTED]
+        yield running
+
+
+def landed(hub: TenantHub, table: str, *columns: str, gateway: str) -> set[tuple[Any, ...]]:
+    """Rows of gateways of this name, by tenant."""
+    return {
+        (tenant, *rest) for name, tenant, *rest in rows(hub.data.parent / "hub", table, "gateway", "tenant", *columns)
+        if name == gateway
+    }  # fmt: skip
+
+
+class TestGateways:
+    def test_the_same_names_are_others(self, hub: TenantHub) -> None:
+        """Also where the header of the batch names a space of the other one's name."""
+        found = landed(hub, "telemetry", "sequence", "body", gateway="gw1")
+        assert found == {(tenant, i, f"of {tenant}".encode()) for tenant in ("alpha", "beta") for i in range(3)}
+
+    @pytest.mark.parametrize("claimed", ["gw2", "beta/gw1", "waypost://beta/gw1", ""])
+    def test_by_container_id(self, hub: TenantHub, claimed: str) -> None:
+        with hub.gateway("alpha", "gw1", container_id=claimed or "gw1@beta") as gateway:
+            assert gateway.closed
+            assert gateway.condition is not None
+            assert gateway.condition.name == "amqp:unauthorized-access"
+            assert "the certificate is of gateway 'gw1'" in gateway.condition.description
+
+    def test_by_annotation(self, hub: TenantHub) -> None:
+        """In one's own name it may be anything else that is plain AMQP; in no other's."""
+        run = Run("plain/1", "device-1", 1, b"", [b"x"], time.time_ns())
+        with hub.gateway("alpha", "gw-plain", capabilities=()) as gateway:
+            gateway.send(plain.messages(plain.Hop("gw1", EPOCH), 7, run)[0])
+            gateway.send(plain.messages(plain.Hop("waypost://beta/gw-plain", EPOCH), 7, run)[0])
+            gateway.send(plain.messages(plain.Hop("gw-plain", EPOCH), 7, run)[0])
+            assert gateway.settled() == [State.REJECTED, State.REJECTED, State.ACCEPTED]
+        assert landed(hub, "telemetry", "sequence", gateway="gw-plain") == {("alpha", 7)}
+
+    def test_by_ledger_and_status_documents(self, hub: TenantHub) -> None:
+        claim = {"tenant": "beta", "gateway": "gw1"}
+        entry = {"epoch": EPOCH, "address": "a", "first_sequence": 1, "last_sequence": 2, "reason": "expired"}
+        with hub.gateway("alpha", "gw-paper", target="ledger") as gateway:
+            gateway.send(plain.data_section(json.dumps({**claim, "ranges": [{**claim, **entry}]}).encode()))
+            gateway.send(plain.data_section(json.dumps({**claim, **entry, "first_sequence": 2}).encode()))
+            said = gateway.settled()
+        assert set(said) == {State.ACCEPTED}, "landed as its own, or kept as what cannot be read"
+        with hub.gateway("alpha", "gw-paper", target="status") as gateway:
+            assert gateway.send(plain.data_section(json.dumps({**claim, "state": "forged"}).encode())).settled()
+        document = hub.ask("/api/v1/gateways/gw-paper", "app@alpha")[1]
+        assert document["tenant"] == "alpha"
+        assert (hub.ask("/api/v1/gateways/gw1", "app@beta")[1]["status"] or {}).get("state") != "forged"
+        assert {tenant for tenant, *_ in rows(hub.data.parent / "hub", "ledger", "tenant", "gateway")} <= {"alpha"}
+
+    def test_what_is_the_applications(self, hub: TenantHub) -> None:
+        """A gateway receives nothing."""
+        with hub.gateway("alpha", "gw-curious") as gateway:
+            link = gateway.engine.attach_receiver("in", "#")
+            gateway.until(lambda: link.closed, "refusal of the link")
+
+
+def silent(receiver: Any) -> None:
+    with pytest.raises(Timeout):
+        receiver.receive(timeout=0.3)
+
+
+class TestApplications:
+    def test_copies_are_of_ones_own_gateways(self, hub: TenantHub) -> None:
+        alpha, beta = hub.application("app@alpha"), hub.application("app@beta")
+        of_alpha, of_beta = alpha.create_receiver("#", credit=10), beta.create_receiver("#", credit=10)
+        for tenant in ("alpha", "beta"):
+            with hub.gateway(tenant, "gw-live") as gateway:
+                gateway.send(batch("plant/2", 0, [f"live of {tenant}".encode()])).settled()
+        assert body(of_alpha) == b"live of alpha"
+        assert body(of_beta) == b"live of beta"
+        silent(of_alpha)
+        silent(of_beta)
+        alpha.close()
+        beta.close()
+
+    @pytest.mark.parametrize("address", ["queue/tasks", "plant/3", "beta/plant/3", "telemetry"])
+    def test_what_one_sends_the_other_does_not_get(self, hub: TenantHub, address: str) -> None:
+        alpha, beta = hub.application("app@alpha"), hub.application("app@beta")
+        own, other = alpha.create_receiver(address), beta.create_receiver(address)
+        everything = beta.create_receiver("#", name="everything")
+        alpha.create_sender(address).send(Message(body=b"of alpha"))
+        assert body(own) == b"of alpha"
+        own.accept()
+        silent(other)
+        silent(everything)
+        alpha.close()
+        beta.close()
+
+    def test_rights_end_where_they_end(self, hub: TenantHub) -> None:
+        narrow = hub.application("narrow@alpha")
+        narrow.create_receiver("plant/1/#")
+        for address in ("#", "plant/2", "$fleet", "queue/tasks"):
+            with pytest.raises(LinkDetached, match="unauthorized-access"):
+                narrow.create_receiver(address, name=f"r-{address}")
+        with pytest.raises(LinkDetached, match="unauthorized-access"):
+            narrow.create_sender("plant/1/a")
+        narrow.close()
+
+    @pytest.mark.parametrize(
+        ("name", "password"),
+        [
+            ("app@beta", "app@alpha"),
+            ("app", "app@alpha"),
+            ("app@alpha@beta", "app@alpha"),
+            ("app@", "app@alpha"),
+            ("waypost://alpha/gw1", "app@alpha"),
+        ],
+    )
+    def test_a_password_is_of_one_user_of_one_tenant(self, hub: TenantHub, name: str, password: str) -> None:
+        with pytest.raises(ConnectionException):
+            hub.application(name, password)
+        assert hub.ask("/api/v1/status", name, password)[0] == 401
+
+    def test_who_is_removed_is_cut_off(self, hub: TenantHub) -> None:
+        leaver: BlockingConnection = hub.application("leaver@alpha")
+        receiver = leaver.create_receiver("plant/1")
+        assert CliRunner().invoke(user, ["remove", "leaver@alpha", "--data", str(hub.data)]).exit_code == 0
+        with pytest.raises(ConnectionException, match="unauthorized-access"):
+            receiver.receive(timeout=WAIT_S)
+        with pytest.raises(ConnectionException):
+            hub.application("leaver@alpha")
+
+    def test_who_is_added_comes_in(self, hub: TenantHub) -> None:
+        """Of a tenant that had nobody before, too."""
+        command = ["add", "first@gamma", "--data", str(hub.data), "--allow", "recv:#", "--password-stdin"]
+        assert CliRunner().invoke(user, command, input="opensesame\n").exit_code == 0
+
+        def comes_in() -> bool:
+            try:
+                hub.application("first@gamma", "opensesame").close()
+            except ConnectionException:  # its space is being opened
+                return False
+            return True
+
+        wait_until(comes_in, timeout_s=WAIT_S, what="a user of a new tenant")
+
+
+class TestHttp:
+    PATHS = ("/", "/metrics", "/api/v1/status", "/api/v1/gateways", "/api/v1/gateways/gw1", "/nothing")
+
+    @pytest.mark.parametrize("path", PATHS)
+    def test_nobody_sees_anything(self, hub: TenantHub, path: str) -> None:
+        assert hub.ask(path)[0] == 401
+        assert hub.ask(path, "app@alpha", "wrong")[0] == 401
+
+    def test_rights(self, hub: TenantHub) -> None:
+        assert [hub.ask(path, "narrow@alpha")[0] for path in self.PATHS] == [403, 403, 403, 403, 403, 404]
+        assert [hub.ask(path, "app@alpha")[0] for path in self.PATHS] == [200, 403, 200, 200, 200, 404]
+        assert [hub.ask(path, "ops@alpha")[0] for path in self.PATHS] == [200, 200, 200, 200, 404, 404]
+
+    @pytest.mark.parametrize("query", ["", "?tenant=beta", "?after_tenant=a&after=z", "?after_tenant=beta&after=a"])
+    def test_rows_are_of_ones_own_gateways(self, hub: TenantHub, query: str) -> None:
+        status, page = hub.ask(f"/api/v1/gateways{query}", "app@alpha")
+        assert status == 200
+        assert {gateway["tenant"] for gateway in page["gateways"]} <= {"alpha"}
+        assert "beta" not in json.dumps(page)
+
+    def test_one_of_another_tenant_is_not_there(self, hub: TenantHub) -> None:
+        assert hub.ask("/api/v1/gateways/gw1", "app@alpha")[1]["tenant"] == "alpha"
+        for name in ("gw1", "gw-none"):
+            status, said = hub.ask(f"/api/v1/gateways/{name}?tenant=beta", "app@alpha")
+            assert (status, said) == (404, {"error": f"no gateway {name} in tenant beta"})
+        assert hub.ask("/api/v1/gateways/gw1?tenant=beta", "ops@alpha")[1]["tenant"] == "beta"
+
+    def test_status_counts_ones_own(self, hub: TenantHub) -> None:
+        status = hub.ask("/api/v1/status", "app@beta")[1]
+        everything = hub.ask("/api/v1/status", "ops@alpha")[1]
+        page = hub.ask("/api/v1/gateways", "app@beta")[1]["gateways"]
+        assert status["tenant"] == "beta"
+        assert status["gateways"]["known"] == len(page) < everything["gateways"]["known"]
+        assert status["totals"] == {"rows": sum(gateway["landed"] for gateway in page)}
+        assert {"landing", "tables", "problems", "log"}.isdisjoint(status)
+        assert everything["tenant"] is None
+        assert {"landing", "tables", "problems"} <= everything.keys()

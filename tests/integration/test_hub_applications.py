@@ -1,0 +1,143 @@
+"""Cloud applications at a hub: live copies of what gateways send, and what they send to one another."""
+
+from __future__ import annotations
+
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from proton import Message, Timeout
+from proton.utils import BlockingConnection
+
+from bridge.engine import State
+from cloud.hub.limits import COPIES_WAITING_BYTES_MAX
+from tests.integration.test_transports import has_module
+from tests.support.amqp_sender import AmqpSender
+from tests.support.processes import Waypost, hub, wait_until
+from tests.support.tenants import EPOCH, WAIT_S, Lane, batch, body
+
+ANNOTATIONS = "x-opt-waypost-"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Waypost]:
+    with hub(tmp_path_factory.mktemp("hub")) as process:
+        yield process
+
+
+def connected(running: Waypost) -> BlockingConnection:
+    return BlockingConnection(f"127.0.0.1:{running.port('amqp')}", timeout=WAIT_S)
+
+
+def gateway(running: Waypost, name: str) -> AmqpSender:
+    return AmqpSender(running.port("amqp"), name, "telemetry", ("waypost:batch/1",))
+
+
+def test_a_copy_says_what_it_is_a_copy_of(running: Waypost) -> None:
+    application = connected(running)
+    receiver = application.create_receiver("copy/+/temp")
+    with gateway(running, "gw-copy") as sender:
+        sender.send(batch("copy/7/temp", 40, [b"21.5", b"21.6"]), batch("elsewhere", 0, [b"not asked for"]))
+        assert sender.settled() == [State.ACCEPTED] * 2
+    for sequence, reading in ((40, b"21.5"), (41, b"21.6")):
+        message = receiver.receive(timeout=WAIT_S)
+        assert (message.address, bytes(message.body)) == ("copy/7/temp", reading)
+        said = {str(key): value for key, value in message.annotations.items()}
+        assert said[ANNOTATIONS + "received-at"] > 0
+        assert {name: said[ANNOTATIONS + name] for name in ("gateway", "epoch", "sequence", "device")} == {
+            "gateway": "gw-copy",
+            "epoch": EPOCH,
+            "sequence": sequence,
+            "device": "device-1",
+        }
+    with pytest.raises(Timeout):
+        receiver.receive(timeout=0.2)
+    application.close()
+
+
+def test_what_was_sent_while_nobody_received_or_is_old_is_in_the_lake_alone(running: Waypost) -> None:
+    application = connected(running)
+    with gateway(running, "gw-old") as sender:
+        sender.send(batch("old/1", 0, [b"before"])).settled()
+        receiver = application.create_receiver("old/#")
+        sender.send(batch("old/1", 1, [b"backlog"], lane=Lane.BACKLOG)).settled()
+        sender.send(batch("old/1", 2, [b"live"])).settled()
+    assert body(receiver) == b"live"
+    application.close()
+
+
+def test_applications_send_to_one_another(running: Waypost) -> None:
+    first, second = connected(running), connected(running)
+    first.create_sender("queue/tasks").send(Message(body="task", durable=True))
+    receiver = second.create_receiver("queue/tasks")
+    assert receiver.receive(timeout=WAIT_S).body == "task"
+    receiver.accept()
+    first.close()
+    second.close()
+
+
+def test_what_is_the_gateways_is_no_address_of_applications(running: Waypost) -> None:
+    """A link of a gateway to something else is refused."""
+    with AmqpSender(running.port("amqp"), "gw-lost", "telemetry", ("waypost:batch/1",)) as sender:
+        link = sender.engine.attach_sender("other", "plant/1")
+        sender.until(lambda: link.closed, "refusal of the link")
+
+
+def test_a_slow_application_stops_nothing(running: Waypost) -> None:
+    """It gives no credit; what there is no room for is counted, and all of it lands."""
+    application = connected(running)
+    slow = application.create_receiver("flood/#", credit=1)
+    quick = connected(running)
+    receiver = quick.create_receiver("flood/last")
+    large, messages = b"x" * 10_000, 50
+    batches = 2 * COPIES_WAITING_BYTES_MAX // (messages * len(large))
+    with gateway(running, "gw-flood") as sender:
+        for i in range(batches):
+            sender.send(batch("flood/1", i * messages, [large] * messages))
+        assert set(sender.settled()) == {State.ACCEPTED}
+        wait_until(lambda: missed(running) > 0, timeout_s=WAIT_S, what="counting of what was missed")
+        sender.send(batch("flood/last", 0, [b"last"])).settled()
+    assert body(receiver) == b"last"
+    assert slow.receive(timeout=WAIT_S) is not None
+    application.close()
+    quick.close()
+
+
+RHEA = """
+const [port] = process.argv.slice(1).map(Number);
+const rhea = require('rhea');
+const connection = rhea.connect({host: '127.0.0.1', port, reconnect: false, container_id: 'rhea'});
+const receiver = connection.open_receiver('rhea/#');
+receiver.once('receiver_open', () => connection.open_sender('rhea/ready').once('sendable', ({sender}) => {
+  sender.send({body: 'ready'});
+}));
+receiver.on('message', ({message}) => {
+  if (message.body === 'ready') { console.log('ready'); return; }
+  console.log(message.message_annotations['x-opt-waypost-gateway'], message.body.content.toString());
+  console.log('done'); process.exit(0);
+});
+"""
+
+
+@pytest.mark.skipif(not has_module("rhea"), reason="rhea is not installed (npm install rhea; NODE_PATH)")
+def test_rhea_receives(running: Waypost) -> None:
+    node = subprocess.Popen(["node", "-e", RHEA, str(running.port("amqp"))], stdout=subprocess.PIPE, text=True)
+    try:
+        assert node.stdout is not None
+        assert node.stdout.readline() == "ready\n"
+        with gateway(running, "gw-rhea") as sender:
+            sender.send(batch("rhea/1", 0, [b"22.5"])).settled()
+        assert node.stdout.read() == "gw-rhea 22.5\ndone\n"
+        assert node.wait(WAIT_S) == 0
+    finally:
+        node.kill()
+        node.wait()
+        assert node.stdout is not None
+        node.stdout.close()
+
+
+def missed(running: Waypost) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{running.port('http')}/metrics", timeout=WAIT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("waypost_hub_copies_missed_total"))
