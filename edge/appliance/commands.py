@@ -26,8 +26,14 @@ COMMANDS: Final[dict[str, Command]] = {
     "doctor": Command(
         "edge.appliance.doctor.cli:doctor", "Find what is wrong with a gateway, and the next step.", "edge"
     ),
+    "bridge": Command(
+        "edge.appliance.crossing.cli:bridge", "Watch and steer the bridge to a hub; prove a lake.", "edge"
+    ),
     "analytics": Command("spark.cli:analytics", "Turn a lake into tables and reports (PySpark).", "spark"),
 }
+
+BRIDGE_PROVE: Final = Command("cloud.proof.cli:prove", "Prove that a lake has what its gateways accepted.", "cloud")
+"""`waypost bridge prove`: of the hub's packages, and loaded when it is used."""
 
 FROM_A_CHECKOUT: Final = ("demo", "test", "bench", "lock")
 """What the launcher of a checkout runs itself."""

@@ -8,7 +8,6 @@ This module knows where commands are, not what they do; it is the one place that
 from __future__ import annotations
 
 import difflib
-import importlib
 import logging
 import os
 import sys
@@ -17,13 +16,11 @@ from collections.abc import Sequence
 import click
 
 from bridge.version import VERSION
-from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT, Command
+from edge.appliance.commands import COMMANDS, FROM_A_CHECKOUT
 from edge.appliance.errors import CommandError, Exit, show_error
-from edge.appliance.program import as_called, log_to_stderr, program_name
+from edge.appliance.loading import load, name_as_called
+from edge.appliance.program import log_to_stderr, program_name
 from edge.output.terminal import say
-
-PACKAGES = ("bridge", "edge", "cloud", "spark", "images")
-"""Our own import packages: a module missing in one of them is a fault of the program, not of the installation."""
 
 
 class Root(click.Group):
@@ -52,36 +49,6 @@ class Root(click.Group):
         """The table's own lines: help imports no command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
-
-
-def load(name: str, entry: Command) -> click.Command:
-    """Import one command. Raises `CommandError` naming the extra when a package of somebody else's is missing."""
-    module_name, _, attribute = entry.place.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as why:
-        missing = (why.name or "").partition(".")[0]
-        if not missing or missing in PACKAGES:
-            raise
-        raise CommandError(
-            f"`waypost {name}` needs the Python package {missing}, which is not installed",
-            hint=f"install the extra that brings it: pip install 'waypost[{entry.extra}]'",
-            code=Exit.USAGE,
-        ) from why
-    command: click.Command = getattr(module, attribute)
-    _name_as_called(command)
-    return command
-
-
-def _name_as_called(command: click.Command) -> None:
-    """In the help of a command and those below it the program is called what it was called."""
-    command.help = as_called(command.help or "")
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            parameter.help = as_called(parameter.help or "")
-    if isinstance(command, click.Group):
-        for below in command.commands.values():
-            _name_as_called(below)
 
 
 def set_up_logging(verbosity: int) -> None:
@@ -117,7 +84,7 @@ def root(verbose: int, quiet: int) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code. Nothing a person did wrong ends in a traceback."""
-    _name_as_called(root)
+    name_as_called(root)
     try:
         result = root.main(
             args=None if arguments is None else list(arguments), prog_name=program_name(), standalone_mode=False

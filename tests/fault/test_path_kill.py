@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cloud.proof.proof import prove
+from tests.support.lake import manifests_asked_for
 from tests.support.processes import Waypost, edge, free_port, hub, wait_until
 from tests.support.publisher import Publisher
 from tests.support.seeds import chosen_seed
@@ -28,6 +30,12 @@ def backlog(gateway: Waypost) -> int:
     with urllib.request.urlopen(url, timeout=10) as answer:
         status = json.load(answer)
     return int(status["uplink"].get("backlog_messages", -1)) if status["uplink"]["state"] == "connected" else -1
+
+
+def stated(lake: Path) -> bool:
+    """The manifest is of every message in the lake."""
+    totals = prove(lake).totals
+    return len(totals) == PUBLISHERS and not any(total.unstated for total in totals)
 
 
 @pytest.mark.timeout(400)
@@ -52,6 +60,10 @@ def test_acked_is_in_the_lake_once(tmp_path: Path) -> None:
         for publisher in publishers:
             publisher.end()
         wait_until(lambda: backlog(gateway) == 0, timeout_s=120, what="the backlog has drained", every_s=0.2)
+        wait_until(lambda: manifests_asked_for(tmp_path / "gw1"), timeout_s=30, what="the hub asks for manifests")
+        assert gateway.stop() == 0
+        gateway.start()
+        wait_until(lambda: stated(tmp_path / "hub" / "lake"), timeout_s=60, what="all is stated", every_s=0.5)
         assert gateway.stop() == 0
         assert the_hub.stop() == 0
     acked = [body for publisher in publishers for body in publisher.acked]
@@ -62,6 +74,9 @@ def test_acked_is_in_the_lake_once(tmp_path: Path) -> None:
     names = Counter(zip(*(rows.column(name).to_pylist() for name in rows.column_names[:4]), strict=True))
     print(f"{len(acked)} acked, {sum(p.sent for p in publishers)} sent, {rows.num_rows} in the lake")
     assert len(acked) > KILLS * PUBLISHERS, "there was load"
+    proof = prove(tmp_path / "hub" / "lake")
+    assert proof.complete, proof.findings
+    assert sum(total.landed for total in proof.totals) == sum(total.accepted for total in proof.totals) == rows.num_rows
     missing = [body for body in acked if body not in bodies]
     assert not missing, f"{len(missing)} acked messages are missing, first {missing[:3]}"
     assert max(names.values()) == 1, "no (gateway, epoch, address, sequence) twice"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from bridge.manifest import Statement, digest_of
 from tests.integration.test_gateway_clients import Client
-from tests.support.lake import rows
+from tests.support.lake import manifests_asked_for, rows
 from tests.support.processes import edge, free_port, hub, wait_until
 
 
@@ -30,7 +29,7 @@ def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
             for number in range(12):
                 client.publish(f"load/{number % 3}", b"x", 1)
             client.publish("office/1", b"x", 1)
-            wait_until(lambda: "manifest" in kinds(tmp_path / "gw1"), timeout_s=30, what="the hub has asked for it")
+            wait_until(lambda: manifests_asked_for(tmp_path / "gw1"), timeout_s=30, what="the hub asks for manifests")
         with gateway:
             wait_until(lambda: len(rows(lake, "manifests")) == 3, timeout_s=30, what="the manifest has landed")
             wait_until(lambda: len(rows(lake, "telemetry")) == 12, timeout_s=30, what="everything has landed")
@@ -42,12 +41,3 @@ def test_what_was_accepted_is_stated_in_the_lake(tmp_path: Path) -> None:
         assert told.digest == digest_of("gw1", told)
         key = Ed25519PublicKey.from_public_bytes(base64.b64decode(row["public_key"].removeprefix("ed25519:")))
         key.verify(base64.b64decode(row["signature"]), row["digest"].encode())
-
-
-def kinds(data: Path) -> set[str]:
-    """Of the small state in a store."""
-    connection = sqlite3.connect(f"file:{data / 'store.sqlite'}?mode=ro", uri=True)
-    try:
-        return {kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM state")}
-    finally:
-        connection.close()

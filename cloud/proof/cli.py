@@ -1,0 +1,209 @@
+"""`waypost bridge prove`. What is heavy is imported when it runs, so that help is quick."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from cloud.proof.judgement import HourLine
+    from cloud.proof.proof import Proof, Total
+
+UNEXPLAINED = 4
+"""Exit code."""
+
+_AGO = re.compile(r"([1-9][0-9]{0,5})([hd])")
+
+
+class Problem(click.ClickException):
+    """It cannot be proved; `hint` is the next step."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@click.command()
+@click.option(
+    "--lake", type=click.Path(path_type=Path, file_okay=False), required=True, help="The lake: DATA/lake of a hub."
+)
+@click.option("--gateway", metavar="NAME", help="This gateway only.")
+@click.option("--since", metavar="WHEN", help="What was stated from that day on: 2026-11-22, 36h or 7d.")
+@click.option("--hours", is_flag=True, help="A line for each hour, not for each address.")
+@click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
+def prove(lake: Path, gateway: str | None, since: str | None, hours: bool, as_json: bool) -> None:
+    """Prove that a lake has what its gateways accepted, or name what it lacks.
+
+    Gateways state for each hour and address what they accepted, signed and chained (table `manifests`). Every message
+    stated has to be in the lake once, be given up in the ledger, or wait at the gateway still:
+
+    \b
+      accepted = landed + given up + waiting
+
+    \b
+    Everything else is named, with the sequences it is about, and the exit code is 4:
+      hole                accepted, and nothing says where it is
+      twice               there more than once
+      statement missing   a statement is not in the lake that another one refers to
+      statement forged    a statement was changed, or signed with another key
+      statements overlap  two statements are of the same messages
+
+    \b
+    It reads the lake and changes nothing; a hub may land meanwhile.
+      waypost bridge prove --lake ./data/hub/lake
+      waypost bridge prove --lake ./data/hub/lake --gateway gw1 --since 7d --hours
+    """
+    from cloud.lake.faults import LakeError
+    from cloud.proof.proof import prove as judge
+
+    try:
+        proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
+    except LakeError as error:
+        raise Problem(str(error), "--lake is the directory `lake` in a hub's data directory") from None
+    if as_json:
+        click.echo(json.dumps(_document(proof), indent=2))
+    else:
+        _print(proof, hours=hours)
+    sys.stdout.flush()
+    if not proof.complete:
+        click.get_current_context().exit(UNEXPLAINED)
+
+
+def _day(since: str | None) -> datetime.date | None:
+    """Raises `click.UsageError`."""
+    if since is None:
+        return None
+    ago = _AGO.fullmatch(since)
+    try:
+        if ago is None:
+            return datetime.date.fromisoformat(since[:10])
+        unit = "hours" if ago[2] == "h" else "days"
+        return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(**{unit: int(ago[1])})).date()
+    except (ValueError, OverflowError):
+        raise click.UsageError(
+            f"--since {since}: give a day, as 2026-11-22, or a time before now, as 36h or 7d"
+        ) from None
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def _document(proof: Proof) -> dict[str, Any]:
+    return {
+        "complete": proof.complete,
+        "statements": proof.statements,
+        "bytes_read": proof.bytes_read,
+        "streams": [_total(total) for total in proof.totals],
+        "hours": [_hour(line) for line in proof.hours],
+        "findings": [{**finding._asdict(), "kind": finding.kind.value} for finding in proof.findings],
+        "findings_left_out": proof.findings_left_out,
+        "keys": [
+            {"tenant": tenant, "gateway": gateway, "epoch": epoch, "public_key": key}
+            for (tenant, gateway, epoch), key in sorted(proof.keys.items())
+        ],
+        "notes": proof.notes,
+    }
+
+
+def _total(total: Total) -> dict[str, Any]:
+    return {
+        **total.stream._asdict(),
+        "hours": total.hours,
+        "accepted": total.accepted,
+        "landed": total.landed,
+        "given_up": total.given_up,
+        "waiting": total.waiting,
+        "unexplained": total.unexplained,
+        "twice": total.twice,
+        "unstated": total.unstated,
+    }
+
+
+def _hour(line: HourLine) -> dict[str, Any]:
+    fields = line._asdict()
+    stream = fields.pop("stream")
+    return {**stream._asdict(), **fields, "hour": None if line.hour is None else _when(line.hour)}
+
+
+def _when(hour_ns: int) -> str:
+    return datetime.datetime.fromtimestamp(hour_ns // 1_000_000_000, datetime.UTC).strftime("%Y-%m-%dT%HZ")
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+
+
+def _print(proof: Proof, *, hours: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from cloud.proof.limits import LINES_SHOWN
+
+    out = Console()
+    table = Table(box=None, pad_edge=False)
+    epochs = len({total.stream[:3] for total in proof.totals}) > len({total.stream[:2] for total in proof.totals})
+    for name in ("gateway", *(("epoch",) if epochs else ()), "address", *(("hour",) if hours else ())):
+        table.add_column(name, overflow="ellipsis", no_wrap=True, min_width=5)
+    for name in ("accepted", "landed", "given up", "waiting", "unex-\nplained", "twice"):
+        table.add_column(name, justify="right", no_wrap=True, min_width=5)
+    lines: list[tuple[Total | HourLine, str]] = [
+        (line, _when(line.hour)[5:] if line.hour is not None else "open") for line in proof.hours
+    ]
+    if not hours:
+        lines = [(total, "") for total in proof.totals]
+    for line, hour in sorted(lines, key=_badness)[:LINES_SHOWN]:
+        table.add_row(*_cells(line, hour, epochs=epochs))
+    if lines:
+        out.print(table)
+    if len(lines) > LINES_SHOWN:
+        click.echo(f"… and {len(lines) - LINES_SHOWN} lines more, none worse: --json has them all")
+    for finding in proof.findings[:LINES_SHOWN]:
+        click.echo(_said(finding))
+    left = proof.findings_left_out + max(0, len(proof.findings) - LINES_SHOWN)
+    if left:
+        click.echo(f"… and {left} findings more")
+    for note in proof.notes:
+        click.echo(f"note: {note}")
+    click.echo(_summary(proof))
+
+
+def _badness(line: tuple[Total | HourLine, str]) -> tuple[int, int]:
+    return (-line[0].unexplained - line[0].twice, -line[0].waiting)
+
+
+def _cells(line: Total | HourLine, hour: str, *, epochs: bool) -> tuple[str, ...]:
+    counts = (line.accepted, line.landed, sum(line.given_up.values()), line.waiting, line.unexplained, line.twice)
+    stream = line.stream
+    names = (stream.gateway, *((stream.epoch[:8],) if epochs else ()), stream.address, *((hour,) if hour else ()))
+    return (*names, *(f"{count:,}" for count in counts))
+
+
+def _said(finding: Any) -> str:
+    name = "/".join(part for part in (finding.gateway, finding.epoch[:8], finding.address) if part)
+    sequences = "" if finding.last < finding.first else f" sequences {finding.first}..{finding.last}:"
+    return f"{finding.kind.value}: {name}{sequences} {finding.words}"
+
+
+def _summary(proof: Proof) -> str:
+    def total(name: str) -> int:
+        return sum(getattr(line, name) for line in proof.totals)
+
+    given_up = sum(sum(line.given_up.values()) for line in proof.totals)
+    told = (
+        f"{total('accepted'):,} accepted = {total('landed'):,} landed + {given_up:,} given up + "
+        f"{total('waiting'):,} waiting at their gateways"
+    )
+    unstated = total("unstated")
+    if unstated:
+        told += f"; {unstated:,} of them are not stated yet"
+    if proof.complete:
+        return f"{told}; 0 unexplained, by {proof.statements:,} statements"
+    count = len(proof.findings) + proof.findings_left_out
+    return f"{told}; {total('unexplained'):,} unexplained, {total('twice'):,} twice; {count:,} findings"

@@ -1,0 +1,89 @@
+"""What has landed of each stream, as ranges of sequences, and what of it is there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from cloud.lake.sequences import SequenceSet, Span, Stream
+
+COLUMNS = ("tenant", "gateway", "epoch", "address", "sequence", "lane")
+NAMES = ("tenant", "gateway", "epoch", "address")
+
+
+class Landed:
+    """Of one stream."""
+
+    __slots__ = ("rows", "there", "twice")
+
+    def __init__(self) -> None:
+        self.there = SequenceSet()
+        self.twice: list[Span] = []
+        """Each sequence as often as it is there too often."""
+        self.rows = 0
+
+    def add(self, first: int, last: int) -> None:
+        """These rows are there."""
+        self.rows += last + 1 - first
+        at = first
+        for low, high in self.there.missing(first, last):
+            if at < low:
+                self.twice.append((at, low - 1))
+            at = high + 1
+        if at <= last:
+            self.twice.append((at, last))
+        self.there.add(first, last)
+
+
+class LandedStreams:
+    """Of all streams that were read."""
+
+    def __init__(self) -> None:
+        self.streams: dict[Stream, Landed] = {}
+        self.backlogs: set[tuple[str, str]] = set()
+        """(tenant, gateway) of which something came in the backlog's lane, behind what was live."""
+
+    @property
+    def spans(self) -> int:
+        """How much is held."""
+        return sum(len(one.there.spans) + len(one.twice) for one in self.streams.values())
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Rows of `telemetry` with `COLUMNS`."""
+        for stream, first, last in runs_of(batch):
+            landed = self.streams.get(stream)
+            if landed is None:
+                landed = self.streams[stream] = Landed()
+            landed.add(first, last)
+        lanes = batch.column("lane")
+        if "backlog" in lanes.unique().to_pylist():
+            behind = pa.table(batch).filter(pa.compute.equal(lanes, "backlog")).select(["tenant", "gateway"])
+            pairs = behind.group_by(["tenant", "gateway"]).aggregate([]).to_pylist()
+            self.backlogs.update((pair["tenant"], pair["gateway"]) for pair in pairs)
+
+
+def runs_of(batch: pa.RecordBatch) -> Iterator[tuple[Stream, int, int]]:
+    """(stream, first, last) of dense sequences; what is there twice is in two of them."""
+    codes = np.zeros(batch.num_rows, dtype=np.int64)
+    dictionaries: list[list[str]] = []
+    for name in NAMES:
+        encoded = batch.column(name).dictionary_encode()
+        dictionaries.append(encoded.dictionary.to_pylist())
+        codes = codes * len(dictionaries[-1]) + encoded.indices.to_numpy(zero_copy_only=False)
+    sequences = batch.column("sequence").to_numpy(zero_copy_only=False)
+    order = np.lexsort((sequences, codes))
+    codes, sequences = codes[order], sequences[order]
+    starts = np.flatnonzero(np.concatenate(([True], (codes[1:] != codes[:-1]) | (sequences[1:] != sequences[:-1] + 1))))
+    ends = np.append(starts[1:], len(codes)) - 1
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield _stream(int(codes[start]), dictionaries), int(sequences[start]), int(sequences[end])
+
+
+def _stream(code: int, dictionaries: list[list[str]]) -> Stream:
+    names: list[str] = []
+    for words in reversed(dictionaries):
+        code, index = divmod(code, len(words))
+        names.append(words[index])
+    return Stream(*reversed(names))

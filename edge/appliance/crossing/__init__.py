@@ -1,0 +1,1 @@
+"""Operating the bridge: what `waypost bridge` asks of a gateway."""
