@@ -68,7 +68,9 @@ def test_every_command_exists_with_its_options(words: list[str]) -> None:
     command = load(words[0], COMMANDS[words[0]])
     for word in words[1:]:
         if isinstance(command, click.Group) and not word.startswith("-"):
-            command = command.commands[word]
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, f"`{words[0]}` has no {word}"
+            command = found
         elif word.startswith("-") and word != "--help":
             options = {option for parameter in command.params for option in parameter.opts}
             assert word in options, f"`{words[0]}` has no {word}"
