@@ -342,6 +342,15 @@ SELECTOR_SEARCHES_MAX: Final = 8
 SELECTOR_DEPTH_MAX: Final = 32
 """Parentheses within parentheses of a selector: a peer's nesting must not exhaust our stack."""
 
+JSON_CONDITION_LENGTH_MAX: Final = 1_024
+"""Characters of a forwarder's condition on JSON bodies: it is evaluated for every message."""
+
+JSON_CONDITION_TERMS_MAX: Final = 64
+"""Paths, values and signs of such a condition."""
+
+JSON_CONDITION_BODY_BYTES_MAX: Final = 64 * KIB
+"""A body it looks at: some 0.3 ms to parse. No condition is true of a larger one."""
+
 SERVICE_CREDIT: Final = 50
 """Requests to $management or $cbs a peer may have under way on one link: each is answered in the turn it comes in."""
 

@@ -14,9 +14,9 @@ import msgspec
 
 from bridge.amqp_values import Described, Symbol, Ulong
 from bridge.engine import Condition, Link, Terminus, TerminusKind
-from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.limits import ADDRESS_BYTES_MAX
+from edge.broker.message.selector import Selector, SelectorError
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.authorization import MANAGEMENT, TEMPORARY_PREFIX
 from edge.broker.model.interfaces import Refusal

@@ -12,13 +12,13 @@ from bridge.engine import Condition, Dispositions, Engine, Link, State, Terminus
 from bridge.message import Run, Stored
 from edge.broker.amqp.addressing import CONDITIONS
 from edge.broker.amqp.scheduler import Scheduler
-from edge.broker.amqp.selectable import selectable
-from edge.broker.amqp.selector import Selector
 from edge.broker.delivery import LogSubscription
 from edge.broker.delivery.consumer_group import SETTLED
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.limits import RETAINED_STEPS_MAX
+from edge.broker.message.selectable import selectable
+from edge.broker.message.selector import Selector
 from edge.broker.message.translation import amqp_messages
 from edge.broker.model.interfaces import Consumer, Outcome, Refusal, SubscribeOptions, Subscription
 from edge.broker.router.router import Router

@@ -22,6 +22,7 @@ from edge.broker.configuration import Connector, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.model.interfaces import Outcome
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.router.forwarder_filter import wanted_by
 from edge.broker.router.forwarding import Forwarding
 from edge.broker.router.inbound import Inbound
 from edge.broker.router.known_names import NamesByForwarder
@@ -157,6 +158,7 @@ class PeerConnector:
             Mapping(forwarder.filter, forwarder.remote_address, self.gateway),
             Sending(forwarder.qos, forwarder.ttl_s, forwarder.message_priority),
             forwarder.priority,
+            wanted_by(forwarder.only),
         )
         outlet = self.outbox.add(rule)
         name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
@@ -184,7 +186,7 @@ class PeerConnector:
 
     def _begin(self, forwarder: Forwarder) -> None:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
-        self.inboxes.append(Inbound(self._router, forwarder, names, self.gateway))
+        self.inboxes.append(Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only)))
 
     def _end(self, inbound: Inbound) -> None:
         self.inboxes.remove(inbound)

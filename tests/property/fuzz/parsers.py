@@ -31,8 +31,6 @@ from cloud.lake.properties import describe_mqtt
 from cloud.lake.rows import ReceivedBatch, telemetry
 from cloud.lake.sequences import SequenceSet
 from edge.appliance.configuration.kinds import KINDS
-from edge.broker.amqp.selectable import selectable
-from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.configuration import TokenIssuer
 from edge.broker.hono.errors import DeviceError
 from edge.broker.hono.requests import Requests
@@ -44,6 +42,8 @@ from edge.broker.message.mqtt_errors import LocalError, RemoteError
 from edge.broker.message.mqtt_translator import MqttTranslator
 from edge.broker.message.mqtt_wire import read_fixed_header
 from edge.broker.message.readings import reading
+from edge.broker.message.selectable import selectable
+from edge.broker.message.selector import Selector, SelectorError
 from edge.broker.message.translation import flags_of, payload_of, properties_of
 from edge.broker.model.topics import FilterTree, covers, is_filter, matches, overlaps
 from edge.broker.mqtt import packets

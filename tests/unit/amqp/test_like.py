@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.broker.amqp.like import Like, PatternError
-from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.limits import SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TEXT_CHARACTERS_MAX
+from edge.broker.message.like import Like, PatternError
+from edge.broker.message.selector import Selector, SelectorError
 
 WORST_S_MAX = 1.0
 """Of one message; alone it is 15 ms."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge.broker.amqp.selector import Selector, SelectorError
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_TERMS_MAX
+from edge.broker.message.selector import Selector, SelectorError
 
 VALUES: dict[str, Any] = {"a": 5, "b": "hello", "c": True, "d": 2.5, "raw": b"x", "JMSPriority": 7, "p.q": 1}
 

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
-from edge.broker.amqp.like import Like, PatternError
 from edge.broker.limits import SELECTOR_DEPTH_MAX, SELECTOR_LENGTH_MAX, SELECTOR_SEARCHES_MAX, SELECTOR_TERMS_MAX
+from edge.broker.message.like import Like, PatternError
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?:(?P<integer>0[xX][0-9a-fA-F]++|\d++)[lL]?|(?P<number>(?:\d++\.?\d*+|\.\d++)(?:[eE][+-]?\d++)?)[dDfF]?)"
