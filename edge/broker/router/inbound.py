@@ -99,6 +99,10 @@ class Inbound(Origin):
         self._held_bytes = 0
         self._blocked = False
         """What was published last found no room."""
+        self._at_once = INBOX_WINDOW
+        """Messages published together: fewer while there is little room, as a run is taken as a whole."""
+        self._fewer = False
+        """What was published last is to be tried again at once, with fewer."""
         self._publishing = False
         self._settle: Settle | None = None
         self._credit_changed: Callable[[], None] = _ignore
@@ -141,6 +145,7 @@ class Inbound(Origin):
         self._names.confirm(entry.name for entry in entries)
         self._held_bytes -= sum(entry.size for entry in entries)
         self._answer(entries, Outcome.ACCEPTED)
+        self._at_once = min(INBOX_WINDOW, 2 * self._at_once)
         self._publish()
 
     def refused(self, tokens: Sequence[int], why: Refusal) -> None:
@@ -150,6 +155,8 @@ class Inbound(Origin):
             self._reject(entries, why.value)
         else:
             self._wait_again(entries)
+            if why is Refusal.FULL and self._at_once > 1:
+                self._at_once, self._fewer = max(1, min(self._at_once, len(tokens)) // 2), True
         self._publish()
 
     def not_stored(self, tokens: Sequence[int]) -> None:
@@ -220,7 +227,8 @@ class Inbound(Origin):
             return
         self._publishing = True
         try:
-            while self._waiting and not self._published and not self._blocked:
+            while self._waiting and not self._published and (self._fewer or not self._blocked):
+                self._blocked = self._fewer = False
                 self._publish_together(self._new())
         finally:
             self._publishing = False
@@ -230,12 +238,14 @@ class Inbound(Origin):
             self._credit_changed()
 
     def _new(self) -> list[_Entry]:
-        """What waits, without what is here already."""
-        waiting, self._waiting = list(self._waiting), deque()
+        """The first of what waits, without what is here already."""
+        every = list(self._waiting)
+        waiting, self._waiting = every[: self._at_once], deque(every[self._at_once :])
         early = next((i for i, entry in enumerate(waiting) if self._names.undecided(entry.name)), len(waiting))
         if early < len(waiting):  # of an earlier configuration of this forwarder: that commit is waited for
             self._blocked = True
-            waiting, self._waiting = waiting[:early], deque(waiting[early:])
+            self._waiting.extendleft(reversed(waiting[early:]))
+            waiting = waiting[:early]
         known = [entry for entry in waiting if entry.name and self._names.came_before(entry.name)]
         if known:
             self.figures.duplicates += len(known)
@@ -247,11 +257,10 @@ class Inbound(Origin):
         return waiting
 
     def _publish_together(self, entries: Sequence[_Entry]) -> None:
-        blocked_before = self._blocked
         self._published = {entry.number: entry for entry in entries}
         self._names.add(entry.name for entry in entries if entry.name)
         for run, numbers in _runs(entries):
-            if self._blocked and not blocked_before:  # an earlier one found no room: these stay behind it
+            if self._blocked:  # an earlier one found no room: these stay behind it
                 behind = self._answered(numbers)
                 self._names.withdraw(entry.name for entry in behind if entry.name)
                 self._wait_again(behind)

@@ -6,9 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import wraps
 
+import msgspec
+
 from bridge import plain
-from edge.broker.configuration import Direction, Forwarder
-from tests.integration.forwarders.gateways import Receiver, Sender, amqp_to, eventually, gateways
+from bridge.message import AMQP, Run
+from edge.broker.configuration import AddressConfiguration, Direction, Forwarder, Only
+from edge.broker.message.translation import read_header
+from edge.broker.model.address_policy import AddressPolicy
+from edge.broker.model.addresses import AddressRule, AddressType
+from tests.integration.forwarders.gateways import ADDRESSES, Receiver, Sender, amqp_to, eventually, gateways
+from tests.support.processes import free_port
 
 
 def scenario(run: Callable[[], Coroutine[object, object, None]]) -> Callable[[], None]:
@@ -55,3 +62,175 @@ async def test_in_from_a_queue_of_the_peer() -> None:
         assert payloads(reader) == [b"%d" % i for i in range(2_000)]
         await eventually(lambda: near.connector().inboxes[0].figures.accepted == 2_000)
         await eventually(lambda: far.store.info().messages == 0, "the far side has forgotten them")
+
+
+@scenario
+async def test_names_and_kinds_survive_the_way_over_a_queue() -> None:
+    """Each message says where it came from; a forwarder with a pattern has it in its own place again."""
+    async with gateways("gw1", "broker", "gw2") as (one, broker, two):
+        reader = Receiver(two.broker, "plant/#", "reader")
+        await one.configure(amqp_to(broker.port), out("f", "plant/#", "queue/all"))
+        await two.configure(amqp_to(broker.port), into("f", "plant/#", "queue/all"))
+        sender = Sender(one.broker)
+        for address in ("plant/7", "plant/8/temp"):
+            sender.publish(address, b"of " + address.encode())
+        await eventually(lambda: len(payloads(reader)) == 2)
+        assert {(run.address, run.device) for run in reader.runs} == {("plant/7", "dev"), ("plant/8/temp", "dev")}
+        assert all(plain.hops_of(run) == ["gw1"] for run in reader.runs)
+
+
+@scenario
+async def test_a_pattern_of_the_peer_becomes_a_pattern_here() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        reader = Receiver(near.broker, "site/#", "reader")
+        await near.configure(amqp_to(far.port), into("f", "site/+/x/#", "plant/+/#"))
+        await eventually(lambda: near.connector().dialer.state.connected)
+        await eventually(lambda: far.broker.router.subscriptions.live.match("plant/9/a"))
+        body = plain.messages(plain.Hop("other", "e"), 0, Run("plant/9/a", "d", 1, b"", [b"body"]))[0]
+        Sender(far.broker).publish("plant/9/a", body[8:], flags=AMQP | 1)
+        await eventually(lambda: len(reader.runs) == 1)
+        assert reader.runs[0].address == "site/9/x/a"
+
+
+@scenario
+async def test_a_ring_of_two_gateways_and_a_broker_stops() -> None:
+    async with gateways("gw1", "broker", "gw2") as (one, broker, two):
+        readers = [Receiver(gateway.broker, "plant/#", "reader") for gateway in (one, two)]
+        for gateway, here, there in ((one, "queue/a", "queue/b"), (two, "queue/b", "queue/a")):
+            await gateway.configure(amqp_to(broker.port), out("out", "plant/#", here), into("in", "plant/#", there))
+        senders = [Sender(gateway.broker) for gateway in (one, two)]
+        for i in range(50):
+            for sender in senders:
+                sender.publish("plant/7", b"%d" % i)
+        await eventually(lambda: all(gateway.connector().inboxes[0].figures.looped == 50 for gateway in (one, two)))
+        await eventually(
+            lambda: all(
+                gateway.connector().backlog == 0
+                for gateway in (
+                    one,
+                    two,
+                )
+            )
+        )
+        for reader in readers:
+            assert sum(len(run) for run in reader.runs) == 100, "its own, and the other's once"
+
+
+@scenario
+async def test_breaks_lose_nothing_and_bring_nothing_twice() -> None:
+    async with gateways("gw1", "broker", "gw2") as (one, broker, two):
+        reader = Receiver(two.broker, "plant/#", "reader")
+        await one.configure(amqp_to(broker.port), out("f", "plant/#", "queue/all"))
+        await two.configure(amqp_to(broker.port), into("f", "plant/#", "queue/all"))
+        sender = Sender(one.broker)
+        for start in range(0, 10_000, 500):
+            sender.publish("plant/7", *[b"%d" % i for i in range(start, start + 500)])
+            await asyncio.sleep(0.01)
+            if start in (2_000, 5_000, 8_000):
+                for driver in list(broker.broker.listeners.drivers()):
+                    driver.abort()
+        await eventually(lambda: len(set(payloads(reader))) == 10_000)
+        await eventually(lambda: one.connector().backlog == 0 and broker.store.info().messages == 0)
+        resent = one.connector().outbox.outlets[0].figures.resent
+        got = payloads(reader)
+        assert len(got) - 10_000 <= resent, "the broker has what was sent again twice, and nobody else"
+        first = list(dict.fromkeys(got))
+        assert first == [b"%d" % i for i in range(10_000)], "in order"
+
+
+@scenario
+async def test_a_full_quota_stops_the_credit_and_loses_nothing() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        small = AddressConfiguration(AddressRule("queue/small", AddressType.QUEUE), AddressPolicy(quota_bytes=20_000))
+        await near.configure(amqp_to(far.port), into("f", "queue/small", "queue/there"), addresses=(*ADDRESSES, small))
+        Sender(far.broker).publish("queue/there", *[b"%04d" % i + bytes(96) for i in range(1_000)])
+        inbound = near.connector().inboxes[0]
+        await eventually(lambda: inbound.credit == 0)
+        kept = far.store.info().messages
+        assert kept >= 500, "what there is no room for stays there"
+        reader = Receiver(near.broker, "queue/small")
+        await eventually(lambda: len(payloads(reader)) == 1_000)
+        assert [body[:4] for body in payloads(reader)] == [b"%04d" % i for i in range(1_000)], "in order"
+        assert inbound.figures.rejected == inbound.figures.duplicates == 0
+
+
+@scenario
+async def test_a_changed_forwarder_goes_on_where_it_was() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        first, second = Receiver(far.broker, "queue/1"), Receiver(far.broker, "queue/2")
+        await near.configure(amqp_to(far.port), out("f", "plant/#", "queue/1"))
+        sender = Sender(near.broker)
+        sender.publish("plant/7", b"a")
+        await eventually(lambda: payloads(first) == [b"a"] and near.connector().backlog == 0)
+        await near.configure(None)
+        sender.publish("plant/7", b"b")
+        await near.configure(amqp_to(far.port), out("f", "plant/#", "queue/2"))
+        sender.publish("plant/7", b"c")
+        await eventually(lambda: payloads(second) == [b"b", b"c"])
+        assert payloads(first) == [b"a"]
+
+
+@scenario
+async def test_several_forwarders_of_one_address_have_each_its_own_place() -> None:
+    async with gateways("gw1", "gw2", "gw3") as (near, far, other):
+        readers = [Receiver(far.broker, "queue/1"), Receiver(far.broker, "queue/2"), Receiver(other.broker, "queue/3")]
+        near.configuration = msgspec.structs.replace(
+            near.configuration,
+            connectors=(amqp_to(far.port), amqp_to(other.port, name="third")),
+            forwarders=(
+                out("one", "plant/#", "queue/1"),
+                out("hot", "plant/#", "queue/2", only=Only(body="$.t > 30")),
+                Forwarder(name="third", filter="plant/#", connector="third", remote_address="queue/3"),
+            ),
+        )
+        near.uplinks.configure(near.configuration)
+        near.connector("third").dialer.pause()
+        bodies = [b'{"t": %d}' % t for t in (20, 31, 40, 5)]
+        Sender(near.broker).publish("plant/7", *bodies)
+        await eventually(lambda: payloads(readers[0]) == bodies and payloads(readers[1]) == [bodies[1], bodies[2]])
+        assert near.connector("third").backlog == 4
+        near.connector("third").dialer.resume()
+        await eventually(lambda: payloads(readers[2]) == bodies)
+        await eventually(lambda: near.uplinks.backlog == 0)
+        hot = next(each for each in near.connector().outbox.outlets if each.rule.name == "hot")
+        assert hot.figures.filtered == 2
+
+
+@scenario
+async def test_a_forwarder_of_a_queue_and_the_next_endpoint_when_one_is_away() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        reader = Receiver(far.broker, "queue/there")
+        await near.configure(amqp_to(free_port(), far.port), out("f", "queue/here", "queue/there"))
+        Sender(near.broker).publish("queue/here", b"a", b"b")
+        await eventually(lambda: payloads(reader) == [b"a", b"b"])
+        await eventually(lambda: near.store.info().messages == 0)
+
+
+@scenario
+async def test_an_address_the_peer_refuses_keeps_nobody_else_waiting() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        reader = Receiver(far.broker, "queue/1")
+        await near.configure(
+            amqp_to(far.port), out("bad", "plant/#", "nothing::here", priority=9), out("good", "plant/#", "queue/1"),
+            into("none", "site/#", "$nothing"),
+        )  # fmt: skip
+        Sender(near.broker).publish("plant/7", b"a")
+        await eventually(lambda: payloads(reader) == [b"a"])
+        bad = next(each for each in near.connector().outbox.outlets if each.rule.name == "bad")
+        assert bad.held_bytes
+        assert near.connector().dialer.state.connected
+
+
+@scenario
+async def test_what_a_forwarder_says_of_its_messages() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        reader = Receiver(far.broker, "queue/1")
+        await near.configure(amqp_to(far.port), out("f", "plant/#", "queue/1", ttl_s=60.0, message_priority=7, qos=0))
+        await eventually(lambda: near.connector().dialer.state.connected)
+        Sender(near.broker).publish("plant/7", b"a")
+        await eventually(lambda: len(reader.runs) == 1)
+        header = read_header(reader.runs[0].properties)
+        assert (header.priority, reader.runs[0].qos) == (7, 0)
+        assert header.ttl_ms is not None
+        assert 50_000 < header.ttl_ms <= 60_000
+        await eventually(lambda: near.connector().backlog == 0, "nobody waits for an answer")
