@@ -41,13 +41,16 @@ class Receivers:
     """Of one connection; a new one is made for each."""
 
     def __init__(self, inboxes: Sequence[Inbox]) -> None:
-        self._receivers = [_Receiver(inbox) for inbox in inboxes]
+        """`inboxes`: those there are when the connection opens."""
+        self._inboxes = inboxes
+        self._receivers: list[_Receiver] = []
         self._engine: Engine | None = None
         self._wake: Callable[[], None] = _ignore
 
     def begin(self, engine: Engine, wake: Callable[[], None]) -> None:
         """The connection is open."""
         self._engine, self._wake = engine, wake
+        self._receivers = [_Receiver(inbox) for inbox in self._inboxes]
         for receiver in self._receivers:
             self._attach(engine, receiver)
 

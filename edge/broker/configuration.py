@@ -171,28 +171,37 @@ class Connector(Part, frozen=True, kw_only=True):
         return tuple(Endpoint(each.host, port if each.port is None else each.port) for each in self.hosts)
 
 
+class Only(Part, frozen=True, kw_only=True):
+    """What a forwarder carries of what its address has: what all three say. The rest is settled, and no loss."""
+
+    address: Live[str | None] = None
+    """Filter of addresses."""
+    properties: Live[str | None] = None
+    """Selector: the SQL of JMS on application and user properties, as AMQP receivers use it."""
+    body: Live[str | None] = None
+    """Condition on a JSON body: ``$.temperature > 30 && $.unit == "C"``."""
+
+
 class ForwarderPart(Part, frozen=True, kw_only=True):
     """Binds an address to ``<connector>/<address>`` (or ``<connector>``: the same address there)."""
 
     name: Live[Name]
     """Told apart from other forwarders of the address by it; its place in the store is kept under it."""
     remote_address: Live[Text]
-    """``<connector>/<address at the far side>``."""
+    """``<connector>/<address at the far side>``: a name, a pattern with the wildcards of the address in the same order,
+    or a template of ``{address}``, ``{device}`` and ``{gateway}``."""
     direction: Live[Direction] = Direction.OUT
     """Which way messages go, seen from here."""
     priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)]] = 0
     """Higher goes first where several forwarders of a connector have something to send."""
-
-
-class Only(msgspec.Struct, frozen=True, kw_only=True):
-    """What a forwarder carries of what its address has: what all three say. The rest is settled, and no loss."""
-
-    address: str | None = None
-    """Filter of addresses."""
-    properties: str | None = None
-    """Selector (`edge.broker.message.selector`)."""
-    body: str | None = None
-    """Condition on a JSON body (`edge.broker.message.json_condition`)."""
+    only: Live[Only | None] = None
+    """What it carries; without it everything."""
+    qos: Live[Annotated[int, msgspec.Meta(ge=0, le=2)] | None] = None
+    """0: sent without an answer, at most once; otherwise until the far side has said that it has it."""
+    ttl_s: Live[Seconds | None] = msgspec.field(default=None, name="messageTtl")
+    """How long after its arrival a message is of use at the far side; what is older does not go."""
+    message_priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)] | None] = None
+    """Priority the far side is told; without it the message's own."""
 
 
 class Forwarder(ForwarderPart, frozen=True, kw_only=True):
@@ -203,14 +212,6 @@ class Forwarder(ForwarderPart, frozen=True, kw_only=True):
     """Local address or filter, for example ``plant/#``."""
     connector: str
     """Name of a `Connector`."""
-    only: Only | None = None
-    """None: everything."""
-    qos: int | None = None
-    """0: sent without an answer, at most once; None: until the far side has said that it has it."""
-    ttl_s: float | None = None
-    """How long after its arrival a message is of use at the far side; what is older does not go."""
-    message_priority: int | None = None
-    """Priority the far side is told, 0 to 9; None: the message's own."""
 
 
 class DeviceIdentity(msgspec.Struct, frozen=True):

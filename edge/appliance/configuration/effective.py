@@ -12,6 +12,7 @@ from bridge.resources import values
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.resource import Resource, of_kind
 from edge.appliance.configuration.exposure import exposure_notices, guarded
+from edge.appliance.configuration.forwarders import HUB_CONNECTOR, forwarder_notices, remote_of
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -22,9 +23,7 @@ from edge.appliance.configuration.resources import (
     MessagingUserSpec,
 )
 from edge.appliance.configuration.validate import (
-    HUB_CONNECTOR,
     LISTENERS,
-    remote_of,
 )
 from edge.broker.configuration import (
     AddressConfiguration,
@@ -35,7 +34,6 @@ from edge.broker.configuration import (
     DeviceApi,
     DeviceApiPart,
     DeviceIdentity,
-    Direction,
     EndpointHost,
     Forwarder,
     ForwarderPart,
@@ -125,6 +123,7 @@ def notices(resources: Sequence[Resource]) -> list[str]:
     found = [
         f"{resource.kind} {resource.name}: {what}" for resource in resources for what in _not_in_force(resource, hono)
     ]
+    found += [f"{resource.kind} {resource.name}: {what}" for resource, what in forwarder_notices(resources)]
     if effective(resources).authentication is Authentication.NONE:
         for resource, _ in of_kind(resources, MessagingUserSpec):
             found.append(
@@ -145,15 +144,12 @@ def _not_in_force(resource: Resource, hono: bool) -> Iterator[str]:
         yield "devices are stored; their identity is not checked yet"
     if isinstance(spec, MessagingUserSpec) and spec.device is not None and not hono:
         yield "device: kept, the space has no deviceApi"
-    if isinstance(spec, AddressSpec):
-        if spec.durability.mode is DurabilityMode.MEMORY:
-            window = f"{StoreLimits().memory_window_s:g} s"
-            yield (
-                "durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
-                f"waited less than {window} for their consumers, and the ledger names them"
-            )
-        if any(part.direction is Direction.IN for part in spec.forwarders):
-            yield 'forwarders with direction "in" are stored, and do nothing in this version'
+    if isinstance(spec, AddressSpec) and spec.durability.mode is DurabilityMode.MEMORY:
+        window = f"{StoreLimits().memory_window_s:g} s"
+        yield (
+            "durability memory: messages are acknowledged before they are on disk; a power cut loses those that "
+            f"waited less than {window} for their consumers, and the ledger names them"
+        )
 
 
 def _with_gateway(configuration: BrokerConfiguration, name: str, spec: GatewaySpec) -> BrokerConfiguration:

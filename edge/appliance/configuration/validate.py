@@ -19,6 +19,7 @@ from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
+from edge.appliance.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
     AddressSpec,
@@ -31,8 +32,6 @@ from edge.broker.configuration import (
     Authentication,
     Connector,
     ConnectorType,
-    Direction,
-    ForwarderPart,
     TlsFiles,
     TokenIssuer,
 )
@@ -46,8 +45,6 @@ from edge.broker.router.connector_types import ATTEMPTS
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 
-HUB_CONNECTOR: Final = "hub"
-"""Name of the connector that `Gateway` `spec.hub` makes."""
 DIRECT: Final = (AddressType.ANYCAST, AddressType.MULTICAST)
 """Address types that store nothing."""
 
@@ -67,19 +64,6 @@ SECURE: Final = ("https", "mqtts", "amqps", "mqtt_wss", "amqp_wss")
 LISTENERS: Final = ("mqtt", "amqp", "http", "mqtt_ws", "amqp_ws", *SECURE)
 _CAMEL: Final = {field.attribute: field.path[-1] for field in fields_of(Listeners)}
 """What a listener is called in YAML."""
-
-
-def connector_names(resources: Sequence[Resource]) -> list[str]:
-    """Names a forwarder may use."""
-    names = [connector.name for _, space in of_kind(resources, AddressSpaceSpec) for connector in space.connectors]
-    hubs = [HUB_CONNECTOR for _, gateway in of_kind(resources, GatewaySpec) if gateway.hub is not None]
-    return names + hubs
-
-
-def remote_of(forwarder: ForwarderPart, address: str) -> tuple[str, str]:
-    """(connector, remote address) of a forwarder of `address`; without a remote address names stay as they are."""
-    connector, _, remote = forwarder.remote_address.partition("/")
-    return connector, remote or address
 
 
 def _insecure(resources: Sequence[Resource]) -> Errors:
@@ -279,34 +263,6 @@ def _deadletter_names(types: dict[str, AddressType]) -> list[str]:
     return [name for name, type_ in types.items() if type_ is AddressType.DEADLETTER]
 
 
-def _forwarders(resources: Sequence[Resource]) -> Errors:
-    known = connector_names(resources)
-    for resource, spec in of_kind(resources, AddressSpec):
-        names: set[str] = set()
-        ends: dict[tuple[str, str], Direction] = {}
-        for i, forwarder in enumerate(spec.forwarders):
-            path = ("spec", "forwarders", i)
-            if forwarder.name in names:
-                yield error_at(resource, (*path, "name"), f'a forwarder called "{forwarder.name}" already exists')
-            names.add(forwarder.name)
-            connector, remote = remote_of(forwarder, spec.address)
-            where = (*path, "remoteAddress")
-            if connector not in known:
-                message = f'there is no connector "{connector}"{schema.suggestion(connector, known)}'
-                yield error_at(resource, where, message)
-            yield from _remote(resource, where, spec.address, remote)
-            if ends.setdefault((connector, remote), forwarder.direction) is not forwarder.direction:
-                yield error_at(resource, where, "goes in and out to the same remote address: messages would circle")
-
-
-def _remote(resource: Resource, path: Path, address: str, remote: str) -> Errors:
-    if filter_fault(remote):
-        yield error_at(resource, path, filter_fault(remote))
-    elif is_filter(remote) and remote != address:
-        message = f'"{remote}" is a pattern: the remote address is one name, or the same pattern "{address}"'
-        yield error_at(resource, path, message)
-
-
 def _users(resources: Sequence[Resource]) -> Errors:
     seen: set[str] = set()
     for resource, spec in of_kind(resources, MessagingUserSpec):
@@ -396,7 +352,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _addresses,
     _deadletters,
     _reserves,
-    _forwarders,
+    *FORWARDER_CHECKS,
     _users,
     _devices,
     _device_api,

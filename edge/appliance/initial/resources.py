@@ -10,7 +10,7 @@ import msgspec
 
 from bridge.resources.parse import to_yaml
 from bridge.resources.resource import OWN_VERSION
-from edge.appliance.configuration.validate import HUB_CONNECTOR
+from edge.appliance.configuration.forwarders import HUB_CONNECTOR
 from edge.appliance.program import as_called
 from edge.broker.configuration import Authentication
 from edge.broker.model.addresses import AddressType

@@ -81,6 +81,8 @@ class PeerConnector:
         self._names = names
         self.gateway = gateway
         self._outgoing: dict[str, _Outgoing] = {}
+        self.forwarders: dict[str, Forwarder] = {}
+        """Those that are bound, by name."""
         self.dialer = Dialer(
             [PeerEndpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
             lambda dialer, endpoint: make(self, dialer, endpoint),
@@ -92,24 +94,22 @@ class PeerConnector:
 
     def forward(self, forwarders: Sequence[Forwarder]) -> None:
         """Bind these forwarders and no others. A changed one goes on where it was, as it is now."""
-        wanted = {forwarder.name: forwarder for forwarder in forwarders}
+        self.forwarders = wanted = {forwarder.name: forwarder for forwarder in forwarders}
         for name, outgoing in list(self._outgoing.items()):
             if wanted.get(name) != outgoing.forwarder:
                 self._unbind(name)
-        for inbound in list(self.inboxes):
-            if wanted.get(inbound.forwarder.name) != inbound.forwarder:
-                self._end(inbound)
-        changed = False
+        incoming = [forwarder for forwarder in forwarders if forwarder.direction is Direction.IN]
+        ended = [inbound for inbound in self.inboxes if wanted.get(inbound.forwarder.name) != inbound.forwarder]
+        for inbound in ended:
+            self._end(inbound)
         known = {inbound.forwarder.name for inbound in self.inboxes}
+        begun = [self._begin(forwarder) for forwarder in incoming if forwarder.name not in known]
         for forwarder in forwarders:
             if forwarder.direction is Direction.OUT and forwarder.name not in self._outgoing:
                 self._outgoing[forwarder.name] = self._bind(forwarder)
-            elif forwarder.direction is Direction.IN and forwarder.name not in known:
-                self._begin(forwarder)
-                changed = True
         for outgoing in self._outgoing.values():
             self._follow(outgoing)
-        if changed or len(known) != len(self.inboxes):
+        if ended or begun:
             self.outbox.cut("the incoming forwarders have changed")
 
     def release(self) -> None:
@@ -184,9 +184,11 @@ class PeerConnector:
         left = sum(part.backlog for part in parts)
         log.warning("forwarder %s is gone or changed; up to %d messages stay in the store for it", name, left)
 
-    def _begin(self, forwarder: Forwarder) -> None:
+    def _begin(self, forwarder: Forwarder) -> Inbound:
         names = self._names.of(f"{self.connector.name}/{forwarder.name}")
-        self.inboxes.append(Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only)))
+        inbound = Inbound(self._router, forwarder, names, self.gateway, wanted_by(forwarder.only))
+        self.inboxes.append(inbound)
+        return inbound
 
     def _end(self, inbound: Inbound) -> None:
         self.inboxes.remove(inbound)

@@ -234,3 +234,22 @@ async def test_what_a_forwarder_says_of_its_messages() -> None:
         assert header.ttl_ms is not None
         assert 50_000 < header.ttl_ms <= 60_000
         await eventually(lambda: near.connector().backlog == 0, "nobody waits for an answer")
+
+
+@scenario
+async def test_an_incoming_forwarder_that_ends_takes_nothing_more() -> None:
+    async with gateways("gw1", "gw2") as (near, far):
+        stays, ends = into("stays", "queue/1", "queue/a"), into("ends", "queue/2", "queue/b")
+        readers = [Receiver(near.broker, "queue/1"), Receiver(near.broker, "queue/2")]
+        await near.configure(amqp_to(far.port), stays, ends)
+        sender = Sender(far.broker)
+        for address in ("queue/a", "queue/b"):
+            sender.publish(address, b"1")
+        await eventually(lambda: all(payloads(reader) == [b"1"] for reader in readers))
+        await near.configure(amqp_to(far.port), stays)
+        for address in ("queue/a", "queue/b"):
+            sender.publish(address, b"2")
+        await eventually(lambda: payloads(readers[0]) == [b"1", b"2"])
+        assert payloads(readers[1]) == [b"1"]
+        await near.configure(amqp_to(far.port), stays, ends)
+        await eventually(lambda: payloads(readers[1]) == [b"1", b"2"])

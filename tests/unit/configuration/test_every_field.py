@@ -42,7 +42,7 @@ from edge.broker.hono.errors import DeviceError
 from edge.broker.model.address_policy import Durability
 from edge.broker.model.authorization import Operation
 from edge.broker.retention.quotas import Room
-from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+from edge.broker.router.uplinks import AnyConnector
 from edge.broker.security.issuer import Issuer
 from edge.broker.security.proof import Proven
 from tests.support.certificates import Authority
@@ -142,6 +142,7 @@ def whole(pki: Path) -> Documents:
             "connectors": [
                 {
                     "name": "peer",
+                    "type": "amqp",
                     "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
                     "tls": peer,
                     "credentials": {"username": "gw", "password": "word"},
@@ -155,7 +156,12 @@ def whole(pki: Path) -> Documents:
             "expiry": "dead",
             "quota": {"bytes": "1Mi", "reserve": "1Ki"},
             "forwarders": [
-                {"name": "f", "remoteAddress": "peer/q", "priority": 3},
+                {
+                    "name": "f",
+                    "remoteAddress": "peer/q",
+                    "priority": 3,
+                    "only": {"address": "q", "properties": "a > 1", "body": "$.a"},
+                },
                 {"name": "g", "remoteAddress": "peer/g", "priority": 2},
             ],
         },
@@ -220,6 +226,10 @@ OTHER: Final[dict[str, Edit]] = {
     "AddressSpace connectors.endpointHosts": {
         ("AddressSpace/default", "connectors.0.endpointHosts.1"): {"host": "standby"}
     },
+    "AddressSpace connectors.type": {
+        ("AddressSpace/default", "connectors.0.type"): "waypost",
+        ("Address/q", "forwarders"): [{"name": "f", "remoteAddress": "peer/q", "priority": 3}],
+    },
     "AddressSpace connectors.tls": {("AddressSpace/default", "connectors.0.tls"): {}},
     "AddressSpace connectors.credentials": {("AddressSpace/default", "connectors.0.credentials"): None},
     "Address type": {("Address/t", "type"): "multicast"},
@@ -229,6 +239,9 @@ OTHER: Final[dict[str, Edit]] = {
     "Address forwarders": {("Address/q", "forwarders.1"): None},
     "Address forwarders.remoteAddress": {("Address/q", "forwarders.0.remoteAddress"): "peer/other"},
     "Address messageRedelivery": {("Address/q", "messageRedelivery"): {"maximumDeliveryAttempts": 9}},
+    "Address forwarders.only": {("Address/q", "forwarders.0.only"): None},
+    "Address forwarders.only.properties": {("Address/q", "forwarders.0.only.properties"): "a > 2"},
+    "Address forwarders.only.body": {("Address/q", "forwarders.0.only.body"): "$.b"},
     "MessagingUser username": {("MessagingUser/u", "username"): "v@T"},
     "MessagingUser authentication": {("MessagingUser/u", "authentication"): {"type": "password"}},
     "MessagingUser authentication.password": {
@@ -379,7 +392,7 @@ def _room(room: Room) -> tuple[object, ...]:
 
 
 def _forwarded(uplink: AnyConnector) -> object:
-    return uplink.connector, list(uplink.forwarders.values()) if isinstance(uplink, ConnectorUplink) else ()
+    return uplink.connector, list(uplink.forwarders.values())
 
 
 def _user(gateway: Gateway, name: str) -> object:

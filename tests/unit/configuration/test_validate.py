@@ -26,6 +26,7 @@ def device(spec: str, name: str) -> str:
 
 
 HUB = gateway('{hub: {url: "amqp://hub"}}')
+AMQP = space("{connectors: [{name: b, type: amqp, endpointHosts: [{host: b}]}]}")
 BROKER = space("{connectors: [{name: broker, endpointHosts: [{host: b}]}]}")
 DEAD = address("address: dead, type: deadletter", "dead")
 
@@ -59,6 +60,11 @@ def errors_of(text: str) -> list[ConfigurationError]:
         HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub}]"),
         HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/x/#}]"),
         BROKER + address("address: x/#, type: queue, forwarders: [{name: f, remoteAddress: broker/all/of/it}]"),
+        AMQP + address(
+            "address: x/#, type: topic, forwarders: [{name: f, remoteAddress: 'b/t/{device}/{address}', qos: 0,"
+            " messageTtl: 1h, messagePriority: 7, only: {address: x/+, properties: 'a > 1', body: '$.t > 30'}},"
+            " {name: g, remoteAddress: b/y/#}]"
+        ),
         BROKER + address(
             "address: x, type: queue, forwarders: [{name: f, remoteAddress: broker/up},"
             " {name: g, remoteAddress: broker/down, direction: in}]"
@@ -180,7 +186,39 @@ def test_good_wholes(text: str) -> None:
         ),
         (
             HUB + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: hub/y/#}]"),
-            'the remote address is one name, or the same pattern "x/#"',
+            "a hub has messages under the addresses they have here: name the connector alone",
+        ),
+        (
+            AMQP + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: b/y/+}]"),
+            'spec.forwarders[0].remoteAddress: "y/+" is a pattern: it needs the wildcards of "x/#"',
+        ),
+        (
+            AMQP + address("address: x/#, type: topic, forwarders: [{name: f, remoteAddress: 'b/{user}'}]"),
+            "there is no {user}; there are {address}, {device}, {gateway}",
+        ),
+        (
+            AMQP + address(
+                "address: x, type: topic, forwarders: [{name: f, remoteAddress: 'b/{device}', direction: in}]"
+            ),
+            "fields are for what goes out",
+        ),
+        (
+            AMQP + address(
+                "address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {properties: 'a >'}}]"
+            ),
+            "spec.forwarders[0].only.properties: is no selector: term 3",
+        ),
+        (
+            AMQP + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {body: '$.a >'}}]"),
+            "spec.forwarders[0].only.body: is no condition on a JSON body: term 3",
+        ),
+        (
+            AMQP + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: b, only: {address: a#}}]"),
+            "spec.forwarders[0].only.address: ",
+        ),
+        (
+            HUB + address("address: x, type: topic, forwarders: [{name: f, remoteAddress: hub, messageTtl: 1m}]"),
+            "spec.forwarders[0].messageTtl: over a connector of type waypost every message goes, as it is",
         ),
         (
             HUB + address("address: x, type: anycast, forwarders: [{name: f, remoteAddress: hub}]"),

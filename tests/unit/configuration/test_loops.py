@@ -1,0 +1,59 @@
+"""Forwarders that would feed one another are refused, and others are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.configuration.test_validate import address, errors_of, space
+
+PEERS = space(
+    "{connectors: [{name: one, type: amqp, endpointHosts: [{host: a}, {host: b}]},"
+    " {name: again, type: amqp, endpointHosts: [{host: b}]},"
+    " {name: other, type: amqp, endpointHosts: [{host: c}]}]}"
+)
+
+
+def forwarders(name: str, *each: tuple[str, str]) -> str:
+    """An address with forwarders (direction, remote address)."""
+    parts = [f"{{name: {way}{i}, direction: {way}, remoteAddress: '{remote}'}}" for i, (way, remote) in enumerate(each)]
+    return address(
+        f"address: {name}, type: topic, forwarders: [{', '.join(parts)}]", name.replace("/", "-").strip("#+-")
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        forwarders("x/#", ("out", "one/y"), ("in", "one/y")),
+        forwarders("x/#", ("out", "one/x/#"), ("in", "one/x/#")),
+        forwarders("x/#", ("out", "one/a/#"), ("in", "one/a/b")),
+        forwarders("x/#", ("out", "one/{device}/y"), ("in", "one/d/y")),
+        forwarders("x/#", ("out", "one/y"), ("in", "again/y")),
+        forwarders("x/#", ("out", "one/y")) + forwarders("x/1", ("in", "one/y")),
+        forwarders("x/1", ("out", "one/y"), ("in", "other/z")) + forwarders("v", ("in", "one/y"), ("out", "other/z")),
+    ],
+)
+def test_a_ring_is_refused_once(text: str) -> None:
+    found = errors_of(PEERS + text)
+    assert len(found) == 1
+    assert "messages would circle: what it carries comes back by" in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        forwarders("x/#", ("out", "one/y"), ("in", "one/z")),
+        forwarders("x/#", ("out", "one/y"), ("in", "other/y")),
+        forwarders("x/#", ("out", "one/y")) + forwarders("z", ("in", "one/y")),
+        forwarders("x", ("out", "one/y"), ("out", "again/y"), ("out", "other/y")),
+        forwarders("x/1", ("out", "one/y")) + forwarders("v", ("in", "one/y"), ("out", "other/z")),
+    ],
+)
+def test_what_is_no_ring(text: str) -> None:
+    assert errors_of(PEERS + text) == []
+
+
+def test_the_error_says_the_way_round() -> None:
+    text = forwarders("x/1", ("out", "one/y"), ("in", "other/z")) + forwarders("v", ("in", "one/y"), ("out", "other/z"))
+    (found,) = errors_of(PEERS + text)
+    assert 'comes back by "in0" (in), then "out1" (out), then "in1" (in)' in str(found)
