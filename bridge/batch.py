@@ -34,7 +34,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from bridge.columns import BatchError, Codec, Reader, dictionary, pack, planes, unpack
+from bridge.columns import FAST, BatchError, Codec, Reader, dictionary, pack, planes, unpack
 from bridge.limits import (
     BATCH_COLUMNS_BYTES_MAX,
     BATCH_EXPANDED_BYTES_MAX,
@@ -224,8 +224,11 @@ def encode(
     lane: Lane = Lane.LIVE,
     bases: Mapping[str, int] | None = None,
     codec: Codec = Codec.ZSTD,
+    level: int = FAST,
 ) -> bytes:
     """The batch of these runs, given in log order; the order of each address is kept.
+
+    `level`: `bridge.columns.FAST` or `SMALL`.
 
     `bases` gives the first sequence owed for an address, 0 when it is not named. Under `Codec.ZSTD` a batch that would
     not get smaller is sent unpacked. Raises `ValueError` for no messages, an empty run, a negative sequence, or more
@@ -246,7 +249,7 @@ def encode(
             raise ValueError(f"too large for a batch: its messages have {expanded} bytes together")
     packed_table, packed_columns = table, columns
     if codec is Codec.ZSTD:
-        packed_table, packed_columns = pack(table), pack(columns)
+        packed_table, packed_columns = pack(table, level), pack(columns, level)
         if len(packed_table) + len(packed_columns) >= len(table) + len(columns):
             codec, packed_table, packed_columns = Codec.NONE, table, columns
     names = (space.encode(), epoch.encode())

@@ -78,14 +78,17 @@ UPLINK_LIVE_WINDOW_BYTES: Final = 8 * MIB
 """The same of the live lane: what a hub that lands once a second takes of 50 000 readings a second."""
 
 BACKLOG_QUEUE_S: Final = 0.1
-"""So long what a backlog has put into the socket takes to leave, at the rate the link has shown: a live batch waits
-behind it. A batch of a backlog is no longer than that either."""
+"""So long, beyond the way to the peer, what a backlog has put into the socket takes to leave: a live batch waits behind
+it. A batch of a backlog is no longer than that either."""
 
 BACKLOG_LOOK_S: Final = 0.02
 """How soon a backlog looks again whether the socket has room."""
 
 BACKLOG_UNSENT_BYTES_MIN: Final = 8 << 10
-"""While less than this has not left the socket a backlog may send, whatever is known of the link."""
+"""While less than this has not left the socket a backlog may send, however slow the link is; so it begins, too."""
+
+BACKLOG_UNSENT_BYTES_MAX: Final = 4 * MIB
+"""With more than this in the socket a backlog sends nothing, however fast the link is: 0.03 s at 1 Gbit/s."""
 
 LIVE_CREDIT_KEPT: Final = 8
 """Deliveries of the peer's credit, or a quarter of it, that a backlog leaves to the live lane: two seconds of it."""

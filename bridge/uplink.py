@@ -5,9 +5,9 @@ leaves the gateway's store before it is durable somewhere else. What is under wa
 and sent again, in the order of its lane, before anything new; the hub knows by sequence what it has already. Sans-I/O:
 `bridge.gateway_link` binds it to an engine.
 
-The live lane goes first. Of the backlog so much is handed to the socket as the link carries in a moment and no more, by
-what of it has not left yet and by how fast the hub's answers say that the link is: a live batch waits behind one of
-the backlog, not behind a window of them. And of the peer's credit some is always left to the live lane.
+The live lane goes first. Of the backlog no more is handed to the socket than leaves it in a moment
+(`bridge.socket_room`): a live batch waits behind one of the backlog, not behind a window of them. And of the peer's
+credit some is always left to the live lane.
 
 Each lane is accepted in its order. So a peer that releases anything makes this side cut the connection and begin again
 from there (decision 0003).
@@ -25,12 +25,11 @@ import msgspec
 
 from bridge import plain
 from bridge.batch import CAPABILITY, Lane, encode
+from bridge.columns import FAST, SMALL
 from bridge.engine import Detail, Engine, Link, State
 from bridge.flow import Flow, Piece, Pump, Subscription, halves, piece_of, split
 from bridge.limits import (
     BACKLOG_LOOK_S,
-    BACKLOG_QUEUE_S,
-    BACKLOG_UNSENT_BYTES_MIN,
     LIVE_CREDIT_KEPT,
     UPLINK_BATCH_BYTES,
     UPLINK_LIVE_WINDOW_BYTES,
@@ -39,6 +38,7 @@ from bridge.limits import (
 from bridge.link_rate import LinkRate, Sent
 from bridge.message import Stored
 from bridge.plain import Hop
+from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import Path
 
 log = logging.getLogger(__name__)
@@ -165,8 +165,7 @@ class Uplink:
         """Called when a link is up, before anything is taken from the router."""
         self._cut: Callable[[str], None] = _ignore
         self._shell: Shell | None = None
-        self._path = Path()
-        """As of the last look of the backlog."""
+        self._room = SocketRoom()
         self._hop = hop
         self._space = space
         self._outcomes = outcomes
@@ -185,8 +184,8 @@ class Uplink:
         self._live_at = float("-inf")
         """When the last batch of the live lane left."""
         self._due_at: float | None = None
-        self._handed = 0
-        """Bytes given to the engine in this flush."""
+        self._handed = False
+        """Something was given to the engine in this flush."""
         self._looked = False
         """The kernel was asked in this flush."""
 
@@ -231,6 +230,7 @@ class Uplink:
         self._engine, self._link, self._cut = engine, link, cut
         self._credit_most, self._live_at = 0, float("-inf")
         self.rate.begin()
+        self._room = SocketRoom()
         for flow in (self.live, self.backlog):
             flow.up, flow.cut = True, cut
         self.begun()
@@ -255,10 +255,10 @@ class Uplink:
             return
         self._credit_most = max(self._credit_most, link.credit)
         now = self._clock()
-        self._due_at, self._handed, self._looked = None, 0, False
+        self._due_at, self._handed, self._looked = None, False, False
         while link.credit > 0 and (flow := self._next(link, now)) is not None:
             if self.batching:
-                self._send_batch(engine, link, flow, flow.gather(self._room(flow), self._epoch_of))
+                self._send_batch(engine, link, flow, flow.gather(self._batch_bytes(flow), self._epoch_of))
             else:
                 self._send_plain(engine, link, flow)
         if link.draining and not (self.live.pending or self.backlog.pending):
@@ -325,20 +325,14 @@ class Uplink:
             return False
         if not self.batching or self._unsettled_of[Lane.BACKLOG] < self.limits.batches_undelayed:
             return True
-        return self.backlog.pending_bytes >= self._room(self.backlog)
-
-    @property
-    def _carries(self) -> float:
-        """Bytes a second: what the kernel has seen, or the peer's answers say."""
-        return max(self._path.bytes_s, self.rate.bytes_s)
+        return self.backlog.pending_bytes >= self._batch_bytes(self.backlog)
 
     def _socket_takes(self, now: float) -> bool:
-        """What has not left it is less than the link carries until the answer comes, and a moment."""
+        """Little enough waits in it that a live batch would not wait long behind it."""
         if not self._looked and self._shell is not None:
-            self._looked, self._path = True, self._shell.path
-        round_trip_s = self._path.round_trip_s or self.rate.answer_s
-        most = max(BACKLOG_UNSENT_BYTES_MIN, self._carries * (round_trip_s + BACKLOG_QUEUE_S))
-        if self._path.unsent_bytes + self._handed < most:
+            self._looked = True
+            self._room.look(self._shell.path, now)
+        if not self._room.is_full:
             return True
         if self._handed:
             self.backlog.wake()  # the socket may have taken all of it in the next turn
@@ -352,13 +346,13 @@ class Uplink:
         self._due_at = at if self._due_at is None else min(self._due_at, at)
         return False
 
-    def _room(self, flow: Flow) -> int:
+    def _batch_bytes(self, flow: Flow) -> int:
         """Bytes before compression of one batch: of the backlog no more than the link carries in a moment."""
-        most, figures, carries = self.limits.batch_bytes, self.figures, self._carries
-        if flow.lane is Lane.LIVE or not carries or not figures.bytes_accepted:
+        most, figures = self.limits.batch_bytes, self.figures
+        if flow.lane is Lane.LIVE or not figures.bytes_accepted:
             return most
         packed = figures.expanded_bytes_accepted / figures.bytes_accepted
-        return min(max(int(carries * BACKLOG_QUEUE_S * packed), most // 8), most)
+        return min(max(int(self._room.bytes * packed), most // 8), most)
 
     def _send_batch(self, engine: Engine, link: Link, flow: Flow, pieces: list[Piece]) -> None:
         stored = [piece.stored for piece in pieces]
@@ -368,7 +362,8 @@ class Uplink:
             addresses = {piece.stored.run.address for piece in pieces}
             bases = {name: max(bases.get(name, 0), self._epochs.start(name)) for name in addresses}
         try:
-            data = encode(stored, space=self._space, epoch=epoch, lane=flow.lane, bases=bases)
+            level = FAST if flow.lane is Lane.LIVE else SMALL
+            data = encode(stored, space=self._space, epoch=epoch, lane=flow.lane, bases=bases, level=level)
             message = plain.batch_message(data, self._ends(pieces))
             self._send(engine, link, flow, pieces, message)
         except ValueError as error:
@@ -429,7 +424,8 @@ class Uplink:
         self.figures.batches_sent += 1
         self.figures.messages_sent += messages
         self.figures.bytes_sent += len(message)
-        self._handed += len(message)
+        self._handed = True
+        self._room.handed(len(message), now)
         engine.send(link, tag, message)
 
     def _give_up(self, flow: Flow, pieces: Sequence[Piece], why: str) -> None:

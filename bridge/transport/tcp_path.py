@@ -1,4 +1,4 @@
-"""What the kernel knows of the path of a TCP connection: what has not arrived, what it carries, how long it takes."""
+"""What the kernel knows of the way to the peer of a TCP connection: what has not arrived, and how long it takes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, Protocol
 _KNOWS: Final = sys.platform == "linux"
 """SIOCOUTQ and TCP_INFO as here are Linux's (tcp(7), linux/tcp.h)."""
 
-_INFO: Final = struct.Struct("<148xI8xQ")
-"""Of struct tcp_info: tcpi_min_rtt (us), tcpi_delivery_rate (bytes/s); since Linux 4.9."""
+_INFO: Final = struct.Struct("<148xI")
+"""Of struct tcp_info: tcpi_min_rtt (us); since Linux 4.6."""
 
 
 class Path(NamedTuple):
@@ -21,8 +21,6 @@ class Path(NamedTuple):
 
     unsent_bytes: int = 0
     """Written, and not yet at the peer's kernel."""
-    bytes_s: float = 0.0
-    """What the path has carried lately; less than it can where little was to be carried."""
     round_trip_s: float = 0.0
     """The shortest of late: what is beyond it is waiting."""
 
@@ -36,15 +34,14 @@ class Transport(Protocol):
 
 
 def path_of(transport: Transport) -> Path:
-    """The path of a transport; what waits in the transport itself counts as not sent."""
+    """The way from a transport; what waits in the transport itself counts as not sent."""
     waiting = transport.get_write_buffer_size()
     connection: Any = transport.get_extra_info("socket") if _KNOWS else None
     if connection is None:
         return Path(waiting)
     try:
         queued = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4))
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
-        round_trip_us, bytes_s = _INFO.unpack(info)
+        (round_trip_us,) = _INFO.unpack(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size))
     except (OSError, ValueError, struct.error):
         return Path(waiting)  # closed meanwhile, no TCP, or an older kernel
-    return Path(waiting + int.from_bytes(queued, sys.byteorder), float(bytes_s), round_trip_us / 1e6)
+    return Path(waiting + int.from_bytes(queued, sys.byteorder), round_trip_us / 1e6)

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Final
 
-from tests.bench import alone, backlog, figures, latency, pace, unlike, writes
+from tests.bench import alone, backlog, crossing, figures, latency, pace, unlike, writes
 from tests.bench.brokers import Broker, Mosquitto, WaypostEveryTransport
 from tests.bench.comparison import Benchmark, Comparison
 from tests.bench.idle import connections_resident_mib, tls_connection_kib
@@ -184,6 +184,7 @@ CASES: Final[dict[str, Benchmark]] = {
             30, idle_tls, None, 32, unit="KiB", lower_is_better=True, warm_rounds=0, ours=WaypostEveryTransport,
         ),
         backlog.BENCHMARK,
+        *crossing.CASES,
         writes.BENCHMARK,
         figures.BENCHMARK,
     )

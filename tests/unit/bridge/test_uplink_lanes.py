@@ -10,10 +10,17 @@ import pytest
 from bridge import plain
 from bridge.batch import CAPABILITY, Lane, decode
 from bridge.engine import Link, State
-from bridge.limits import BACKLOG_LOOK_S, BACKLOG_UNSENT_BYTES_MIN, LIVE_CREDIT_KEPT
+from bridge.limits import (
+    BACKLOG_LOOK_S,
+    BACKLOG_QUEUE_S,
+    BACKLOG_UNSENT_BYTES_MAX,
+    BACKLOG_UNSENT_BYTES_MIN,
+    LIVE_CREDIT_KEPT,
+)
 from bridge.link_rate import REMEMBERED_S, LinkRate
 from bridge.message import Run, Stored
 from bridge.plain import Hop
+from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import Path
 from bridge.uplink import Outcomes, Uplink, UplinkLimits
 from tests.unit.bridge.test_uplink import Subscription, Wire
@@ -151,7 +158,8 @@ def test_a_peer_that_gives_one_credit_gets_both_lanes() -> None:
 def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
     bench = Bench()
     bench.uplink.limits = UplinkLimits(batch_bytes=100_000, batches_undelayed=100)
-    bodies = [b"%032d" % (index * 7919) for index in range(4_000)]
+    noise = random.Random(1)
+    bodies = [noise.randbytes(60) for _ in range(4_000)]
     bench.left(*bodies)
     bench.flush()
     first = len(decode(plain.body_of(bench.wire.sent[0][1])).bodies)
@@ -161,7 +169,7 @@ def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
     before = len(bench.wire.sent)
     bench.flush()
     then = len(decode(plain.body_of(bench.wire.sent[before][1])).bodies)
-    assert 0 < then < first / 4, "no longer than the link carries in a moment, or an eighth of the largest"
+    assert 0 < then < first / 4, "no larger than what leaves in a moment, or an eighth of the largest"
 
 
 def test_each_lane_is_sent_again_in_its_order() -> None:
@@ -190,6 +198,48 @@ def test_the_windows_are_apart() -> None:
         bench.left(b"x" * 100_000)
     assert bench.uplink.live.credit > 0
     assert bench.uplink.backlog.lane is Lane.BACKLOG
+
+
+class TestSocketRoom:
+    def test_it_doubles_while_what_was_handed_over_leaves_soon(self) -> None:
+        room = SocketRoom()
+        for turn in range(30):
+            room.handed(100_000, turn * 0.01)
+            assert room.is_full == (room.bytes <= 100_000)
+            room.look(Path(0), turn * 0.01 + 0.005)
+        assert room.bytes == BACKLOG_UNSENT_BYTES_MAX
+
+    def test_it_shrinks_by_as_much_as_that_takes_too_long(self) -> None:
+        room = SocketRoom()
+        room.handed(1, 0.0)
+        for _ in range(4):
+            room.look(Path(0), 0.0)
+            room.handed(1, 0.0)
+        assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN
+        room.look(Path(1), 0.3)
+        assert room.bytes == 16 * BACKLOG_UNSENT_BYTES_MIN, "it has not left"
+        room.look(Path(0), 4 * BACKLOG_QUEUE_S)
+        assert room.bytes == 4 * BACKLOG_UNSENT_BYTES_MIN
+        room.handed(1, 1.0)
+        room.look(Path(0), 100.0)
+        assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
+
+    def test_a_long_way_is_no_queue(self) -> None:
+        room = SocketRoom()
+        room.handed(1, 0.0)
+        room.look(Path(0, round_trip_s=0.6), 0.69)
+        assert room.bytes == BACKLOG_UNSENT_BYTES_MIN
+        room.handed(1, 1.0)
+        room.look(Path(0, round_trip_s=0.6), 1.3)
+        assert room.bytes == 2 * BACKLOG_UNSENT_BYTES_MIN
+
+    def test_only_what_waited_before_is_timed(self) -> None:
+        room = SocketRoom()
+        room.handed(1_000, 0.0)
+        room.handed(9_000, 0.0)
+        assert room.is_full
+        room.look(Path(9_000), 0.01)
+        assert not room.is_full, "the first has left, and soon: there is more room"
 
 
 class TestLinkRate:
