@@ -30,7 +30,11 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCES = (Path("bridge", "engine", "loops.c"), Path("edge", "broker", "mqtt", "arrivals.c"))
+SOURCES = (
+    Path("bridge", "engine", "loops.c"),
+    Path("edge", "broker", "mqtt", "arrivals.c"),
+    Path("edge", "broker", "store", "loops.c"),
+)
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
 COMPILER_S = 60
 """A compiler that takes longer for one of them does not work; it takes a fraction of a second."""

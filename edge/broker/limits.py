@@ -88,6 +88,10 @@ WRITE_BUFFER_BYTES_MAX: Final = 256 * KIB
 ADDRESSES_MATCHED_MAX: Final = 100_000
 """Addresses of one log whose subscriptions are kept found; beyond it they are looked for anew."""
 
+SLEEPERS_MAX: Final = 8
+"""Subscriptions of a log that are asked, with each commit, whether one of them has to be told of its messages: where
+none has, no message is looked at; with more the asking would cost what it saves."""
+
 FEEDS_LOOKED_AT_MAX: Final = 1_000
 """Logs asked in one tick whether they hold something nobody was told of; with more, a round takes several ticks."""
 

@@ -15,6 +15,7 @@ import pytest
 import hatch_build
 from bridge.engine import choice, compiled
 from edge.broker.mqtt import arrivals
+from edge.broker.store import loops as store_loops
 from tests.conftest import ROOT
 from tests.support.loops import LOOPS
 
@@ -36,7 +37,7 @@ def checkout(tmp_path: Path) -> Path:
     """A project that holds the loops and nothing else."""
     for path in hatch_build.SOURCES:
         source = tmp_path / path
-        source.parent.mkdir(parents=True)
+        source.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, source)
     return tmp_path
 
@@ -99,7 +100,7 @@ class TestBuild:
 
     def test_those_who_load_them_and_the_build_name_them_alike(self) -> None:
         named = [hatch_build.library_path(ROOT / source) for source in hatch_build.SOURCES]
-        assert named == [compiled.library_path(), arrivals.library_path()]
+        assert named == [compiled.library_path(), arrivals.library_path(), store_loops.library_path()]
 
     def test_it_is_there_where_this_checkout_is_installed(self) -> None:
         origin = importlib.metadata.distribution("waypost").read_text("direct_url.json") or "{}"

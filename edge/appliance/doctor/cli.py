@@ -91,6 +91,7 @@ def checks() -> Sequence[tuple[str, Check]]:
         ("versions", machine.versions),
         ("AMQP engine", machine.engine),
         ("MQTT reading", machine.arrivals),
+        ("commits", machine.commits),
         ("hot modules", machine.modules),
         ("data directory", home.directory),
         ("secrets", home.secrets),

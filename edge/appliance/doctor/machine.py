@@ -18,6 +18,7 @@ from edge.appliance.clock import EARLIEST
 from edge.appliance.doctor.check import Result, Surroundings, fail, ok, warn
 from edge.appliance.store.shared import size
 from edge.broker.mqtt.arrivals import load as load_arrivals
+from edge.broker.store.loops import CompiledLoops, library_path
 
 ENTROPY_BITS_MIN: Final = 128
 """Less cannot make a key of 128 bits; kernels since 5.18 always say 256."""
@@ -192,6 +193,20 @@ def arrivals(around: Surroundings) -> Iterator[Result]:
         yield warn("MQTT reading", f"in Python, at half the speed: {error}", step)
     else:
         yield ok("MQTT reading", "in C")
+
+
+def commits(around: Surroundings) -> Iterator[Result]:
+    """Are commits put together by what was compiled?"""
+    if around.environment.get(libraries.SETTING) == "python":
+        yield ok("commits", f"put together in Python ({libraries.SETTING}=python)")
+        return
+    try:
+        CompiledLoops(library_path())
+    except OSError as error:
+        step = "install a C compiler (gcc and libc6-dev), then install Waypost again"
+        yield warn("commits", f"put together in Python, at two thirds of the speed: {error}", step)
+    else:
+        yield ok("commits", "put together in C")
 
 
 def modules(around: Surroundings) -> Iterator[Result]:

@@ -46,6 +46,8 @@ class BrowsingSubscription:
         self._feeds.detach(self)
         self._waiting.clear()
 
+    sleeps = True
+
     def arrived(self, stored: Stored) -> None:
         """It is read in its turn."""
 

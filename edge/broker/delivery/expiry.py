@@ -78,6 +78,11 @@ class Expiry:
         """Nobody looks, or is about to."""
         return not self.looking and self.due_ns != 0
 
+    @property
+    def sleeps(self) -> bool:
+        """That a run without properties stays changes nothing."""
+        return not self.timeless and (self.due_ns is not None or self._dead_lettering.policy.ttl_max_s is None)
+
     def is_over(self, run: Run) -> bool:
         """Its time to live has passed."""
         ttl = ttl_ns(run, self._dead_lettering.policy) if self.counts else None

@@ -13,7 +13,6 @@ subscriptions in that log decide.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 from typing import Protocol
 
 from bridge.message import Run, Stored
@@ -22,10 +21,12 @@ from edge.broker.limits import (
     ADDRESSES_MATCHED_MAX,
     CURSORS_MOVED_MAX,
     FEEDS_LOOKED_AT_MAX,
+    SLEEPERS_MAX,
 )
 from edge.broker.model.isolation import report
 from edge.broker.model.topics import FilterTree
 from edge.broker.store.contract import MessageLog
+from edge.broker.store.loops import loops
 
 
 class Follower(Protocol):
@@ -37,6 +38,11 @@ class Follower(Protocol):
     name: str
     accepts: Callable[[Run], bool] | None
     """What it wants of those, the rest being nothing to it; None: everything."""
+
+    @property
+    def sleeps(self) -> bool:
+        """A run without properties that arrives now is left in the store, and changes nothing else; `pump` follows."""
+        ...
 
     def arrived(self, stored: Stored) -> None:
         """A run it wants was committed; `pump` follows."""
@@ -81,6 +87,11 @@ class Feed:
         self.followers.pop(follower, None)
         self._tree.remove(follower.pattern, follower)
         self._by_address.clear()
+
+    @property
+    def sleeps(self) -> bool:
+        """Nobody has to be told of runs without properties; where there are many, that is not looked for."""
+        return len(self.followers) <= SLEEPERS_MAX and all(follower.sleeps for follower in self.followers)
 
     def matching(self, address: str) -> Sequence[Follower]:
         """Those whose filter matches the address."""
@@ -150,33 +161,53 @@ class LogFeeds:
         """Hand on what was taken in memory, which came first, and what was committed: (log, run), ascending in each
         log."""
         touched: dict[Follower, None] = {}
-        feeds, moved = self._feeds, self._moved
         taken, self.taken = self.taken, []
-        for log, stored in chain(taken, appended):
-            feed = feeds.get(log)
+        runs, at, awake = [*taken, *appended], 0, set[int]()
+        while at < len(runs):
+            log, stored = runs[at]
+            feed = self._feeds.get(log)
             if feed is None:
-                self.unattended(stored)
-                feed = feeds.get(log)
-                if feed is not None:  # a subscription was opened for it: what follows is handed on
-                    feed.watermark = stored.position + len(stored.run.bodies)
+                self._leave(log, stored)
+                at += 1
                 continue
-            run, end = stored.run, stored.position + len(stored.run.bodies)
-            if stored.position != feed.watermark:
-                if end > feed.watermark:
-                    self._catch_up(feed, touched)
-                continue
-            feed.watermark = end
-            moved[feed] = None
-            for follower in feed.matching(run.address):
-                if self._raised and follower in self._raised:
-                    continue  # it reads this when it begins anew
-                try:
-                    if follower.accepts is None or follower.accepts(run):
-                        follower.arrived(stored)
-                        touched[follower] = None
-                except Exception as error:
-                    self.raised(follower, error)
+            if log not in awake:
+                if not self._raised and feed.sleeps:
+                    passed, feed.watermark = loops().pass_over(runs, at, log, feed.watermark)
+                    if passed > at:
+                        at = passed
+                        self._moved[feed] = None
+                        touched.update(feed.followers)
+                        continue
+                else:
+                    awake.add(log)
+            self._hand_on(feed, stored, touched)
+            at += 1
         self._pump(touched)
+
+    def _leave(self, log: int, stored: Stored) -> None:
+        """Nobody follows the log, as far as is known."""
+        self.unattended(stored)
+        feed = self._feeds.get(log)
+        if feed is not None:  # a subscription was opened for it: what follows is handed on
+            feed.watermark = stored.position + len(stored.run.bodies)
+
+    def _hand_on(self, feed: Feed, stored: Stored, touched: dict[Follower, None]) -> None:
+        run, end = stored.run, stored.position + len(stored.run.bodies)
+        if stored.position != feed.watermark:
+            if end > feed.watermark:
+                self._catch_up(feed, touched)
+            return
+        feed.watermark = end
+        self._moved[feed] = None
+        for follower in feed.matching(run.address):
+            if self._raised and follower in self._raised:
+                continue  # it reads this when it begins anew
+            try:
+                if follower.accepts is None or follower.accepts(run):
+                    follower.arrived(stored)
+                    touched[follower] = None
+            except Exception as error:
+                self.raised(follower, error)
 
     def raised(self, follower: Follower, error: Exception) -> None:
         """A call of a subscription raised: it begins anew from what the store has at the next tick, and again at each

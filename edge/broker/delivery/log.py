@@ -69,7 +69,7 @@ class LogSubscription:
         """`record` is its cursor as the store has it; `feeds` tell it what comes."""
         self.log, self.cursor, self.name = record.log, record.cursor, record.name
         self.pattern = pattern
-        self.group = ConsumerGroup()
+        self.group, self.buffer = ConsumerGroup(), Buffer()
         self.exclusive = False
         """One consumer, and never another: what it cannot take nobody will."""
         self.accepts: Callable[[Run], bool] | None = None
@@ -79,19 +79,15 @@ class LogSubscription:
         """What was there is delivered by this one, to another consumer; None: all is delivered here."""
         self.window = CursorWindow(store, record)
         self.reader = LogReader(store, self.window, self)
-        self.buffer = Buffer()
-        self.failures = Attempts()
+        self.failures, self._outstanding = Attempts(), Outstanding()
         self.dead_lettering = DeadLettering(store, record, deadletters, self)
         self.expiry = Expiry(self, self.window, self.dead_lettering, deadletters)
         self.behind = self.window.next < self.window.end
         self._counts = self.failures.counts  # empty nearly always: then nothing is looked at message by message
         self._kept_attempts = KeptAttempts(store, self.name_in_log, self.failures)
-        self._outstanding = Outstanding()
-        self._store = store
-        self._deadletters = deadletters
+        self._store, self._deadletters, self._feeds = store, deadletters, feeds
         self._closed = self._pumping = False
         self._address_matches: dict[str, bool] = {}
-        self._feeds = feeds
         feeds.attach(self)
 
     @property
@@ -133,6 +129,11 @@ class LogSubscription:
     def owed(self, run: Run) -> bool:
         """As `wants`, on any thread."""
         return matches(self.pattern, run.address) and (self.accepts is None or self.accepts(run))
+
+    @property
+    def sleeps(self) -> bool:
+        """See `edge.broker.delivery.feeds.Follower`."""
+        return self.behind and self.order is None and self.expiry.sleeps
 
     def arrived(self, stored: Stored) -> None:
         """A run this subscription wants was committed."""

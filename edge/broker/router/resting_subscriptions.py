@@ -159,6 +159,7 @@ class RestingSubscriptions:
                 follower = self._followers[place.log] = RestingFollower(self, place.log)
                 self._feeds.attach(follower)
             follower.count += 1
+            follower.level += not place.behind
             follower.changed(declaration.pattern)
         self._count += 1
         return rows
@@ -172,6 +173,7 @@ class RestingSubscriptions:
             self._filters.remove(row)
             follower = self._followers[place.log]
             follower.count -= 1
+            follower.level -= not place.behind
             follower.changed(declaration.pattern)
             if not follower.count:
                 del self._followers[place.log]
@@ -261,6 +263,11 @@ class RestingSubscriptions:
 
     # --- messages ---------------------------------------------------------------------------------------------
 
+    @property
+    def all_may_expire(self) -> bool:
+        """Also what does not say so itself."""
+        return self._expiring()
+
     def may_expire(self, run: Run) -> bool:
         """It may have a time to live."""
         return bool(run.properties) or self._expiring()
@@ -276,8 +283,13 @@ class RestingSubscriptions:
         """The first message it wants has come, or one before; False when it does not want this one either."""
         if not self._accepts(row, run):
             return False
-        self._flags[row] |= _BEHIND
+        self._leave_behind(row)
         return True
+
+    def _leave_behind(self, row: int) -> None:
+        if not self._is_behind(row):
+            self._flags[row] |= _BEHIND
+            self._followers[self._logs[row]].level -= 1
 
     def _accepts(self, row: int, run: Run) -> bool:
         """It delivers this run, whose address matches."""
@@ -299,7 +311,7 @@ class RestingSubscriptions:
         """Nobody knows what came to a log: all read it."""
         for row, its in enumerate(self._logs):
             if its == log and self._cursors[row]:
-                self._flags[row] |= _BEHIND
+                self._leave_behind(row)
                 self._dues[row] = LOOK
 
     # --- time -------------------------------------------------------------------------------------------------
@@ -354,6 +366,8 @@ class RestingFollower:
         self.log = log
         self.count = 0
         """Rows of this log."""
+        self.level = 0
+        """How many of them are not behind."""
         self.passed: int | None = None
         """Where cursors that are level may go; None: where they are."""
         self._subscriptions = subscriptions
@@ -375,8 +389,12 @@ class RestingFollower:
             raise LookupError(self.log)
         return passed
 
-    def arrived(self, stored: Stored) -> None:
+    @property
+    def sleeps(self) -> bool:
         """See `edge.broker.delivery.feeds.Follower`; so for the others."""
+        return not (self.level or self._subscriptions.all_may_expire)
+
+    def arrived(self, stored: Stored) -> None:
         run, subscriptions = stored.run, self._subscriptions
         if subscriptions.may_expire(run):
             subscriptions.leave(self.log, run)

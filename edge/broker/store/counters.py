@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 
-from bridge.message import Stored
 from edge.broker.store.errors import StoreError
 from edge.broker.store.group import Group
 from edge.broker.store.limits import POSITION_MAX, Limits
 from edge.broker.store.logs import LogRow, LogTable
+from edge.broker.store.loops import loops
 
 
 class Counters:
@@ -42,21 +42,12 @@ class Counters:
 
         Raises StoreError.
         """
-        known, sequences, ends, note = self.sequences, group.sequences, group.ends, group.appended.append
-        for log, run in group.runs:
-            address, count = run.address, len(run.bodies)
-            position = ends.get(log)
-            if position is None:
-                position = self._logs[log].next
-            sequence = sequences.get(address)
-            if sequence is None:
-                sequence = known.get(address)
-                if sequence is None:
-                    self._load_missing(group, load)
-                    sequence = known[address]
-            note((log, Stored(position, sequence, run)))
-            ends[log] = position + count
-            sequences[address] = sequence + count
+        runs, ends, at, number = group.runs, group.ends, 0, loops().number
+        while (at := number(runs, at, self.sequences, ends, group.sequences, group.appended)) < len(runs):
+            log, run = runs[at]
+            if run.address not in self.sequences:
+                self._load_missing(group, load)
+            ends.setdefault(log, self._logs[log].next)
         for log, end in ends.items():
             state = self._logs[log]
             if end > POSITION_MAX:

@@ -22,6 +22,7 @@ from edge.broker.store.errors import StoreDamaged
 from edge.broker.store.faults import ADVICE
 from edge.broker.store.gaps import is_accounted_for
 from edge.broker.store.limits import NEIGHBOUR_BYTES, NEIGHBOURS, POSITION_BITS, POSITION_MAX
+from edge.broker.store.loops import SPARSE
 from edge.broker.store.losses import Claim, losses_of
 from edge.broker.store.records import Loss
 from edge.broker.store.segment import Row, SegmentDamaged
@@ -91,7 +92,7 @@ class _Around:
         base = row.key & ~POSITION_MAX
         self._before, _ = _neighbours(connection.execute(_BEFORE, (base, row.key)))
         self._after, self.at_end = _neighbours(connection.execute(_AFTER, (row.key, base | end)))
-        sparse = isinstance(row.data, bytes) and row.data[:1] == bytes((segment.SPARSE,))
+        sparse = isinstance(row.data, bytes) and row.data[:1] == bytes((SPARSE,))
         self._sparse = sparse or any(neighbour.sparse for neighbour in chain(self._before, self._after))
 
     def last(self) -> int:

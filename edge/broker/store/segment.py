@@ -27,7 +27,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import zstandard
@@ -35,16 +35,12 @@ import zstandard
 from bridge.hidden import hides
 from bridge.message import Run, Stored
 from edge.broker.store.limits import PACKED_BYTES_MIN, POSITION_MAX
+from edge.broker.store.loops import PLAIN, PREAMBLE, RUN, SPARSE, SPARSE_RUN, WIDTHS, loops
 
-VERSION: Final = 1
-SPARSE: Final = 2
+VERSION: Final = PLAIN
 PACKED: Final = 3
 
-_PREAMBLE: Final = struct.Struct("<BBI")
-_RUN: Final = struct.Struct("<HHIHIqQ")
-_SPARSE_RUN: Final = struct.Struct("<HHIHIqQI")
 _COLUMNS: Final = struct.Struct("<qqqqq")
-_WIDTHS: Final = {1: "B", 2: "H", 4: "I"}
 _LEVEL: Final = 1
 """Of zstd: 40-70 us for a segment of 15 KB; level 3 makes noise and JSON less than a hundredth smaller."""
 
@@ -102,30 +98,13 @@ def encode(
     """Pack runs whose positions follow on from the one in `key`; with a `span` they are any of that many positions.
     `packed`: compress what that makes smaller.
 
-    Raises struct.error or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked at append).
+    Raises struct.error, OverflowError or UnicodeEncodeError for what `Run` does not allow (lengths of names are checked
+    at append).
     """
-    heads: list[bytes] = []
-    names: list[bytes] = []
-    bodies: list[bytes] = []
-    for position, sequence, run in runs:
-        address, device, properties = run.address.encode(), run.device.encode(), run.properties
-        sizes = len(address), len(device), len(properties)
-        if span is None:
-            heads.append(_RUN.pack(*sizes, run.flags, len(run.bodies), run.received_at, sequence))
-        else:
-            offset = position - (key & POSITION_MAX)
-            heads.append(_SPARSE_RUN.pack(*sizes, run.flags, len(run.bodies), run.received_at, sequence, offset))
-        names += (address, device, properties)
-        bodies += run.bodies
-    lengths = list(map(len, bodies))
-    longest = max(lengths, default=0)
-    width = 1 if longest < 0x100 else 2 if longest < 0x1_0000 else 4
-    lengths_packed = bytes(lengths) if width == 1 else struct.pack(f"<{len(lengths)}{_WIDTHS[width]}", *lengths)
-    preamble = _PREAMBLE.pack(VERSION if span is None else SPARSE, width, len(heads))
-    data = b"".join(chain((preamble,), heads, names, (lengths_packed,), bodies))
+    data, messages, size = loops().pack(list(runs), -1 if span is None else key & POSITION_MAX)
     if packed and len(data) >= PACKED_BYTES_MIN:
         data = min(bytes((PACKED,)) + _zstd.compressor.compress(data), data, key=len)
-    row = Row(key, len(lengths) if span is None else span, sum(lengths), boot, monotonic_ns, 0, data)
+    row = Row(key, messages if span is None else span, size, boot, monotonic_ns, 0, data)
     return row._replace(crc=_checksum(row))
 
 
@@ -189,7 +168,7 @@ def _unpacked(row: Row, position: int) -> list[Stored]:
     fits = _in_order(runs, row.messages) if sparse else total == row.messages
     if not fits or offset + total * width > len(data):
         raise SegmentDamaged("run lengths do not add up")
-    lengths = struct.unpack_from(f"<{total}{_WIDTHS[width]}", data, offset)
+    lengths = struct.unpack_from(f"<{total}{WIDTHS[width]}", data, offset)
     ends = list(accumulate(lengths, initial=offset + total * width))
     if ends[-1] != len(data):
         raise SegmentDamaged("body lengths do not add up")
@@ -243,12 +222,12 @@ def _in_order(runs: Sequence[tuple[int, int, Run, int]], span: int) -> bool:
 def _runs(data: bytes) -> tuple[int, list[tuple[int, int, Run, int]]]:
     """(offset of the body lengths, [(first sequence, messages, run without bodies, offset of its position or 0)])."""
     try:
-        version, width, count = _PREAMBLE.unpack_from(data)
-        if version not in (VERSION, SPARSE) or width not in _WIDTHS:
+        version, width, count = PREAMBLE.unpack_from(data)
+        if version not in (VERSION, SPARSE) or width not in WIDTHS:
             raise SegmentDamaged(f"version {version}, width {width}: not a segment")
-        shape = _RUN if version == VERSION else _SPARSE_RUN
-        offset = _PREAMBLE.size + count * shape.size
-        fields = list(shape.iter_unpack(data[_PREAMBLE.size : offset]))
+        shape = RUN if version == VERSION else SPARSE_RUN
+        offset = PREAMBLE.size + count * shape.size
+        fields = list(shape.iter_unpack(data[PREAMBLE.size : offset]))
         if len(fields) != count:
             raise SegmentDamaged("truncated")
         runs: list[tuple[int, int, Run, int]] = []

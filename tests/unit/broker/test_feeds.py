@@ -399,6 +399,32 @@ class TestWatermark:
         site.send("topic/7", b"1")
         assert seen == ["7"]
 
+    def test_who_is_behind_is_told_of_what_may_expire_only_and_misses_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        site = Site()
+        consumer = site.consumer("topic/#", options=DURABLE)
+        assert consumer.joined is not None
+        site.router.unsubscribe(consumer, consumer.joined, forget=False)
+        [part] = site.router.durable_subscriptions["kept"].parts
+        told: list[bytes] = []
+        arrived = part.arrived
+
+        def hear(stored: Stored) -> None:
+            told.append(stored.run.bodies[0])
+            arrived(stored)
+
+        monkeypatch.setattr(part, "arrived", hear)
+        sealed(site, "topic/a", b"1")
+        expires = b"\x02\0\0\0\x3c"  # Message Expiry Interval
+        for body, properties in ((b"2", b""), (b"3", b""), (b"4", expires), (b"5", b""), (b"6", b"")):
+            site.router.publish(Origin(), Run("topic/b", "device", 1, properties, [body]), ())
+        while site.posted:
+            site.posted.popleft()()
+        assert told == [b"1", b"4"]
+        assert part.expiry.due_ns is not None
+        assert names(site.consumer("topic/#", options=DURABLE)) == ["1", "2", "3", "4", "5", "6"]
+
     def test_a_priority_noted_once_and_taken_is_not_waited_for(self) -> None:
         """A message that was read before its feed told of it leaves nothing behind."""
         site = Site(queue=AddressPolicy(durability=Durability(DurabilityMode.MEMORY)))

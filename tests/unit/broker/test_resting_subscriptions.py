@@ -358,6 +358,14 @@ class ComingAndGoing(RuleBasedStateMachine):
         self.site.settle_down()
 
     @invariant()
+    def who_is_level_is_counted(self) -> None:
+        if hasattr(self, "site"):
+            resting = self.site.router.durable_subscriptions._resting
+            for log, follower in resting._followers.items():
+                rows = [row for row, its in enumerate(resting._logs) if its == log and resting._cursors[row]]
+                assert follower.level == sum(not resting._is_behind(row) for row in rows)
+
+    @invariant()
     def all_are_there(self) -> None:
         if hasattr(self, "site"):
             assert set(self.site.router.durable_subscriptions) == set(self.owed)

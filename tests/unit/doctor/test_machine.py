@@ -14,6 +14,7 @@ from edge.appliance.doctor.check import Level, Surroundings, examine
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.limits import Limits
 from edge.broker.mqtt import arrivals
+from edge.broker.store import loops
 from tests.unit.doctor.around import NOW, bad, found, levels, machine
 
 
@@ -192,6 +193,15 @@ class TestMachine:
         monkeypatch.setattr(arrivals, "SOURCE", tmp_path / "arrivals.c")
         (tmp_path / "arrivals.c").touch()
         [result] = checks.arrivals(machine(tmp_path))
+        assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
+        assert "compiler" in result.next_step
+
+    def test_commits(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        [result] = checks.commits(machine(tmp_path, environment={"WAYPOST_ENGINE": "python"}))
+        assert (result.level, result.seen) == (Level.OK, "put together in Python (WAYPOST_ENGINE=python)")
+        monkeypatch.setattr(loops, "SOURCE", tmp_path / "loops.c")
+        (tmp_path / "loops.c").touch()
+        [result] = checks.commits(machine(tmp_path))
         assert (result.level, "not compiled" in result.seen) == (Level.WARN, True)
         assert "compiler" in result.next_step
 

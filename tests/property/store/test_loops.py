@@ -1,0 +1,128 @@
+"""The loops of a commit: both forms do the same, with whatever comes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bridge import libraries
+from bridge.message import Run, Stored
+from edge.broker.store import loops as store_loops
+from edge.broker.store.loops import CompiledLoops, InterpretedLoops, Loops, library_path
+from edge.broker.store.segment import Row, _checksum, decode
+
+ADDRESSES = ("a", "plant/7/temp", "é", "x" * 300, "\ud800", "y" * 70_000)
+RUNS = st.builds(
+    Run,
+    address=st.sampled_from(ADDRESSES[:4]),
+    device=st.sampled_from(("", "d", "ü")),
+    flags=st.integers(0, 0xFFFF),
+    properties=st.sampled_from((b"", b"", b"", b"\x01\x02")),
+    bodies=st.lists(st.sampled_from((b"", b"x", b"y" * 255, b"z" * 256, b"w" * 70_000)), max_size=4),
+    received_at=st.integers(-5, 2**62),
+)
+ODD_RUNS = st.builds(
+    Run,
+    address=st.sampled_from(ADDRESSES),
+    device=st.sampled_from(ADDRESSES),
+    flags=st.sampled_from((0, 0xFFFF, 0x1_0000, -1, 2**70)),
+    properties=st.sampled_from((b"", bytearray(b"like"), memoryview(b"bytes"))),
+    bodies=st.lists(st.sampled_from((b"x", bytearray(b"y"), memoryview(b"z"))), max_size=3),
+    received_at=st.sampled_from((0, 2**63, -(2**63) - 1)),
+)
+
+pytestmark = pytest.mark.skipif(not library_path().exists(), reason="loops.c is not compiled")
+
+
+@pytest.fixture(scope="module")
+def forms() -> tuple[Loops, Loops]:
+    return InterpretedLoops(), CompiledLoops(library_path())
+
+
+def outcome(call: Any, *arguments: Any) -> Any:
+    """What it gives, or that it cannot be written."""
+    try:
+        return call(*arguments)
+    except (struct.error, OverflowError, UnicodeEncodeError):
+        return "cannot be written"
+
+
+def stored_from(position: int, runs: list[Run]) -> list[Stored]:
+    stored = []
+    for number, run in enumerate(runs):
+        stored.append(Stored(position, number * 1000, run))
+        position += len(run)
+    return stored
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.integers(1, 3), RUNS), max_size=12),
+    known=st.dictionaries(st.sampled_from(ADDRESSES[:4]), st.integers(0, 2**40)),
+    ends=st.dictionaries(st.integers(1, 3), st.integers(0, 2**40)),
+    start=st.integers(0, 3),
+)
+def test_numbering(
+    forms: tuple[Loops, Loops], runs: list[tuple[int, Run]], known: dict[str, int], ends: dict[int, int], start: int
+) -> None:
+    seen = []
+    for form in forms:
+        its_ends, sequences, appended = dict(ends), dict[str, int](), list[tuple[int, Stored]]()
+        stopped = form.number(runs, min(start, len(runs)), known, its_ends, sequences, appended)
+        assert all(type(stored) is Stored for _, stored in appended)
+        seen.append((stopped, its_ends, list(sequences.items()), appended))
+    assert seen[0] == seen[1]
+    stopped = seen[0][0]
+    assert start >= len(runs) or [run for _, run in runs[start:stopped]] == [stored.run for _, stored in seen[0][3]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs=st.lists(RUNS, max_size=6), position=st.integers(0, 2**40), sparse=st.booleans())
+def test_packing(forms: tuple[Loops, Loops], runs: list[Run], position: int, sparse: bool) -> None:
+    stored = stored_from(position, runs)
+    base = position if sparse else -1
+    packed = [form.pack(stored, base) for form in forms]
+    assert packed[0] == packed[1]
+    data, messages, size = packed[0]
+    row = Row(position, messages, size, 1, 2, 0, data)
+    told = decode(row._replace(crc=_checksum(row)), position)
+    assert told == stored
+
+
+@settings(max_examples=200, deadline=None)
+@given(runs=st.lists(st.one_of(RUNS, ODD_RUNS), max_size=3), base=st.sampled_from((-1, 0, 2**33)))
+def test_packing_what_cannot_be_written(forms: tuple[Loops, Loops], runs: list[Run], base: int) -> None:
+    stored = stored_from(0, runs)
+    interpreted, compiled = (outcome(form.pack, stored, base) for form in forms)
+    assert interpreted == compiled
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    runs=st.lists(st.tuples(st.sampled_from((1, 1, 1, 2)), RUNS, st.sampled_from((0, 0, 0, 1))), max_size=8),
+    start=st.integers(0, 2),
+    place=st.integers(0, 2),
+)
+def test_passing_over(forms: tuple[Loops, Loops], runs: list[tuple[int, Run, int]], start: int, place: int) -> None:
+    appended, position = list[tuple[int, Stored]](), 0
+    for log, run, gap in runs:
+        position += gap
+        appended.append((log, Stored(position, 0, run)))
+        position += len(run)
+    told = [form.pass_over(appended, min(start, len(appended)), 1, place) for form in forms]
+    assert told[0] == told[1]
+
+
+def test_python_does_it_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(libraries.SETTING, "python")
+    assert isinstance(store_loops.loops.__wrapped__(), InterpretedLoops)
+
+
+def test_something_else_in_its_place_is_not_taken(tmp_path: Any) -> None:
+    (tmp_path / "loops.so").write_bytes(b"no library")
+    with pytest.raises(OSError, match=r"loops\.so"):
+        CompiledLoops(tmp_path / "loops.so")
