@@ -15,6 +15,7 @@ from bridge import sections as s
 from bridge.amqp_values import Allowance, DecodeError, Symbol, Ubyte, Uint, Ulong, decode, encode
 from bridge.limits import ANNOTATIONS_MAX, BATCH_ENDS_MAX, HEADER_VALUES_MAX
 from bridge.message import AMQP, DURABLE, Run
+from bridge.publish_properties import PublishProperties, read
 
 PREFIX: Final = "x-opt-waypost-"
 GATEWAY, EPOCH, ADDRESS, SEQUENCE, DEVICE, RECEIVED_AT, HOPS = (
@@ -119,7 +120,7 @@ def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) 
     if run.flags & AMQP:
         header = run.properties if heading == AS_THEY_SAY else _header_of(run.properties, heading)
         return [_annotated(hop, sequence + i, run, header, body) for i, body in enumerate(run.bodies)]
-    mqtt = _mqtt_properties(run.properties)
+    mqtt = read(run.properties)
     header, properties, application = _translated(run, mqtt, heading)
     hops = _mqtt_hops(mqtt)
     return [
@@ -139,7 +140,7 @@ def messages(hop: Hop, sequence: int, run: Run, heading: Heading = AS_THEY_SAY) 
 def hops_of(run: Run) -> Sequence[str]:
     """The gateways the messages of a run have passed before: of one in AMQP encoding, its first message has."""
     if not run.flags & AMQP:
-        return _mqtt_hops(_mqtt_properties(run.properties)) if run.properties else ()
+        return _mqtt_hops(read(run.properties)) if run.properties else ()
     body = run.bodies[0]
     if body[:3] != _ANNOTATIONS_BEGIN or HOPS.encode() not in body:
         return ()
@@ -233,67 +234,30 @@ def _section(code: int, value: Any) -> bytes:
 # --- MQTT to AMQP -------------------------------------------------------------------------------------------------
 
 
-def _translated(run: Run, mqtt: dict[int, Any], heading: Heading) -> tuple[bytes, list[Any], bytes]:
+def _translated(run: Run, mqtt: PublishProperties, heading: Heading) -> tuple[bytes, list[Any], bytes]:
     """Header section, properties after message-id, application properties section, of a run in MQTT encoding."""
-    expiry_s: int | None = mqtt.get(_EXPIRY)
     own = [bool(run.flags & DURABLE) or run.qos > 0]
-    ttl = [None, Uint(min(expiry_s * 1000, _UINT_MAX))] if expiry_s is not None else []
+    ttl = [None, Uint(min(mqtt.expiry_s * 1000, _UINT_MAX))] if mqtt.expiry_s is not None else []
     header = _header_of(_section(s.HEADER, [*own, *ttl]), heading)
-    content_type = mqtt.get(_CONTENT_TYPE)
+    content_type = mqtt.content_type
     properties = [
         None,  # user-id
         run.address if heading.to is None else heading.to,
         None,  # subject
-        mqtt.get(_RESPONSE_TOPIC),
-        mqtt.get(_CORRELATION_DATA),
+        mqtt.response_topic,
+        mqtt.correlation_data,
         Symbol(content_type) if content_type is not None and content_type.isascii() else None,
     ]
     while properties[-1] is None:
         properties.pop()
-    users = {name: value for name, value in mqtt.get(_USER_PROPERTY, []) if name != HOPS_PROPERTY}
+    users = {name: value for name, value in mqtt.users if name != HOPS_PROPERTY}
     application = _section(s.APPLICATION_PROPERTIES, users) if users else b""
     return header, properties, application
 
 
-def _mqtt_hops(mqtt: dict[int, Any]) -> list[str]:
-    said = [value for name, value in mqtt.get(_USER_PROPERTY, []) if name == HOPS_PROPERTY]
+def _mqtt_hops(mqtt: PublishProperties) -> list[str]:
+    said = [value for name, value in mqtt.users if name == HOPS_PROPERTY]
     return said[-1].split(" ")[-HOPS_MAX:] if said and said[-1] else []
-
-
-_PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
-
-
-def _mqtt_properties(data: bytes) -> dict[int, Any]:
-    """Publish properties (MQTT 5 section 3.3.2.3); the gateway's own listener has checked them when they came in.
-
-    What cannot be read ends the list: a message is not held back for a property that says nothing to the peer.
-    """
-    result: dict[int, Any] = {}
-    offset = 0
-
-    def take() -> bytes:
-        nonlocal offset
-        start = offset + 2
-        offset = start + int.from_bytes(data[offset:start])
-        return data[start:offset]
-
-    while offset < len(data):
-        kind = data[offset]
-        offset += 1
-        if kind == _PAYLOAD_FORMAT:
-            offset += 1
-        elif kind == _EXPIRY:
-            result[kind] = int.from_bytes(data[offset : offset + 4])
-            offset += 4
-        elif kind in (_CONTENT_TYPE, _RESPONSE_TOPIC):
-            result[kind] = take().decode("utf-8", "replace")
-        elif kind == _CORRELATION_DATA:
-            result[kind] = take()
-        elif kind == _USER_PROPERTY:
-            result.setdefault(kind, []).append((take().decode("utf-8", "replace"), take().decode("utf-8", "replace")))
-        else:
-            break
-    return result
 
 
 # --- in -----------------------------------------------------------------------------------------------------------

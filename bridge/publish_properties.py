@@ -1,0 +1,65 @@
+"""The properties of an MQTT 5 PUBLISH (section 3.3.2.3) as values, for messages that leave in another protocol.
+
+The gateway's own listener has checked them when they came in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from bridge.hidden import hides
+
+_PAYLOAD_FORMAT, _EXPIRY, _CONTENT_TYPE, _RESPONSE_TOPIC, _CORRELATION_DATA, _USER_PROPERTY = 1, 2, 3, 8, 9, 38
+
+
+@hides("correlation_data", "users")
+class PublishProperties(NamedTuple):
+    """What other protocols have a place for."""
+
+    expiry_s: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+    users: tuple[tuple[str, str], ...] = ()
+    """User properties, in order; names may repeat."""
+
+
+_NONE = PublishProperties()
+
+
+def read(data: bytes) -> PublishProperties:
+    """The properties in `bridge.message.Run.properties` of a run in MQTT encoding.
+
+    What cannot be read ends the list: a message is not held back for a property that says nothing to the peer.
+    """
+    if not data:
+        return _NONE
+    found = _NONE
+    users: list[tuple[str, str]] = []
+    offset = 0
+
+    def take() -> bytes:
+        nonlocal offset
+        start = offset + 2
+        offset = start + int.from_bytes(data[offset:start])
+        return data[start:offset]
+
+    while offset < len(data):
+        kind = data[offset]
+        offset += 1
+        if kind == _PAYLOAD_FORMAT:
+            offset += 1
+        elif kind == _EXPIRY:
+            found = found._replace(expiry_s=int.from_bytes(data[offset : offset + 4]))
+            offset += 4
+        elif kind == _CONTENT_TYPE:
+            found = found._replace(content_type=take().decode("utf-8", "replace"))
+        elif kind == _RESPONSE_TOPIC:
+            found = found._replace(response_topic=take().decode("utf-8", "replace"))
+        elif kind == _CORRELATION_DATA:
+            found = found._replace(correlation_data=take())
+        elif kind == _USER_PROPERTY:
+            users.append((take().decode("utf-8", "replace"), take().decode("utf-8", "replace")))
+        else:
+            break
+    return found._replace(users=tuple(users))
