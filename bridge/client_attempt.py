@@ -209,4 +209,5 @@ class ClientAttempt(Attempt):
             raise error
         if error is not None and not isinstance(error, OSError | AttemptError):
             raise AttemptError(f"{type(error).__name__} in the connector") from error
-        self._dialer.down(self._reason or (str(error) if error is not None else "closed by the peer"))
+        wait_s = error.wait_s if isinstance(error, AttemptError) else 0.0
+        self._dialer.down(self._reason or (str(error) if error is not None else "closed by the peer"), wait_s)

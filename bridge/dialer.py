@@ -31,10 +31,12 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     tls: bool = False
+    scheme: str = "amqp"
+    """What is spoken there, without TLS."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'amqps' if self.tls else 'amqp'}://{host}:{self.port}"
+        return f"{self.scheme}{'s' if self.tls else ''}://{host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str) -> Endpoint:
@@ -66,7 +68,12 @@ class LinkState(msgspec.Struct, frozen=True):
 
 
 class AttemptError(Exception):
-    """The attempt came to nothing; the text is for people."""
+    """The attempt came to nothing, or the connection has ended; the text is for people."""
+
+    def __init__(self, text: str, wait_s: float = 0.0) -> None:
+        """`wait_s`: the peer asks not to be called again before."""
+        super().__init__(text)
+        self.wait_s = wait_s
 
 
 class Attempt(Protocol):
@@ -117,6 +124,8 @@ class Dialer:
         self._nudge = asyncio.Event()
         self._attempt: Attempt | None = None
         self._task: asyncio.Task[None] | None = None
+        self._asked_s = 0.0
+        """How long peers asked to be left alone, in this round of attempts."""
         self._state = LinkState(False, False, None, None, False, time.time(), None, 0)
 
     @property
@@ -168,8 +177,9 @@ class Dialer:
         log.info("connected to %s at %s, %s", peer, self._state.endpoint, "batches" if batching else "plain")
         self._update(connected=True, peer=peer, batching=batching, last_error=None, attempts=0, refused=False)
 
-    def down(self, reason: str) -> None:
-        """It takes no more, or never did."""
+    def down(self, reason: str, wait_s: float = 0.0) -> None:
+        """It takes no more, or never did; it asks not to be called again before `wait_s`."""
+        self._asked_s = max(self._asked_s, wait_s)
         error = f"{self._state.endpoint}: {reason}"
         refused = not self._state.connected
         self._update(connected=False, peer=None, batching=False, last_error=error, refused=refused)
@@ -181,12 +191,13 @@ class Dialer:
         while True:
             await self._wanted.wait()
             self._nudge.clear()
+            self._asked_s = 0.0
             for endpoint in self._endpoints:
                 stood = await self._try(endpoint)
                 if stood or not self._wanted.is_set():
                     break
             if self._wanted.is_set():
-                wait_s = self._backoff.failed(loop.time())
+                wait_s = max(self._backoff.failed(loop.time()), self._asked_s)
                 log.info("not connected: %s; next attempt in %.1f s", self._state.last_error, wait_s)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
@@ -210,6 +221,7 @@ class Dialer:
             refused = isinstance(error, ssl.SSLError)
             self._update(last_error=f"{endpoint}: {error.strerror or error}", refused=refused)
         except AttemptError as error:
+            self._asked_s = max(self._asked_s, error.wait_s)
             self._update(last_error=f"{endpoint}: {error}", refused=True)
         finally:
             attempt.abort()

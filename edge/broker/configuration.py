@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
 from bridge.hidden import hides
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text
@@ -41,8 +42,21 @@ class ConnectorType(enum.Enum):
     AMQP = "amqp"
     """AMQP 1.0, addresses as the peer has them."""
     MQTT = "mqtt"
+    """MQTT 3.1.1, both ways."""
     HTTP = "http"
+    """Batches as POST requests, out only."""
     KAFKA = "kafka"
+    """Records, out only."""
+
+
+PORTS: Final = {
+    ConnectorType.WAYPOST: (AMQP_PORT, AMQPS_PORT),
+    ConnectorType.AMQP: (AMQP_PORT, AMQPS_PORT),
+    ConnectorType.MQTT: (1883, 8883),
+    ConnectorType.HTTP: (80, 443),
+    ConnectorType.KAFKA: (9092, 9093),
+}
+"""Where a peer listens unless the connector says otherwise: without and with TLS."""
 
 
 class Authentication(enum.Enum):
@@ -163,11 +177,17 @@ class Connector(Part, frozen=True, kw_only=True):
     """AMQP max-frame-size we announce."""
     interface: Live[str | None] = None
     """Network interface its connections leave by; without it as the routes of the system say."""
+    mqtt: Live[MqttSettings | None] = None
+    """More of a connector of type `mqtt`."""
+    http: Live[HttpSettings | None] = None
+    """More of a connector of type `http`."""
+    kafka: Live[KafkaSettings | None] = None
+    """More of a connector of type `kafka`."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Where it is, each with its port."""
-        port = AMQP_PORT if self.tls is None else AMQPS_PORT
+        port = PORTS[self.type][self.tls is not None]
         return tuple(Endpoint(each.host, port if each.port is None else each.port) for each in self.hosts)
 
 

@@ -19,6 +19,7 @@ from bridge.resources.declaration import fields_of
 from bridge.resources.errors import Path
 from bridge.resources.resource import Check, Errors, Resource, error_at, of_kind
 from bridge.sasl.scram import ScramError, prepare
+from edge.appliance.configuration.connectors import connector_directions, connector_faults
 from edge.appliance.configuration.forwarders import FORWARDER_CHECKS, HUB_CONNECTOR
 from edge.appliance.configuration.resources import (
     AddressSpaceSpec,
@@ -31,7 +32,6 @@ from edge.appliance.configuration.resources import (
 from edge.broker.configuration import (
     Authentication,
     Connector,
-    ConnectorType,
     TlsFiles,
     TokenIssuer,
 )
@@ -41,7 +41,6 @@ from edge.broker.limits import MEMORY_MESSAGES_MIN, Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressType
 from edge.broker.model.topics import filter_fault, is_filter
-from edge.broker.router.connector_types import ATTEMPTS
 from edge.broker.security.limits import PASSWORD_BYTES_MAX, RULES_PER_USER_MAX, USERNAME_CHARACTERS_MAX
 from edge.broker.security.site import host_name
 
@@ -172,11 +171,10 @@ def _connectors(resources: Sequence[Resource]) -> Errors:
 def _connector(resource: Resource, path: Path, connector: Connector) -> Errors:
     if "/" in connector.name:
         yield error_at(resource, (*path, "name"), "must not contain /")
-    if connector.type is not ConnectorType.WAYPOST and connector.type not in ATTEMPTS:
-        yield error_at(resource, (*path, "type"), f"connectors of type {connector.type.value} are not in this version")
     if connector.frame_bytes_max is not None and connector.frame_bytes_max < FRAME_BYTES_MIN:
         yield error_at(resource, (*path, "maxFrameSize"), f"AMQP asks for {FRAME_BYTES_MIN} bytes at least")
     yield from _tls(resource, (*path, "tls"), connector.tls)
+    yield from connector_faults(resource, path, connector)
 
 
 def _tls(resource: Resource, path: Path, tls: TlsFiles | None) -> Errors:
@@ -352,6 +350,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _addresses,
     _deadletters,
     _reserves,
+    connector_directions,
     *FORWARDER_CHECKS,
     _users,
     _devices,

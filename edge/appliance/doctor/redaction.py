@@ -52,6 +52,7 @@ def known_secrets(configuration: BrokerConfiguration, documents: Iterable[Mappin
     """Every secret value a configuration holds, or a resource as it was written."""
     found = {user.password for user in configuration.users if user.password}
     found |= {c.credentials.password for c in configuration.connectors if c.credentials is not None}
+    found |= {secret for c in configuration.connectors if c.http is not None and (secret := c.http.signing_secret)}
     for document in documents:
         found |= set(_secret_values(document))
     return {secret for secret in found if secret}

@@ -15,7 +15,8 @@ from bridge.peer_link import PeerLink
 from bridge.sasl import SaslClient
 from bridge.socket_attempt import SocketAttempt
 from edge.broker.configuration import Connector, ConnectorType
-from edge.broker.router.peer_connector import MakeAttempt, PeerConnector
+from edge.broker.router.connector_clients import client_attempts
+from edge.broker.router.peer_connector import AttemptAt, MakeAttempts, PeerConnector
 from edge.broker.security.peer_tls import peer_context
 
 IDLE_TIMEOUT_S: Final = 30.0
@@ -46,20 +47,29 @@ def credentials_of(connector: Connector) -> SaslClient | None:
     return SaslClient(external=True) if certified else None
 
 
-def amqp_attempt(parts: PeerConnector, dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
-    """An attempt at a peer that speaks AMQP 1.0."""
+def amqp_attempts(parts: PeerConnector) -> AttemptAt:
+    """Attempts at a peer that speaks AMQP 1.0."""
     connector = parts.connector
-    engine = engine_of(connector, parts.gateway or "waypost", endpoint.host)
-    link = PeerLink(engine, Senders(parts.outbox), Receivers(parts.inboxes))
-    return SocketAttempt(
-        dialer,
-        endpoint,
-        link,
-        lambda driver: link.woken_by(driver.flush_soon),
-        tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
-        interface=connector.interface,
-    )
+
+    def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
+        engine = engine_of(connector, parts.gateway or "waypost", endpoint.host)
+        link = PeerLink(engine, Senders(parts.outbox), Receivers(parts.inboxes))
+        return SocketAttempt(
+            dialer,
+            endpoint,
+            link,
+            lambda driver: link.woken_by(driver.flush_soon),
+            tls=partial(peer_context, connector.tls) if connector.tls is not None else None,
+            interface=connector.interface,
+        )
+
+    return attempt
 
 
-ATTEMPTS: Final[Mapping[ConnectorType, MakeAttempt]] = {ConnectorType.AMQP: amqp_attempt}
+ATTEMPTS: Final[Mapping[ConnectorType, MakeAttempts]] = {
+    ConnectorType.AMQP: amqp_attempts,
+    ConnectorType.MQTT: client_attempts,
+    ConnectorType.HTTP: client_attempts,
+    ConnectorType.KAFKA: client_attempts,
+}
 """By type; `waypost` is `uplinks`'."""

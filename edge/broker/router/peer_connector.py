@@ -34,8 +34,11 @@ log = logging.getLogger(__name__)
 BACKOFF = BackoffPolicy(first_s=0.5, limit_s=15.0, stable_s=30.0)
 """As towards a hub."""
 
-MakeAttempt = Callable[["PeerConnector", Dialer, PeerEndpoint], Attempt]
-"""What makes an attempt at one endpoint, by the type of connector."""
+AttemptAt = Callable[[Dialer, PeerEndpoint], Attempt]
+"""What makes the attempts of one connector, each at an endpoint."""
+
+MakeAttempts = Callable[["PeerConnector"], AttemptAt]
+"""The same of a type of connectors; called once a connector."""
 
 
 class ConnectorFigures(msgspec.Struct, frozen=True):
@@ -61,7 +64,7 @@ class PeerConnector:
     def __init__(
         self,
         connector: Connector,
-        make: MakeAttempt,
+        make: MakeAttempts,
         names: NamesByForwarder,
         *,
         gateway: str,
@@ -83,9 +86,13 @@ class PeerConnector:
         self._outgoing: dict[str, _Outgoing] = {}
         self.forwarders: dict[str, Forwarder] = {}
         """Those that are bound, by name."""
+        self.endpoints = [
+            PeerEndpoint(each.host, each.port, connector.tls is not None, connector.type.value)
+            for each in connector.endpoints
+        ]
         self.dialer = Dialer(
-            [PeerEndpoint(endpoint.host, endpoint.port, connector.tls is not None) for endpoint in connector.endpoints],
-            lambda dialer, endpoint: make(self, dialer, endpoint),
+            self.endpoints,
+            make(self),
             backoff=Backoff(BACKOFF, random.Random().random),  # noqa: S311 - jitter, no secret
         )
         router.tick_listeners.add(self._tick)

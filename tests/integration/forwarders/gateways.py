@@ -95,16 +95,21 @@ class Gateway:
     def __init__(self, name: str) -> None:
         loop = asyncio.get_running_loop()
         self.configuration = BrokerConfiguration(
-            gateway=name, addresses=ADDRESSES, amqp=Endpoint("127.0.0.1", 0), limits=Limits(free_floor_bytes=0)
+            gateway=name,
+            addresses=ADDRESSES,
+            amqp=Endpoint("127.0.0.1", 0),
+            mqtt=Endpoint("127.0.0.1", 0),
+            limits=Limits(free_floor_bytes=0),
         )
         self.store = MemoryStore(post=loop.call_soon_threadsafe)
         self.broker = Broker(self.configuration, self.store)
         self.uplinks = Uplinks(self.broker.router, self.store, NoKey())
         self.port = 0
+        self.mqtt_port = 0
 
     async def start(self) -> None:
         bound = await self.broker.start()
-        self.port = bound["amqp"][1]
+        self.port, self.mqtt_port = bound["amqp"][1], bound["mqtt"][1]
         self.uplinks.start()
 
     async def stop(self) -> None:

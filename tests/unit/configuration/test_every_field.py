@@ -120,6 +120,33 @@ def test_a_hub_reads_its_file_once() -> None:
     assert {place.field.effect for place in places(HUB_KINDS)} == {Effect.RESTART}
 
 
+Edit = dict[tuple[str, str], Any]
+"""New values by resource and path."""
+PEERS: Final = ("mqtt", "http", "kafka")
+"""Types of connectors with settings of their own; each has one, after `peer`."""
+
+
+SETTINGS: Final = (
+    ("mqtt", "keepAlive", "77s"),
+    ("mqtt", "maxInFlight", 9),
+    ("http", "path", "/other"),
+    ("http", "format", "ndjson"),
+    ("http", "signingSecret", "whsec_" + base64.b64encode(bytes(32)).decode()),
+    ("http", "maxMessages", 9),
+    ("http", "maxBytes", "2Ki"),
+    ("http", "maxAge", "77s"),
+    ("kafka", "key", "address"),
+    ("kafka", "mechanism", "SCRAM-SHA-256"),
+    ("kafka", "maxMessageBytes", "2Ki"),
+)
+"""Another value of each."""
+
+
+def of_peer(kind: str, setting: str, value: object) -> Edit:
+    """A setting of the connector of this type, or all of them."""
+    return {("AddressSpace/default", f"connectors.{PEERS.index(kind) + 1}.{kind}{setting}"): value}
+
+
 # --- a gateway with everything ---------------------------------------------------------------------------------------
 
 
@@ -146,7 +173,8 @@ def whole(pki: Path) -> Documents:
                     "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
                     "tls": peer,
                     "credentials": {"username": "gw", "password": "word"},
-                }
+                },
+                *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
             ],
         },
         "Address/q": {
@@ -192,8 +220,6 @@ def external(pki: Path) -> Documents:
 EXTERNAL: Final = "AddressSpace authenticationService.oidc"
 """Fields below are changed at a gateway whose clients have tokens."""
 
-Edit = dict[tuple[str, str], Any]
-"""New values by resource and path."""
 OTHER: Final[dict[str, Edit]] = {
     "Gateway hub.url": {("Gateway/gw", "hub.url"): "amqps://127.0.0.1:2"},
     "Gateway hub.tls": {("Gateway/gw", "hub.tls"): {}},
@@ -217,7 +243,7 @@ OTHER: Final[dict[str, Edit]] = {
     },
     "AddressSpace deviceApi.corsAllowedOrigins": {("AddressSpace/default", "deviceApi.corsAllowedOrigins"): ["*"]},
     "AddressSpace connectors": {
-        ("AddressSpace/default", "connectors.1"): {"name": "more", "endpointHosts": [{"host": "h"}]}
+        ("AddressSpace/default", "connectors.4"): {"name": "more", "endpointHosts": [{"host": "h"}]}
     },
     "AddressSpace connectors.name": {
         ("AddressSpace/default", "connectors.0.name"): "renamed",
@@ -232,6 +258,11 @@ OTHER: Final[dict[str, Edit]] = {
     },
     "AddressSpace connectors.tls": {("AddressSpace/default", "connectors.0.tls"): {}},
     "AddressSpace connectors.credentials": {("AddressSpace/default", "connectors.0.credentials"): None},
+    **{f"AddressSpace connectors.{kind}": of_peer(kind, "", {setting: value}) for kind, setting, value in SETTINGS},
+    **{
+        f"AddressSpace connectors.{kind}.{setting}": of_peer(kind, f".{setting}", value)
+        for kind, setting, value in SETTINGS
+    },
     "Address type": {("Address/t", "type"): "multicast"},
     "Address topic": {("Address/s", "topic"): "other"},
     "Address deadletter": {("Address/q", "deadletter"): "dead2"},

@@ -1,0 +1,259 @@
+"""Batches of messages to an HTTP endpoint, one request at a time, so that they arrive in order.
+
+A request is repeated with the same messages and the same name until the server has taken it or refused it for good. A
+server does not say which message of a batch it does not take, so a batch it refuses is sent in halves, down to the one.
+The URL is the configuration's and redirects are not followed: nothing a device sends decides who is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, NamedTuple
+
+import httpx
+
+from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connectors.flights import ACCEPTED, Answer, Flight, Flights
+from bridge.connectors.http import verdict
+from bridge.connectors.http.body import CONTENT_TYPES, encode
+from bridge.connectors.http.signing import batch_name, secret_of, signature
+from bridge.connectors.http.verdict import Verdict
+from bridge.connectors.limits import (
+    CONNECT_TIMEOUT_S,
+    HTTP_ANSWER_BYTES_MAX,
+    HTTP_ANSWER_TIMEOUT_S,
+)
+from bridge.connectors.messages import Message, Name, Translate, messages
+from bridge.connectors.settings import HttpSettings, Identity
+from bridge.dialer import Endpoint
+from bridge.forwarders.outbox import Outgoing
+from bridge.forwarders.outcome import Outcome
+from bridge.version import VERSION
+
+_ANSWER_CHARACTERS: Final = 200
+
+
+class _Item(NamedTuple):
+    """A message of a batch, and where its answer goes."""
+
+    flight: Flight
+    message: Message
+
+    @property
+    def key(self) -> tuple[Name, str]:
+        """What it is, and where it goes: two forwarders may send one message twice."""
+        return self.message.name, self.message.target
+
+
+class _Reply(NamedTuple):
+    status: int
+    retry_after: str | None
+    text: str
+
+
+class HttpClient:
+    """`bridge.client_attempt.Client` of an HTTP endpoint; one for the connector's life."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: HttpSettings,
+        *,
+        translate: Translate,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        """`tls` makes the context for the requests of one run, and may raise OSError.
+
+        Raises `ValueError` when the signing secret is none.
+        """
+        self._identity = identity
+        self._settings = settings
+        self._key = None if settings.signing_secret is None else secret_of(settings.signing_secret)
+        self._translate = translate
+        self._tls = tls
+        self._unanswered: list[tuple[Name, str]] = []
+        """The request that had no answer when its run ended: its messages are given again, and make the same one."""
+
+    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+        """Requests until one fails: ConnectorError, OSError or TimeoutError."""
+        settings = self._settings
+        context = self._tls() if endpoint.tls and self._tls is not None else None
+        await _reach(endpoint, context)
+        async with httpx.AsyncClient(
+            verify=context or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),  # without TLS none is loaded
+            follow_redirects=False,
+            trust_env=False,
+            timeout=httpx.Timeout(HTTP_ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            headers=_headers(settings),
+            auth=_authentication(self._identity),
+        ) as client:
+            carriage.up(str(endpoint))
+            batches = _Batches(settings, self._translate, carriage, self._unanswered)
+            requests = _Requests(settings, self._key, client, _url(endpoint, settings.path))
+            flights = Flights(carriage.settle)
+            while True:
+                batch = await batches.following()
+                self._unanswered = [item.key for item in batch]
+                async for part, answer in requests.answers(batch):
+                    for item in part:
+                        flights.answered(item.flight, item.message.place, answer)
+                    flights.flush()
+                    self._unanswered = self._unanswered[len(part) :]
+
+
+class _Batches:
+    """What one run sends, request by request."""
+
+    def __init__(
+        self,
+        settings: HttpSettings,
+        translate: Translate,
+        carriage: Carriage,
+        unanswered: Sequence[tuple[Name, str]],
+    ) -> None:
+        self._settings = settings
+        self._translate = translate
+        self._carriage = carriage
+        self._unanswered = unanswered
+        self._later: list[_Item] = []
+        """Taken with the messages of a repeated request, and no part of it."""
+
+    async def following(self) -> list[_Item]:
+        """The next request's messages: at least one."""
+        if self._later:
+            batch, self._later = self._later, []
+        elif self._unanswered:
+            batch = await self._repeated()
+        else:
+            batch = await self._taken(self._settings.batch_messages, self._settings.batch_bytes)
+        return batch
+
+    async def _repeated(self) -> list[_Item]:
+        """The same messages as before, if all of them are there again; other forwarders may have had their turn."""
+        wanted, self._unanswered = self._unanswered, ()
+        settings = self._settings
+        items = await self._taken(settings.batch_messages + len(wanted), 2 * settings.batch_bytes)
+        found = {item.key: item for item in items}
+        if not all(key in found for key in wanted):  # a forwarder is gone
+            return items
+        same = set(wanted)
+        self._later = [item for item in items if item.key not in same]
+        return [found[key] for key in wanted]
+
+    async def _taken(self, messages_max: int, bytes_max: int) -> list[_Item]:
+        """What the forwarders have, and what comes while the first of it may wait."""
+        taken: list[Outgoing] = []
+        try:
+            async with asyncio.timeout(None) as limit:
+                while messages_max > 0 and bytes_max > 0:
+                    more = await self._carriage.outgoing(messages_max, bytes_max)
+                    if not taken:
+                        limit.reschedule(asyncio.get_running_loop().time() + self._settings.batch_age_s)
+                    taken += more
+                    messages_max -= sum(len(outgoing) for outgoing in more)
+                    bytes_max -= sum(outgoing.stored.run.size for outgoing in more)
+        except TimeoutError:
+            pass
+        return [
+            _Item(flight, message)
+            for outgoing in taken
+            for flight in (Flight(outgoing.ticket, len(outgoing)),)
+            for message in messages(outgoing, self._translate)
+        ]
+
+
+class _Requests:
+    """Requests to one URL."""
+
+    def __init__(self, settings: HttpSettings, key: bytes | None, client: httpx.AsyncClient, url: str) -> None:
+        self._settings = settings
+        self._key = key
+        self._client = client
+        self._url = url
+
+    async def answers(self, batch: list[_Item]) -> AsyncIterator[tuple[list[_Item], Answer]]:
+        """The batch in parts, in order, each with its answer: one part unless the server does not take it whole.
+
+        Raises ConnectorError with what is unanswered still to be sent.
+        """
+        parts = [batch]
+        while parts:
+            part = parts.pop()
+            reply = await self._post([item.message for item in part])
+            match verdict.verdict(reply.status):
+                case Verdict.ACCEPTED:
+                    yield part, ACCEPTED
+                case Verdict.UNFIT if len(part) > 1:
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+                case Verdict.UNFIT:
+                    yield part, Answer(Outcome.REJECTED, _words(reply))
+                case Verdict.LATER:
+                    raise ConnectorError(_words(reply), verdict.wait_s(reply.retry_after, time.time()))
+                case Verdict.MISCONFIGURED:
+                    raise ConnectorError(_words(reply))
+
+    async def _post(self, batch: Sequence[Message]) -> _Reply:
+        name, body = batch_name(batch), encode(batch, self._settings.format)
+        headers = {"Idempotency-Key": name, "webhook-id": name}
+        if self._key is not None:
+            timestamp = int(time.time())
+            headers["webhook-timestamp"] = str(timestamp)
+            headers["webhook-signature"] = signature(self._key, name, timestamp, body)
+        try:
+            async with asyncio.timeout(HTTP_ANSWER_TIMEOUT_S):
+                return await self._exchange(headers, body)
+        except TimeoutError:
+            raise ConnectorError(f"no answer in {HTTP_ANSWER_TIMEOUT_S:g} s") from None
+        except httpx.HTTPError as error:
+            raise ConnectorError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+
+    async def _exchange(self, headers: dict[str, str], body: bytes) -> _Reply:
+        async with self._client.stream("POST", self._url, headers=headers, content=body) as response:
+            text = b""
+            if not response.is_success:
+                async for chunk in response.aiter_raw():
+                    text += chunk
+                    if len(text) >= HTTP_ANSWER_BYTES_MAX:
+                        break
+            return _Reply(response.status_code, response.headers.get("retry-after"), _line(text))
+
+
+async def _reach(endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
+    """Connect and hang up: a server that is not there is found out before messages are taken for it."""
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        _, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context)
+    writer.close()
+
+
+def _url(endpoint: Endpoint, path: str) -> str:
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    return f"{'https' if endpoint.tls else 'http'}://{host}:{endpoint.port}{path}"
+
+
+def _authentication(identity: Identity) -> httpx.BasicAuth | None:
+    return None if identity.username is None else httpx.BasicAuth(identity.username, identity.password or "")
+
+
+def _headers(settings: HttpSettings) -> dict[str, str]:
+    return {
+        "Content-Type": CONTENT_TYPES[settings.format],
+        "User-Agent": f"waypost/{VERSION}",
+        "Accept-Encoding": "identity",  # an answer must not expand
+    }
+
+
+def _line(text: bytes) -> str:
+    """The beginning of an answer, as it may stand in a log."""
+    shown = text[:HTTP_ANSWER_BYTES_MAX].decode("utf-8", "replace")
+    return "".join(c if c.isprintable() else " " for c in shown)[:_ANSWER_CHARACTERS].strip()
+
+
+def _words(reply: _Reply) -> str:
+    """One line for a person."""
+    said = f" ({reply.text})" if reply.text else ""
+    advice = verdict.advice(reply.status)
+    return f"the server answers {verdict.phrase(reply.status)}{said}{'; ' if advice else ''}{advice}"

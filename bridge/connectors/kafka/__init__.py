@@ -1,0 +1,1 @@
+"""Kafka clusters as peers, by aiokafka (the extra `kafka`)."""

@@ -1,0 +1,73 @@
+"""Messages for peers without AMQP: a payload, what is said of it, and its name.
+
+A message that came in as AMQP is translated; who makes a connector says how, as the broker's translation is above the
+bridge. What names a message is the same each time it is sent: gateway, epoch, address and sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from bridge.forwarders.outbox import Outgoing
+from bridge.hidden import hides
+from bridge.message import AMQP, RETAIN, Run
+from bridge.plain import HOPS_PROPERTY, Hop, hops_of
+from bridge.publish_properties import PublishProperties, read
+
+Translate = Callable[[Run], Sequence[Run]]
+"""The messages of a run in AMQP encoding as runs in MQTT's, in order, none left out."""
+
+
+class Name(NamedTuple):
+    """What one message is called for ever."""
+
+    hop: Hop
+    address: str
+    """The one here."""
+    sequence: int
+
+
+@hides("properties", "payload")
+class Message(NamedTuple):
+    """One message as it goes to a peer."""
+
+    place: int
+    """Its place among those of its ticket."""
+    name: Name
+    target: str
+    """The peer's address for it."""
+    device: str
+    received_at: int
+    """UTC nanoseconds since 1970."""
+    retain: bool
+    hops: tuple[str, ...]
+    """Gateways it has passed, this one included."""
+    properties: PublishProperties
+    payload: bytes
+
+
+def messages(outgoing: Outgoing, translate: Translate) -> Iterator[Message]:
+    """What was taken by one ticket, message by message."""
+    run = outgoing.stored.run
+    place = 0
+    hops = (*hops_of(run), outgoing.hop.gateway)
+    for part in translate(run) if run.flags & AMQP else (run,):
+        properties = read(part.properties)
+        if properties.users:  # hops have a place of their own
+            users = tuple(pair for pair in properties.users if pair[0] != HOPS_PROPERTY)
+            properties = properties._replace(users=users)
+        for payload in part.bodies:
+            name = Name(outgoing.hop, run.address, outgoing.stored.sequence + place)
+            yield Message(
+                place,
+                name,
+                outgoing.address,
+                run.device,
+                run.received_at,
+                bool(run.flags & RETAIN),
+                hops,
+                properties,
+                payload,
+            )
+            place += 1

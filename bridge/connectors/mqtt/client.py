@@ -1,0 +1,279 @@
+"""One connection to an MQTT broker: the asyncio side of `session`.
+
+Whatever the peer does wrong ends the connection with one line for a person; the forwarders give again what has no
+PUBACK, and the peer sends again what has none of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final
+
+from bridge.client_attempt import Carriage, ConnectorError
+from bridge.connectors.limits import CONNECT_TIMEOUT_S, READ_BYTES
+from bridge.connectors.messages import Translate
+from bridge.connectors.mqtt import packets
+from bridge.connectors.mqtt.session import OwedAnswers, PublishesUnderWay
+from bridge.connectors.settings import Identity, MqttSettings
+from bridge.dialer import Endpoint
+from bridge.forwarders.inbox import Inbox, Incoming
+from bridge.forwarders.outcome import Outcome
+from bridge.message import RETAIN, Run
+from bridge.socket_attempt import socket_by
+
+_SUBSCRIBE_ID: Final = packets.PACKET_ID_MAX
+_REFUSED: Final = 0x80
+_CONNACK_HEADER: Final = 0x20
+_REASONS: Final = {
+    1: "it does not speak MQTT 3.1.1",
+    2: "it does not take our client id; set the connector's container to another name",
+    3: "it is not available now",
+    4: "it does not take the user name or password; see the connector's credentials",
+    5: "it does not let us in; see the rights of this user or certificate there",
+}
+"""Return codes of CONNACK (MQTT 3.1.1 table 3.1)."""
+
+
+class MqttClient:
+    """`bridge.client_attempt.Client` of an MQTT broker; one for the connector's life."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: MqttSettings,
+        *,
+        translate: Translate,
+        matches: Callable[[str, str], bool],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        interface: str | None = None,
+    ) -> None:
+        """`matches`: a filter, and a topic name. `tls` makes the context for one connection, and may raise OSError.
+        `interface`: the network interface to leave by.
+        """
+        self._identity = identity
+        self._interface = interface
+        self._settings = settings
+        self._matches = matches
+        self._tls = tls
+        self._publishes = PublishesUnderWay(translate, settings.in_flight_max)
+
+    async def run(self, endpoint: Endpoint, carriage: Carriage) -> None:
+        """One connection, from its first packet to its end."""
+        context = self._tls() if endpoint.tls and self._tls is not None else None
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            reader, writer = await self._open(endpoint, context)
+        try:
+            connection = _Connection(
+                self._identity, self._settings, self._publishes, self._matches, carriage, reader, writer
+            )
+            await connection.serve()
+        finally:
+            self._publishes.disconnected()
+            if not writer.transport.is_closing():
+                writer.write(packets.disconnect())
+                writer.close()
+
+    async def _open(
+        self, endpoint: Endpoint, context: ssl.SSLContext | None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = endpoint.host, endpoint.port
+        if self._interface is None:
+            return await asyncio.open_connection(host, port, ssl=context)
+        opened = await socket_by(self._interface, host, port)
+        try:
+            name = host if context is not None else None
+            return await asyncio.open_connection(sock=opened, ssl=context, server_hostname=name)
+        except BaseException:
+            opened.close()
+            raise
+
+
+class _Connection:
+    """One connection's state."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: MqttSettings,
+        publishes: PublishesUnderWay,
+        matches: Callable[[str, str], bool],
+        carriage: Carriage,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._publishes = publishes
+        self._matches = matches
+        self._carriage = carriage
+        self._reader = reader
+        self._writer = writer
+        self._stream = packets.Packets()
+        self._owed = OwedAnswers()
+        self._answered: list[int] = []
+        self._loop = asyncio.get_running_loop()
+        self._room = asyncio.Event()
+        self._failed: asyncio.Future[None] = self._loop.create_future()
+        self._heard_at = self._loop.time()
+        self._inboxes: Sequence[Inbox] = carriage.inboxes
+
+    async def serve(self) -> None:
+        """Until the peer or the connection fails: ConnectorError or OSError."""
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            early = await self._open()
+        self._publishes.connected(self._carriage.settle)
+        self._carriage.up("an MQTT broker")
+        await _first_to_end(self._receive(early), self._send(), self._keep_alive(), self._fail())
+
+    # --- opening ----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> list[packets.Packet]:
+        """CONNECT and SUBSCRIBE; returns the packets that came before the peer's answers to both."""
+        identity = self._identity
+        self._writer.write(
+            packets.connect(
+                identity.client_id,
+                clean_session=not self._inboxes,  # nothing to keep there, and what an earlier life left is dropped
+                keep_alive_s=math.ceil(self._settings.keep_alive_s),
+                username=identity.username,
+                password=identity.password,
+            )
+        )
+        early = self._packets(await self._greeting())
+        answer = await self._until(packets.ConnectionAnswer, early)
+        if answer.code:
+            raise ConnectorError(f"the broker refuses the connection: {_REASONS.get(answer.code, answer.code)}")
+        if self._inboxes:
+            wanted = list(dict.fromkeys((inbox.remote, min(inbox.qos, 1)) for inbox in self._inboxes))
+            self._writer.write(packets.subscribe(_SUBSCRIBE_ID, wanted))
+            granted = await self._until(packets.SubscriptionAnswer, early)
+            refused = [name for (name, _), code in zip(wanted, granted.codes, strict=False) if code == _REFUSED]
+            if refused:
+                raise ConnectorError(f"the broker refuses a subscription to {refused[0]}: see our rights there")
+        return early
+
+    async def _until(self, kind: type[Any], early: list[packets.Packet]) -> Any:
+        """The first packet of a kind; those before it are added to `early`."""
+        while True:
+            for i, packet in enumerate(early):
+                if isinstance(packet, kind):
+                    return early.pop(i)
+            early += self._packets(await self._read())
+
+    # --- both ways --------------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        """Whatever the forwarders have, as far as there is room under way."""
+        while True:
+            if self._publishes.room <= 0:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            for outgoing in await self._carriage.outgoing(self._publishes.room, READ_BYTES):
+                self._writer.write(self._publishes.publish(outgoing))
+            await self._writer.drain()
+
+    async def _receive(self, early: Sequence[packets.Packet]) -> None:
+        waiting: Sequence[packets.Packet] = early
+        while True:
+            for packet in waiting:
+                await self._take(packet)
+            self._publishes.flush()
+            if self._publishes.room > 0:
+                self._room.set()
+            waiting = self._packets(await self._read())
+
+    async def _take(self, packet: packets.Packet) -> None:
+        match packet:
+            case packets.Acknowledgement():
+                self._publishes.acknowledged(packet.packet_id)
+            case packets.Publication():
+                await self._arrived(packet)
+            case packets.PingAnswer():
+                pass
+            case _:
+                raise ConnectorError(f"the broker sent a {type(packet).__name__} nobody asked for")
+
+    async def _arrived(self, publication: packets.Publication) -> None:
+        token = None if publication.packet_id is None else self._owed.arrived(publication.packet_id)
+        inbox = next((each for each in self._inboxes if self._matches(each.remote, publication.topic)), None)
+        if inbox is None:  # of a forwarder that is gone; the broker kept its subscription
+            self._answer(token)
+            return
+        flags = publication.qos | (RETAIN if publication.retain else 0)
+        run = Run(publication.topic, "", flags, b"", [publication.payload])
+        incoming = Incoming(token, (publication.topic,), b"", (), run)
+        answer = await self._carriage.receive(inbox, incoming)
+        answer.add_done_callback(partial(self._committed, token))
+
+    def _committed(self, token: int | None, answer: asyncio.Future[Outcome]) -> None:
+        if answer.cancelled():
+            return
+        if answer.result() is not Outcome.RELEASED:
+            self._answer(token)
+        elif not self._failed.done():  # it comes again over the next connection
+            self._failed.set_exception(ConnectorError("a message was not taken here; it will be sent again"))
+
+    def _answer(self, token: int | None) -> None:
+        """Acknowledge it with the others of this turn; one with QoS 0 has no token."""
+        if token is None:
+            return
+        if not self._answered:
+            self._loop.call_soon(self._write_answers)
+        self._answered.append(token)
+
+    def _write_answers(self) -> None:
+        answered, self._answered = self._answered, []
+        if not self._writer.transport.is_closing():
+            self._writer.write(self._owed.committed(answered))
+
+    async def _keep_alive(self) -> None:
+        """A PINGREQ well before the broker misses us, and an end when it has been silent for as long."""
+        limit = self._settings.keep_alive_s
+        while True:
+            await asyncio.sleep(limit / 3)
+            if self._loop.time() - self._heard_at > limit:
+                raise ConnectorError(f"the broker has been silent for {limit:g} s")
+            self._writer.write(packets.pingreq())
+
+    async def _fail(self) -> None:
+        await self._failed
+
+    # --- bytes ------------------------------------------------------------------------------------------------
+
+    async def _greeting(self) -> bytes:
+        """The first bytes of the peer; of another protocol's server a packet would not end."""
+        data = await self._read()
+        if data[0] != _CONNACK_HEADER:
+            raise ConnectorError("whoever answers there does not speak MQTT 3.1.1")
+        return data
+
+    async def _read(self) -> bytes:
+        data = await self._reader.read(READ_BYTES)
+        if not data:
+            raise ConnectorError("the broker closed the connection")
+        self._heard_at = self._loop.time()
+        return data
+
+    def _packets(self, data: bytes) -> list[packets.Packet]:
+        try:
+            return list(self._stream.feed(data))
+        except packets.MalformedPacket as error:
+            raise ConnectorError(f"the broker does not speak MQTT 3.1.1: {error}") from None
+
+
+async def _first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them beside each other until one raises, and end the others."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

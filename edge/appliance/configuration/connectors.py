@@ -1,0 +1,79 @@
+"""What a connector of a type must say, and must not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from bridge.connectors.http.signing import secret_of
+from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
+from bridge.resources.errors import Path
+from bridge.resources.resource import Errors, Resource, error_at, of_kind
+from edge.appliance.configuration.resources import AddressSpaceSpec, AddressSpec
+from edge.broker.configuration import Connector, ConnectorType, Direction
+
+KEEP_ALIVE_S: Final = (1, 65_535)
+"""What CONNECT can say, seconds (MQTT 3.1.1 section 3.1.2.10)."""
+RECORD_BYTES_MIN: Final = 1_024
+"""Headers with a message's name take some hundred bytes."""
+OUT_ONLY: Final = frozenset((ConnectorType.HTTP, ConnectorType.KAFKA))
+_PATH: Final = re.compile(r"/[!-~]*")
+
+
+def connector_faults(resource: Resource, path: Path, connector: Connector) -> Errors:
+    """Of the part that belongs to the connector's type."""
+    for kind, part in (
+        (ConnectorType.MQTT, connector.mqtt),
+        (ConnectorType.HTTP, connector.http),
+        (ConnectorType.KAFKA, connector.kafka),
+    ):
+        if part is not None and connector.type is not kind:
+            message = f"is of connectors of type {kind.value}; this one is of type {connector.type.value}"
+            yield error_at(resource, (*path, kind.value), message)
+    if connector.interface is not None and connector.type in OUT_ONLY:
+        yield error_at(
+            resource, (*path, "interface"), f"connectors of type {connector.type.value} cannot be bound to one"
+        )
+    if connector.mqtt is not None:
+        yield from _mqtt(resource, (*path, "mqtt"), connector.mqtt)
+    if connector.http is not None:
+        yield from _http(resource, (*path, "http"), connector.http)
+    if connector.kafka is not None:
+        yield from _kafka(resource, (*path, "kafka"), connector.kafka)
+
+
+def connector_directions(resources: Sequence[Resource]) -> Errors:
+    """Nothing comes in over connectors that only send."""
+    spaces = [space for _, space in of_kind(resources, AddressSpaceSpec)]
+    types = {connector.name: connector.type for space in spaces for connector in space.connectors}
+    for resource, spec in of_kind(resources, AddressSpec):
+        for i, forwarder in enumerate(spec.forwarders):
+            kind = types.get(forwarder.remote_address.partition("/")[0])
+            if forwarder.direction is Direction.IN and kind in OUT_ONLY:
+                where = ("spec", "forwarders", i, "direction")
+                yield error_at(resource, where, f"connectors of type {kind.value} only send; leave it out")
+
+
+def _mqtt(resource: Resource, path: Path, part: MqttSettings) -> Errors:
+    low, high = KEEP_ALIVE_S
+    if not low <= part.keep_alive_s <= high:
+        yield error_at(resource, (*path, "keepAlive"), f"must be {low} to {high} seconds")
+
+
+def _http(resource: Resource, path: Path, part: HttpSettings) -> Errors:
+    if not _PATH.fullmatch(part.path):
+        message = f'"{part.path}" is no path: it begins with / and has no spaces; what is not ASCII is percent-encoded'
+        yield error_at(resource, (*path, "path"), message)
+    if part.signing_secret is not None:
+        try:
+            secret_of(part.signing_secret)
+        except ValueError as why:
+            yield error_at(resource, (*path, "signingSecret"), str(why))
+    if part.batch_bytes < 1:
+        yield error_at(resource, (*path, "maxBytes"), "must be 1 at least")
+
+
+def _kafka(resource: Resource, path: Path, part: KafkaSettings) -> Errors:
+    if part.message_bytes_max < RECORD_BYTES_MIN:
+        yield error_at(resource, (*path, "maxMessageBytes"), f"must be {RECORD_BYTES_MIN} at least")

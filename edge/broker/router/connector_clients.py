@@ -1,0 +1,86 @@
+"""Connectors whose protocol is a library's: which client each type has. A library is imported when one of its type is
+configured, and never before: an idle gateway's memory counts."""
+
+from __future__ import annotations
+
+import importlib
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from bridge.client_attempt import Carriage, Client, ClientAttempt, ConnectorError
+from bridge.connectors.settings import HttpSettings, Identity, KafkaSettings, MqttSettings
+from bridge.dialer import Attempt, Dialer
+from bridge.dialer import Endpoint as PeerEndpoint
+from edge.broker.configuration import ConnectorType
+from edge.broker.message.translation import mqtt_runs
+from edge.broker.model.topics import matches
+from edge.broker.router.peer_connector import AttemptAt, PeerConnector
+from edge.broker.security.peer_tls import peer_context
+
+_EXTRA: Final = {"aiokafka": "kafka"}
+"""What brings a library that a gateway does without."""
+
+
+class _Missing:
+    """The client of a library that is not installed."""
+
+    def __init__(self, library: str) -> None:
+        extra = _EXTRA.get(library, "edge")
+        self._why = f"it takes {library}, which is not installed: pip install 'waypost[{extra}]'"
+
+    async def run(self, endpoint: PeerEndpoint, carriage: Carriage) -> None:
+        raise ConnectorError(self._why)
+
+
+def client_attempts(parts: PeerConnector) -> AttemptAt:
+    """What makes the attempts of one connector; its client lives as long."""
+    client = _client(parts)
+
+    def attempt(dialer: Dialer, endpoint: PeerEndpoint) -> Attempt:
+        return ClientAttempt(dialer, endpoint, client, parts.outbox, parts.inboxes)
+
+    return attempt
+
+
+def _client(parts: PeerConnector) -> Client:
+    connector, credentials = parts.connector, parts.connector.credentials
+    identity = Identity(
+        connector.container or f"{parts.gateway or 'waypost'}-{connector.name}",
+        credentials.username if credentials is not None else None,
+        credentials.password if credentials is not None else None,
+    )
+    tls = partial(peer_context, connector.tls) if connector.tls is not None else None
+    try:
+        return _MAKE[connector.type](parts, identity, tls)
+    except ModuleNotFoundError as error:
+        return _Missing(error.name or "a library")
+
+
+_Tls = Callable[[], ssl.SSLContext] | None
+
+
+def _mqtt(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+    made: Any = importlib.import_module("bridge.connectors.mqtt.client")
+    settings, interface = parts.connector.mqtt or MqttSettings(), parts.connector.interface
+    client: Client = made.MqttClient(
+        identity, settings, translate=mqtt_runs, matches=matches, tls=tls, interface=interface
+    )
+    return client
+
+
+def _http(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+    made: Any = importlib.import_module("bridge.connectors.http.client")
+    client: Client = made.HttpClient(identity, parts.connector.http or HttpSettings(), translate=mqtt_runs, tls=tls)
+    return client
+
+
+def _kafka(parts: PeerConnector, identity: Identity, tls: _Tls) -> Client:
+    made: Any = importlib.import_module("bridge.connectors.kafka.client")
+    settings = parts.connector.kafka or KafkaSettings()
+    client: Client = made.KafkaClient(identity, settings, parts.endpoints, translate=mqtt_runs, tls=tls)
+    return client
+
+
+_MAKE: Final = {ConnectorType.MQTT: _mqtt, ConnectorType.HTTP: _http, ConnectorType.KAFKA: _kafka}

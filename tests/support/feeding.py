@@ -1,0 +1,118 @@
+"""Forwarders without a router: messages that wait for a connector's client, and what became of each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec
+
+from bridge.client_attempt import Carriage, Client
+from bridge.dialer import Endpoint
+from bridge.forwarders.mapping import Mapping
+from bridge.forwarders.outbox import Outbox, Rule, Words
+from bridge.message import Run, Stored
+
+P = ParamSpec("P")
+
+NOW_NS = 1_790_000_000_000_000_000
+
+
+def running(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """A test that is a coroutine, run in a loop of its own and ended after a minute."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(60):
+                await test(*arguments, **named)
+
+        asyncio.run(limited())
+
+    return run
+
+
+class Feed:
+    """A subscription with messages of one address; its outlet takes them as it has credit."""
+
+    def __init__(self, outbox: Outbox, bodies: Sequence[bytes], address: str, remote: str, **run: Any) -> None:
+        self.outcomes: dict[int, str] = {}
+        """By position."""
+        self._bodies = bodies
+        self._address = address
+        self._run = run
+        self._next = 0
+        self.outlet = outbox.add(Rule(f"to {remote}", Mapping(address, remote)))
+        self.outlet.add(self)
+
+    def settle(self, _consumer: Any, first: int, last: int, outcome: str) -> None:
+        for position in range(first, last + 1):
+            assert position not in self.outcomes, f"{position} is settled twice"
+            self.outcomes[position] = outcome
+
+    def pump(self) -> None:
+        while self.outlet.credit > 0 and self._next < len(self._bodies):
+            bodies = list(self._bodies[self._next : self._next + min(100, self.outlet.credit)])
+            fields = {"flags": 1, "properties": b"", "received_at": NOW_NS, **self._run}
+            run = Run(self._address, "dev", fields["flags"], fields["properties"], bodies, fields["received_at"])
+            first, self._next = self._next, self._next + len(bodies)
+            self.outlet.deliver(self, Stored(first, first, run))
+
+    def end(self) -> None:
+        """The configuration removes the forwarder."""
+        self.outlet.remove(self)
+
+    @property
+    def accepted(self) -> list[int]:
+        return [position for position, outcome in self.outcomes.items() if outcome == "accepted"]
+
+    @property
+    def rejected(self) -> list[int]:
+        return [position for position, outcome in self.outcomes.items() if outcome == "rejected"]
+
+
+class Bench:
+    """The forwarders of one connector, and connections of its client one after another."""
+
+    def __init__(self) -> None:
+        self.outbox = Outbox(
+            "gw", Words("accepted", "rejected"), epoch_of=lambda _address, _sequence: "e1", now_ns=lambda: NOW_NS
+        )
+        self.inboxes: list[Any] = []
+        self.errors: list[BaseException] = []
+
+    def feed(self, *bodies: bytes, address: str = "plant/7", remote: str = "cloud/7", **run: Any) -> Feed:
+        """A forwarder of these messages."""
+        return Feed(self.outbox, bodies, address, remote, **run)
+
+    async def connect(self, client: Client, port: int, *, tls: bool = False) -> None:
+        """One connection, to its end; its error is kept in `errors`."""
+        carriage = Carriage(self.outbox, self.inboxes, asyncio.get_running_loop().create_future())
+        try:
+            await client.run(Endpoint("127.0.0.1", port, tls), carriage)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.errors.append(error)
+        finally:
+            carriage.close()
+
+    @contextlib.asynccontextmanager
+    async def connected(self, client: Client, port: int) -> Any:
+        """A connection beside the test, cancelled at its end."""
+        task = asyncio.ensure_future(self.connect(client, port))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Any, what: str, timeout_s: float = 20.0) -> None:
+    """Wait for a condition; TimeoutError naming it when it does not hold in time."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise TimeoutError(what)
+        await asyncio.sleep(0.005)

@@ -1,0 +1,107 @@
+"""Mosquitto as the peer: a broker of somebody else's that keeps what it has acknowledged over restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import paho.mqtt.client as paho
+import pytest
+
+from tests.support.processes import free_port, wait_until
+
+installed = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="mosquitto is not installed")
+
+
+class Mosquitto:
+    """Persistent: it writes its state when it is told to end, and has no bound on its queues (else it drops what it has
+    acknowledged)."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.port = free_port()
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)  # as root it becomes another user
+        self._file = folder / "mosquitto.conf"
+        self._file.write_text(
+            "\n".join(
+                (
+                    f"listener {self.port} 127.0.0.1",
+                    "allow_anonymous true",
+                    "persistence true",
+                    f"persistence_location {folder}/",
+                    "max_queued_messages 0",
+                    "max_inflight_messages 100",
+                    *([f"user {os.environ.get('USER', 'root')}"] if os.geteuid() == 0 else []),
+                    *settings,
+                    "",
+                )
+            )
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            ["mosquitto", "-c", str(self._file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        wait_until(self._listens, timeout_s=20, what="mosquitto listens")
+
+    def stop(self) -> None:
+        """SIGTERM: it saves, and is gone when this returns."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(20)
+            self._process = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Mosquitto]:
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class Listener:
+    """Paho with a session that is kept: every message of some topics, in the order they came."""
+
+    def __init__(self, port: int, *filters: str) -> None:
+        self.messages: list[tuple[str, bytes]] = []
+        self._subscribed = threading.Event()
+        self._filters: Sequence[str] = filters
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, "listener", clean_session=False)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._on_message
+        self._client.connect("127.0.0.1", port, keepalive=10)
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Listener]:
+        self._client.loop_start()
+        try:
+            assert self._subscribed.wait(20), "the broker answers no SUBSCRIBE"
+            yield self
+        finally:
+            self._client.disconnect()
+            self._client.loop_stop()
+
+    def _on_connect(self, client: paho.Client, *_: Any) -> None:
+        client.subscribe([(name, 1) for name in self._filters])
+
+    def _on_message(self, _client: Any, _data: Any, message: paho.MQTTMessage) -> None:
+        self.messages.append((message.topic, message.payload))

@@ -1,0 +1,114 @@
+"""An MQTT broker that does what a test says, packet by packet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+CONNACK = b"\x20\x02\x00\x00"
+SUBACK = b"\x90\x03\xff\xff\x01"
+
+
+class Sent(NamedTuple):
+    """A packet of the client."""
+
+    kind: int
+    flags: int
+    body: bytes
+
+    @property
+    def packet_id(self) -> int:
+        """Of a PUBLISH with QoS 1, or of an acknowledgement."""
+        at = 2 + int.from_bytes(self.body[:2]) if self.kind == 3 else 0
+        return int.from_bytes(self.body[at : at + 2])
+
+    @property
+    def topic(self) -> str:
+        return self.body[2 : 2 + int.from_bytes(self.body[:2])].decode()
+
+    @property
+    def payload(self) -> bytes:
+        return self.body[4 + int.from_bytes(self.body[:2]) :]
+
+    @property
+    def again(self) -> bool:
+        return bool(self.flags & 8)
+
+
+def puback(packet_id: int) -> bytes:
+    return b"\x40\x02" + packet_id.to_bytes(2)
+
+
+def publish(packet_id: int, topic: bytes, payload: bytes, flags: int = 2) -> bytes:
+    name = len(topic).to_bytes(2) + topic + (packet_id.to_bytes(2) if flags & 6 else b"")
+    assert len(name) + len(payload) < 128
+    return bytes((0x30 | flags, len(name) + len(payload))) + name + payload
+
+
+class Link:
+    """One connection of the client, at the broker."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    async def take(self) -> Sent:
+        """The next packet; IncompleteReadError at the end."""
+        first = (await self._reader.readexactly(1))[0]
+        length = shift = 0
+        while True:
+            byte = (await self._reader.readexactly(1))[0]
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        return Sent(first >> 4, first & 15, await self._reader.readexactly(length))
+
+    async def opened(self, *, subscribed: bool = False) -> Sent:
+        """Let the client in; its CONNECT."""
+        connect = await self.take()
+        assert connect.kind == 1
+        self.writer.write(CONNACK)
+        if subscribed:
+            assert (await self.take()).kind == 8
+            self.writer.write(SUBACK)
+        return connect
+
+    async def left(self) -> list[Sent]:
+        """What comes until the client has hung up."""
+        found: list[Sent] = []
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                found.append(await self.take())
+        return found
+
+
+class MqttPeer:
+    """A listener; `link` waits for the client's next connection."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._links: asyncio.Queue[Link] = asyncio.Queue()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[MqttPeer]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+            await server.wait_closed()
+
+    async def link(self) -> Link:
+        async with asyncio.timeout(10):
+            return await self._links.get()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        self._links.put_nowait(Link(reader, writer))

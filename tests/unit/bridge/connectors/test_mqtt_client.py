@@ -1,0 +1,295 @@
+"""The MQTT client and a broker that may do anything between any two packets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from bridge.client_attempt import ConnectorError
+from bridge.connectors.mqtt.client import MqttClient
+from bridge.connectors.settings import Identity, MqttSettings
+from bridge.forwarders.inbox import Incoming, Settle
+from bridge.forwarders.outcome import Outcome
+from edge.broker.message.translation import mqtt_runs
+from edge.broker.model.topics import matches
+from tests.support.feeding import Bench, running, until
+from tests.support.mqtt_peer import MqttPeer, puback, publish
+
+
+def client(**settings: Any) -> MqttClient:
+    return MqttClient(Identity("me"), MqttSettings(**settings), translate=mqtt_runs, matches=matches)
+
+
+class Inbox:
+    """An incoming forwarder whose commits come when the test says."""
+
+    def __init__(self, remote: str = "far/#", credit: int = 500) -> None:
+        self.name = self.remote = remote
+        self.qos = 1
+        self.got: list[Incoming] = []
+        self.credit = credit
+        self.settle: Settle | None = None
+        self.credit_changed: Callable[[], None] | None = None
+
+    def attached(self, settle: Settle, credit_changed: Callable[[], None]) -> None:
+        self.settle, self.credit_changed = settle, credit_changed
+
+    def detached(self) -> None:
+        self.settle = None
+
+    def receive(self, messages: Sequence[Incoming]) -> None:
+        self.got += messages
+        self.credit -= len(messages)
+
+    def commit(self, *places: int, outcome: Outcome = Outcome.ACCEPTED) -> None:
+        tokens = [token for place in places if (token := self.got[place].token) is not None]
+        assert self.settle is not None
+        self.settle(tokens, outcome, "")
+
+
+class TestOut:
+    @running
+    async def test_a_message_is_settled_by_its_puback_and_by_nothing_else(self) -> None:
+        bench = Bench()
+        feed = bench.feed(b"1", b"2", b"3")
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            connect = await link.opened()
+            assert connect.body == b"\x00\x04MQTT\x04\x02\x00\x1e\x00\x02me"
+            sent = [await link.take() for _ in range(3)]
+            assert [(each.topic, each.payload, each.flags) for each in sent] == [
+                ("cloud/7", b"1", 2), ("cloud/7", b"2", 2), ("cloud/7", b"3", 2),
+            ]  # fmt: skip
+            link.writer.write(puback(sent[1].packet_id) + puback(999) + b"\xd0\x00")
+            link.writer.write(puback(sent[0].packet_id))
+            await until(lambda: feed.accepted == [0, 1], "the first two")
+            link.writer.write(puback(sent[0].packet_id))  # once more: of no interest
+            link.writer.write(puback(sent[2].packet_id))
+            await until(lambda: feed.accepted == [0, 1, 2], "all")
+            assert bench.outbox.in_flight == 0
+
+    @running
+    async def test_what_has_no_puback_goes_again_under_its_identifier_and_before_what_is_new(self) -> None:
+        bench, using = Bench(), client()
+        feed = bench.feed(*(b"%d" % n for n in range(6)))
+        async with MqttPeer().serving() as peer:
+            async with bench.connected(using, peer.port) as task:
+                link = await peer.link()
+                await link.opened()
+                first = [await link.take() for _ in range(6)]
+                link.writer.write(puback(first[0].packet_id) + puback(first[1].packet_id) + puback(first[3].packet_id))
+                await until(lambda: feed.accepted == [0, 1], "what is acknowledged without a gap")
+                link.writer.transport.abort()
+                await task
+            later = bench.feed(b"new", address="plant/8", remote="cloud/8")
+            async with bench.connected(using, peer.port):
+                link = await peer.link()
+                await link.opened()
+                again = [await link.take() for _ in range(5)]
+                old = [each for each in again if each.topic == "cloud/7"]
+                assert [each.payload for each in old] == [b"2", b"3", b"4", b"5"]
+                assert [each.again for each in old] == [True, False, True, True]
+                assert [each.packet_id for each in old if each.again] == [first[i].packet_id for i in (2, 4, 5)]
+                assert len({each.packet_id for each in again}) == 5
+                link.writer.write(b"".join(puback(each.packet_id) for each in again))
+                await until(lambda: len(feed.accepted) == 6 and later.accepted == [0], "all")
+
+    @running
+    async def test_no_more_is_under_way_than_may_be(self) -> None:
+        bench = Bench()
+        feed = bench.feed(*(b"%d" % n for n in range(50)))
+        async with MqttPeer().serving() as peer, bench.connected(client(in_flight_max=7), peer.port):
+            link = await peer.link()
+            await link.opened()
+            taken = 0
+            while taken < 50:
+                sent = [await link.take() for _ in range(min(7, 50 - taken))]
+                assert bench.outbox.in_flight == len(sent)
+                taken += len(sent)
+                link.writer.write(b"".join(puback(each.packet_id) for each in sent))
+                await until(lambda taken=taken: len(feed.accepted) == taken, "this window")
+
+    @running
+    async def test_what_no_packet_can_say_is_rejected_and_the_rest_goes(self) -> None:
+        bench = Bench()
+        bad = bench.feed(b"1", address="plant/9", remote="a\0b")
+        good = bench.feed(b"2")
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            await link.opened()
+            link.writer.write(puback((await link.take()).packet_id))
+            await until(lambda: good.accepted == [0] and bad.rejected == [0], "both have their outcome")
+
+    @running
+    async def test_a_puback_for_a_forwarder_that_was_removed_is_of_no_interest(self) -> None:
+        bench = Bench()
+        feed = bench.feed(b"1")
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            await link.opened()
+            sent = await link.take()
+            feed.end()
+            link.writer.write(puback(sent.packet_id))
+            await until(lambda: bench.outbox.in_flight == 0, "the ticket is over")
+        assert feed.outcomes == {}
+
+    @running
+    async def test_the_peer_goes_in_the_middle_of_a_write(self) -> None:
+        """It reads nothing more, and megabytes are on their way."""
+        bench, using = Bench(), client()
+        feed = bench.feed(*(bytes(100_000) for _ in range(100)))
+        async with MqttPeer().serving() as peer:
+            async with bench.connected(using, peer.port) as task:
+                link = await peer.link()
+                await link.opened()
+                first = await link.take()
+                link.writer.write(puback(first.packet_id))
+                await until(lambda: feed.accepted == [0], "the first")
+                link.writer.transport.abort()
+                await task
+            async with bench.connected(using, peer.port):
+                link = await peer.link()
+                await link.opened()
+                for _ in range(99):
+                    link.writer.write(puback((await link.take()).packet_id))
+                await until(lambda: len(feed.accepted) == 100, "all")
+
+    @running
+    async def test_good_bye_is_said(self) -> None:
+        bench = Bench()
+        async with MqttPeer().serving() as peer:
+            async with bench.connected(client(), peer.port):
+                link = await peer.link()
+                await link.opened()
+                await until(lambda: bench.outbox.open, "it is up")
+            assert [sent.kind for sent in await link.left()] == [14]
+
+
+class TestIn:
+    @running
+    async def test_an_acknowledgement_waits_for_the_commit_and_for_those_before_it(self) -> None:
+        bench, inbox = Bench(), Inbox()
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            connect = await link.opened(subscribed=True)
+            assert connect.body[7] == 0, "the session is kept at the broker"
+            link.writer.write(b"".join(publish(n, b"far/%d" % n, b"hi") for n in (1, 2, 3)))
+            link.writer.write(publish(0, b"far/0", b"qos 0", flags=0))
+            await until(lambda: len(inbox.got) == 4, "all arrived")
+            assert [each.addresses for each in inbox.got] == [("far/1",), ("far/2",), ("far/3",), ("far/0",)]
+            assert inbox.got[3].token is None
+            inbox.commit(1, 2)
+            link.writer.write(publish(4, b"far/4", b"hi"))
+            await until(lambda: len(inbox.got) == 5, "the next arrived")
+            inbox.commit(0)
+            assert [(await link.take()).packet_id for _ in range(3)] == [1, 2, 3]
+            inbox.commit(4, outcome=Outcome.REJECTED)  # it would come again for ever
+            assert (await link.take()).packet_id == 4
+
+    @running
+    async def test_nothing_is_acknowledged_that_was_not_committed_when_the_connection_ends(self) -> None:
+        bench, inbox = Bench(), Inbox()
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer:
+            async with bench.connected(client(), peer.port):
+                link = await peer.link()
+                await link.opened(subscribed=True)
+                link.writer.write(publish(1, b"far/1", b"hi"))
+                await until(lambda: len(inbox.got) == 1, "arrived")
+            assert [sent.kind for sent in await link.left()] == [14]
+
+    @running
+    async def test_what_is_not_taken_now_ends_the_connection_unacknowledged(self) -> None:
+        bench, inbox = Bench(), Inbox()
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+            link = await peer.link()
+            await link.opened(subscribed=True)
+            link.writer.write(publish(1, b"far/1", b"hi"))
+            await until(lambda: len(inbox.got) == 1, "arrived")
+            inbox.commit(0, outcome=Outcome.RELEASED)
+            await task
+            assert 4 not in [sent.kind for sent in await link.left()]
+        assert "not taken here" in str(bench.errors[0])
+
+    @running
+    async def test_without_room_nothing_more_is_read(self) -> None:
+        bench, inbox = Bench(), Inbox(credit=2)
+        bench.inboxes.append(inbox)
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            await link.opened(subscribed=True)
+            link.writer.write(b"".join(publish(n, b"far/1", b"hi") for n in range(1, 6)))
+            await until(lambda: len(inbox.got) == 2, "what there is room for")
+            inbox.credit = 3
+            assert inbox.credit_changed is not None
+            inbox.credit_changed()
+            await until(lambda: len(inbox.got) == 5, "the rest")
+
+    @running
+    async def test_of_a_forwarder_that_is_gone_it_is_acknowledged(self) -> None:
+        bench = Bench()
+        bench.inboxes.append(Inbox())
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port):
+            link = await peer.link()
+            await link.opened(subscribed=True)
+            link.writer.write(publish(9, b"other/1", b"hi"))
+            assert (await link.take()).packet_id == 9
+
+
+class TestTrouble:
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            (b"\x20\x02\x00\x05", "see the rights of this user"),
+            (b"\x20\x02\x00\x04", "see the connector's credentials"),
+            (b"\x20\x02\x00\x02", "set the connector's container"),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak MQTT 3.1.1"),
+            (b"\x20\x02\x00\x00\x20\x02\x00\x00", "nobody asked for"),
+            (b"\x20\x02\x00\x00\x34\x07\x00\x03a/b\x00\x01", "QoS 2"),
+            (b"", "closed the connection"),
+        ],
+    )
+    @running
+    async def test_one_line_says_what_is_wrong(self, said: bytes, why: str) -> None:
+        bench = Bench()
+        feed = bench.feed(b"1")
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+            link = await peer.link()
+            await link.take()
+            link.writer.write(said)
+            if not said:
+                link.writer.close()
+            await task
+        (error,) = bench.errors
+        assert isinstance(error, ConnectorError)
+        assert why in str(error)
+        assert "\n" not in str(error)
+        assert feed.outcomes == {}
+
+    @running
+    async def test_a_refused_subscription_is_named(self) -> None:
+        bench = Bench()
+        bench.inboxes += [Inbox("far/a"), Inbox("far/b")]
+        async with MqttPeer().serving() as peer, bench.connected(client(), peer.port) as task:
+            link = await peer.link()
+            await link.opened()
+            await link.take()
+            link.writer.write(b"\x90\x04\xff\xff\x01\x80")
+            await task
+        assert "refuses a subscription to far/b" in str(bench.errors[0])
+
+    @running
+    async def test_a_silent_broker_is_gone(self) -> None:
+        bench = Bench()
+        async with MqttPeer().serving() as peer, bench.connected(client(keep_alive_s=1), peer.port) as task:
+            link = await peer.link()
+            await link.opened()
+            async with asyncio.timeout(10):
+                await task
+            assert {sent.kind for sent in await link.left()} == {12, 14}
+        assert "silent for 1 s" in str(bench.errors[0])

@@ -1,0 +1,101 @@
+"""MQTT 3.1.1 packets through amqtt's codec: what is written, what is read, and what is no packet."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.connectors.mqtt import packets
+from bridge.connectors.mqtt.packets import (
+    Acknowledgement,
+    ConnectionAnswer,
+    MalformedPacket,
+    Packet,
+    Packets,
+    PingAnswer,
+    Publication,
+    SubscriptionAnswer,
+)
+
+CASES = [
+    (b"\x20\x02\x01\x00", ConnectionAnswer(True, 0)),
+    (b"\x20\x02\x00\x05", ConnectionAnswer(False, 5)),
+    (b"\x40\x02\x12\x34", Acknowledgement(0x1234)),
+    (b"\x90\x04\xff\xff\x01\x80", SubscriptionAnswer(0xFFFF, (1, 128))),
+    (b"\xd0\x00", PingAnswer()),
+    (b"\x3b\x09\x00\x03a/b\x00\x07hi", Publication(7, "a/b", b"hi", 1, True, True)),
+    (b"\x30\x05\x00\x03a/b", Publication(None, "a/b", b"", 0, False, False)),
+    (b"\x32\x07\x00\x03\xe2\x82\xac\x00\x01", Publication(1, "€", b"", 1, False, False)),
+]
+"""Bytes of a server, and the packet."""
+
+
+@pytest.mark.parametrize(("data", "packet"), CASES)
+def test_read(data: bytes, packet: Packet) -> None:
+    assert list(Packets().feed(data)) == [packet]
+
+
+def test_read_in_any_pieces() -> None:
+    data = b"".join(data for data, _ in CASES)
+    for size in (1, 2, 3, 7, len(data)):
+        stream, found = Packets(), list[Packet]()
+        for start in range(0, len(data), size):
+            found += stream.feed(data[start : start + size])
+        assert found == [packet for _, packet in CASES]
+
+
+@pytest.mark.parametrize("data", [data for data, _ in CASES if len(data) > 2])
+def test_a_packet_that_says_it_is_shorter_than_it_is_raises(data: bytes) -> None:
+    """Every truncation of the content, with the length that goes with it."""
+    kind, content = data[:1], data[2:]
+    whole = next(iter(Packets().feed(data)))
+    for length in range(len(content)):
+        short = kind + bytes((length,)) + content[:length]
+        try:
+            found = list(Packets().feed(short))
+        except MalformedPacket:
+            continue
+        # A payload, or a list of codes, may be of any length.
+        assert isinstance(whole, Publication | SubscriptionAnswer)
+        assert type(found[0]) is type(whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00", "ConnectPacket"),
+        (b"\x00\x00", "packet Type"),
+        (b"\xf0\x00", "packet Type"),
+        (b"\x34\x07\x00\x03a/b\x00\x01", "QoS 2"),
+        (b"\x32\x07\x00\x03a/b\x00\x00", "identifier 0"),
+        (b"\x32\x07\x00\x03\xff\xfe\xfd\x00\x01", "UTF-8"),
+        (b"\x32\x04\x00\x00\x00\x01", "empty"),
+        (b"\x40\xff\xff\xff\xff\x01", "five bytes"),
+        (b"\x30\xff\xff\xff\x7f", "at most"),
+    ],
+)
+def test_what_no_server_sends(data: bytes, why: str) -> None:
+    with pytest.raises(MalformedPacket, match=why):
+        list(Packets().feed(data))
+
+
+def test_a_packet_beyond_the_limit_is_refused_before_it_is_held() -> None:
+    stream = Packets(packet_bytes_max=100)
+    assert len(list(stream.feed(b"\x30\x62\x00\x03a/b" + bytes(93)))) == 1
+    with pytest.raises(MalformedPacket, match="101 bytes"):
+        list(stream.feed(b"\x30\x63"))
+
+
+def test_written() -> None:
+    connect = packets.connect("me", clean_session=False, keep_alive_s=30, username="u", password="p")
+    assert connect == b"\x10\x14\x00\x04MQTT\x04\xc0\x00\x1e\x00\x02me\x00\x01u\x00\x01p"
+    assert packets.connect("me", clean_session=True, keep_alive_s=1)[8:12] == b"\x04\x02\x00\x01"
+    assert packets.publish("a/b", b"hi", 7, again=True, retain=False) == b"\x3a\x09\x00\x03a/b\x00\x07hi"
+    assert packets.puback(0x1234) == b"\x40\x02\x12\x34"
+    assert packets.subscribe(0xFFFF, [("a/#", 1)]) == b"\x82\x08\xff\xff\x00\x03a/#\x01"
+    assert (packets.pingreq(), packets.disconnect()) == (b"\xc0\x00", b"\xe0\x00")
+
+
+@pytest.mark.parametrize("topic", ["", "a/+", "#", "a\0b", "x" * 65_536])
+def test_what_is_no_topic(topic: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        packets.publish(topic, b"", 1, again=False, retain=False)

@@ -1,0 +1,35 @@
+"""Libraries of connectors: imported for who asks for them, and named where they are missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from edge.broker.configuration import Connector, ConnectorType, EndpointHost, Forwarder
+from tests.integration.forwarders.gateways import eventually, gateways
+from tests.support.feeding import running
+
+
+def test_a_gateway_without_such_connectors_imports_no_library() -> None:
+    code = "import edge.appliance.gateway, sys; print(sorted({'amqtt', 'httpx', 'aiokafka'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+@running
+async def test_a_missing_library_is_one_line_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "aiokafka" or "connectors.kafka.client" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiokafka", None)
+    hosts = (EndpointHost(host="127.0.0.1", port=1),)
+    async with gateways("gw1") as (near,):
+        await near.configure(
+            Connector(name="peer", type=ConnectorType.KAFKA, hosts=hosts),
+            Forwarder(name="f", filter="plant/#", connector="peer", remote_address="t"),
+        )
+        await eventually(lambda: near.connector().dialer.state.last_error)
+        assert near.connector().dialer.state.last_error == (
+            "kafka://127.0.0.1:1: it takes aiokafka, which is not installed: pip install 'waypost[kafka]'"
+        )

@@ -1,0 +1,80 @@
+"""Connectors of each type as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.connectors.settings import Format, HttpSettings, KafkaSettings, Key, Mechanism, MqttSettings
+from bridge.resources import parse
+from bridge.resources.endpoint import Endpoint
+from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.kinds import KINDS
+from edge.broker.configuration import Connector, ConnectorType
+from tests.unit.configuration.test_validate import address, errors_of, space
+
+SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZmdoaWprbG1ub3A="
+
+
+def connector(rest: str) -> str:
+    return space(f"{{connectors: [{{name: c, endpointHosts: [{{host: h}}], {rest}}}]}}")
+
+
+def made(rest: str) -> Connector:
+    assert not errors_of(connector(rest))
+    return effective(parse.parse(KINDS, connector(rest), "a.yaml")).connector("c")
+
+
+def test_mqtt() -> None:
+    found = made("type: mqtt, mqtt: {keepAlive: 10s, maxInFlight: 100}")
+    assert (found.type, found.endpoints) == (ConnectorType.MQTT, (Endpoint("h", 1883),))
+    assert found.mqtt == MqttSettings(keep_alive_s=10.0, in_flight_max=100)
+    assert made("type: mqtt, tls: {}").endpoints == (Endpoint("h", 8883),)
+
+
+def test_http() -> None:
+    rest = f"path: '/in?a=1', format: cloudevents, signingSecret: {SECRET}, maxMessages: 10, maxBytes: 1Ki, maxAge: 1s"
+    found = made(f"type: http, tls: {{}}, http: {{{rest}}}")
+    assert found.endpoints == (Endpoint("h", 443),)
+    assert found.http == HttpSettings(
+        path="/in?a=1", format=Format.CLOUDEVENTS, signing_secret=SECRET,
+        batch_messages=10, batch_bytes=1024, batch_age_s=1.0,
+    )  # fmt: skip
+    assert SECRET not in repr(found)
+
+
+def test_kafka() -> None:
+    found = made("type: kafka, tls: {}, kafka: {key: address, mechanism: SCRAM-SHA-512, maxMessageBytes: 64Ki}")
+    assert found.endpoints == (Endpoint("h", 9093),)
+    assert found.kafka == KafkaSettings(key=Key.ADDRESS, mechanism=Mechanism.SCRAM_SHA_512, message_bytes_max=65_536)
+
+
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [
+        ("type: mqtt, http: {}", "http: is of connectors of type http; this one is of type mqtt"),
+        ("type: amqp, kafka: {}", "kafka: is of connectors of type kafka; this one is of type amqp"),
+        ("type: mqtt, mqtt: {keepAlive: 0s}", "must be 1 to 65535 seconds"),
+        ("type: mqtt, mqtt: {maxInFlight: 0}", "maxInFlight"),
+        ("type: http, http: {path: in}", '"in" is no path'),
+        ('type: http, http: {path: "/a b"}', "has no spaces"),
+        ('type: http, http: {path: "/a\\r\\nX: y"}', "is no path"),
+        ("type: http, http: {signingSecret: short}", "openssl rand"),
+        ("type: http, http: {maxBytes: 0}", "must be 1 at least"),
+        ("type: http, http: {url: x}", "url"),
+        ("type: http, interface: eth0", "cannot be bound to one"),
+        ("type: kafka, kafka: {maxMessageBytes: 10}", "must be 1024 at least"),
+        ("type: kafka, kafka: {mechanism: GSSAPI}", "mechanism"),
+    ],
+)
+def test_what_is_wrong_is_said(rest: str, said: str) -> None:
+    (error,) = errors_of(connector(rest))
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("kind", ["http", "kafka"])
+def test_what_only_sends_takes_nothing_in(kind: str) -> None:
+    text = connector(f"type: {kind}") + address(
+        "address: x, type: queue, forwarders: [{name: f, remoteAddress: c, direction: in}]"
+    )
+    (error,) = errors_of(text)
+    assert f"connectors of type {kind} only send" in str(error)
