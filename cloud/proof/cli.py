@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,10 @@ class Problem(click.ClickException):
 @click.option("--since", metavar="WHEN", help="What was stated from that day on: 2026-11-22, 36h or 7d.")
 @click.option("--hours", is_flag=True, help="A line for each hour, not for each address.")
 @click.option("--json", "as_json", is_flag=True, help="All of it as JSON.")
-def prove(lake: Path, gateway: str | None, since: str | None, hours: bool, as_json: bool) -> None:
+@click.option(
+    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write the sums for Prometheus (textfile) here."
+)
+def prove(lake: Path, gateway: str | None, since: str | None, hours: bool, as_json: bool, metrics: Path | None) -> None:
     """Prove that a lake has what its gateways accepted, or name what it lacks.
 
     Gateways state for each hour and address what they accepted, signed and chained (table `manifests`). Every message
@@ -68,6 +72,8 @@ def prove(lake: Path, gateway: str | None, since: str | None, hours: bool, as_js
         proof = judge(lake, gateway=gateway, since=_day(since), every_hour=hours)
     except LakeError as error:
         raise Problem(str(error), "--lake is the directory `lake` in a hub's data directory") from None
+    if metrics is not None:
+        _write(metrics, _metrics(proof, time.time()))
     if as_json:
         click.echo(json.dumps(_document(proof), indent=2))
     else:
@@ -91,6 +97,33 @@ def _day(since: str | None) -> datetime.date | None:
         raise click.UsageError(
             f"--since {since}: give a day, as 2026-11-22, or a time before now, as 36h or 7d"
         ) from None
+
+
+# --- Prometheus -------------------------------------------------------------------------------------------------------
+
+
+def _metrics(proof: Proof, now_s: float) -> str:
+    """In Prometheus' text format, for node_exporter's textfile collector."""
+    sums = {name: sum(getattr(one, name) for one in proof.totals) for name in _SUMS}
+    sums |= {
+        "given_up": sum(sum(one.given_up.values()) for one in proof.totals),
+        "findings": len(proof.findings) + proof.findings_left_out,
+        "proved_timestamp_seconds": int(now_s),
+    }
+    return "".join(f"# TYPE waypost_lake_{name} gauge\nwaypost_lake_{name} {value}\n" for name, value in sums.items())
+
+
+_SUMS = ("accepted", "landed", "waiting", "unexplained", "twice", "unstated")
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all: a collector may read at any moment. Raises `Problem`."""
+    part = path.with_name(f"{path.name}.new")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise Problem(f"{path} cannot be written: {error.strerror}") from None
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ import msgspec
 from bridge import native
 from edge.appliance.errors import CommandError, Exit
 from edge.appliance.initial.cli import init
-from edge.appliance.initial.defaults import HTTP
 from edge.appliance.program import log_to_stderr
+from edge.appliance.running import ask, console, data_option, http_option, token_of
 from edge.broker.http.limits import HTTP_POLLS_MAX, HTTP_STRANGERS_MAX, HTTP_USERS_MAX, HTTPS_STRANGERS_MAX
 from edge.output.terminal import say_json, styled
 
@@ -40,9 +40,6 @@ commit, so with Python's 700 the collector went through messages that were about
 
 FILES_BESIDE_CONNECTIONS = 100 + HTTP_STRANGERS_MAX + HTTPS_STRANGERS_MAX + HTTP_USERS_MAX + HTTP_POLLS_MAX
 """Those over HTTP; store, logs, listeners, uplinks: a few dozen."""
-
-STATUS_TIMEOUT_S = 5.0
-"""A gateway on this machine that does not answer within this is not well."""
 
 
 @click.group()
@@ -202,17 +199,16 @@ edge.add_command(init)
 
 
 @edge.command()
-@click.option("--data", type=click.Path(path_type=Path), help="Its data directory: the token there shows who asks.")
-@click.option("--http", metavar="HOST:PORT", help="Its console, if not where --data has it, or 127.0.0.1:8080.")
+@data_option
+@http_option
 @click.option("--json", "as_json", is_flag=True, help="The whole status as JSON.")
 def status(data: Path | None, http: str | None, as_json: bool) -> None:
     """Show the status of a gateway that runs on this machine.
 
     Where clients need credentials, give --data and run this as the user the gateway runs as.
     """
-    place = _place(http) if http is not None else _console_of(data)
-    url = f"http://{place or HTTP}/api/v1/status"
-    document = _ask(url, _token(data) if data is not None else None)
+    url = f"http://{console(data, http)}/api/v1/status"
+    document = ask(url, token_of(data))
     if not isinstance(document, dict) or "store" not in document:
         raise CommandError(
             f"{url} is not the status of a gateway",
@@ -222,66 +218,6 @@ def status(data: Path | None, http: str | None, as_json: bool) -> None:
         say_json(document)
         return
     _print_status(document)
-
-
-def _place(http: str) -> str:
-    """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
-    from bridge.resources.endpoint import Endpoint
-
-    try:
-        return str(Endpoint.parse(http.removeprefix("http://").rstrip("/")))
-    except ValueError as why:
-        hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
-        raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
-
-
-def _ask(url: str, token: str | None) -> Any:
-    """The document at a URL of a gateway. Raises CommandError."""
-    import urllib.error
-    import urllib.request
-
-    request = urllib.request.Request(url)  # noqa: S310 - http
-    if token is not None:
-        request.add_header("Authorization", f"Bearer {token}")
-    try:
-        with urllib.request.urlopen(request, timeout=STATUS_TIMEOUT_S) as answer:  # noqa: S310
-            return msgspec.json.decode(answer.read())
-    except urllib.error.HTTPError as refused:
-        with refused:
-            why = f"{url} answers {refused.code} {refused.reason}"
-        if refused.code not in (401, 403):
-            raise CommandError(why) from None
-        hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
-        raise CommandError(f"{why}: it wants to know who asks", hint=hint) from None
-    except (OSError, ValueError) as error:
-        raise CommandError(
-            f"no gateway answers at {url}: {getattr(error, 'reason', error)}",
-            hint="start it, and use the address after http= in its `ready` line",
-            code=Exit.UNREACHABLE,
-        ) from None
-
-
-def _token(data: Path) -> str:
-    from edge.appliance.accounts.operator import TokenError, read_token
-
-    try:
-        return read_token(data)
-    except TokenError as error:
-        raise CommandError(str(error)) from None
-
-
-def _console_of(data: Path | None) -> str | None:
-    """Where the applied configuration of a data directory has the console, seen from this machine."""
-    from edge.appliance.configuration.effective import effective
-    from edge.appliance.configuration.repository import Repository, RepositoryError
-
-    try:
-        endpoint = effective(Repository(data).load().resources).http if data is not None else None
-    except RepositoryError as error:
-        raise CommandError(str(error)) from None
-    if endpoint is None or not endpoint.port:
-        return None
-    return str(endpoint.from_here)
 
 
 def _print_status(document: dict[str, Any]) -> None:

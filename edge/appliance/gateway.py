@@ -22,6 +22,8 @@ from edge.appliance.accounts.users import apply_resources
 from edge.appliance.clock import ClockQuality
 from edge.appliance.console.history import History
 from edge.appliance.console.status import AddressStatus, Commits, Memory, Status, Uplink
+from edge.appliance.crossing.documents import BridgeStatus
+from edge.appliance.crossing.status import BridgeWatch
 from edge.appliance.health import GatewayHealth
 from edge.appliance.wear import Outlook, outlook
 from edge.broker.amqp.services import Administration
@@ -110,7 +112,14 @@ class Gateway:
         self._data = data
         self._development = development
         self._issuer: Issuer | None = None
-        self.uplinks = Uplinks(self.broker.router, self.store, StatementKey(data))
+        self._key = StatementKey(data)
+        self.uplinks = Uplinks(self.broker.router, self.store, self._key)
+        self._bridge = BridgeWatch(
+            self.uplinks,
+            self.store,
+            stored_bytes=lambda: self.store.medium.written[0].payload_bytes,
+            room_bytes=self._room,
+        )
         self.uplinks.configure(configuration)
         self._started_at = time.monotonic()
         self._devices: DeviceApi | None = None
@@ -204,6 +213,21 @@ class Gateway:
         for uplink in self.uplinks:
             uplink.dialer.resume()
 
+    def bridge_status(self) -> BridgeStatus:
+        """How the bridge is, by connector and forwarder."""
+        configuration = self.configuration
+        return self._bridge.status(configuration.gateway, self._key.known, configuration.forwarders)
+
+    def _room(self) -> int | None:
+        """Bytes of bodies there is room for; None where there is no medium to ask."""
+        quotas, free = self.broker.router.quotas, self.store.free_bytes()
+        if free is None:
+            return None
+        left = free - quotas.floor_bytes
+        if quotas.space_bytes is not None:
+            left = min(left, quotas.space_bytes - self.store.totals().bytes)
+        return max(0, left)
+
     def status(self) -> Status:
         """What the console shows."""
         broker, totals, commits = self.broker, self._store_totals(), self.store.medium.commits
@@ -240,6 +264,7 @@ class Gateway:
             },
             "memory": _memory(broker.admission),
             "uplink": self._uplink_status(),
+            "bridge": msgspec.to_builtins(self.bridge_status()),
             "clock": "good" if self.clock_good() else "unknown",
             "loop": {"lag_s": round(self._health.lag.recent_s, 3), "lag_s_max": round(self._health.lag.longest_s, 3)},
             "log": {
@@ -292,6 +317,7 @@ class Gateway:
             now_ns, clock_good = time.time_ns(), self.clock_good()
             for uplink in self.uplinks:
                 uplink.look(now_ns, clock_good=clock_good)
+            self._bridge.look()
             await asyncio.sleep(LOOK_S)
 
     def _report_status(self) -> None:
@@ -330,6 +356,7 @@ class Gateway:
     def _make_app(self) -> ASGIApp:
         """What the first request over HTTP needs. Imported by then: not at the top, so that it costs nothing before."""
         from edge.appliance.console.app import make_app  # noqa: PLC0415
+        from edge.appliance.crossing.routes import bridge_routes  # noqa: PLC0415
         from edge.broker.http.access import Access  # noqa: PLC0415
         from edge.broker.http.api import DeviceApi  # noqa: PLC0415
         from edge.broker.http.guard import Guard  # noqa: PLC0415
@@ -342,7 +369,8 @@ class Gateway:
             from edge.broker.hono.http import HonoApi  # noqa: PLC0415
 
             self._devices = HonoApi(broker.devices, limits, access, broker.admission.budget)
-        app = make_app(self._history, access, self, self._devices.routes)
+        routes = [*self._devices.routes, *bridge_routes(self._bridge, self.bridge_status, access)]
+        app = make_app(self._history, access, self, routes)
         return Guard(app, broker.site, lambda: not broker.gate.open, self._devices.origins)
 
 

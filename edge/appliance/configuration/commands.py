@@ -104,7 +104,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
         raise click.UsageError("nothing to apply: -f FILE, -f DIR or -f -")
     repository = Repository(data)
     before = _in_force(repository)
-    with _explained("applied"):
+    with explained("applied"):
         resources = read(KINDS, names)
         if not resources:
             raise CommandError(f"{', '.join(names)}: no resource in it", hint=EMPTY, code=Exit.USAGE)
@@ -128,7 +128,7 @@ def apply(data: Path, names: Sequence[str], as_json: bool, dry_run: bool) -> Non
 @json_option
 def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: bool) -> None:
     """List applied resources: all, those of a KIND, or one by NAME. YAML output can be applied again."""
-    with _explained("read"):
+    with explained("read"):
         resources = _select(Repository(data).load().resources, kind, name)
     if as_json or form == "json":
         say_json([resource.document for resource in resources])
@@ -145,7 +145,7 @@ def get(data: Path, kind: Kind | None, name: str | None, form: str, as_json: boo
 @json_option
 def describe(data: Path, kind: Kind, name: str, as_json: bool) -> None:
     """Show one resource in full, without its secrets, and what of it this version does not act on."""
-    with _explained("read"):
+    with explained("read"):
         [resource] = _select(Repository(data).load().resources, kind, name)
     notes = notices([resource])
     if as_json:
@@ -165,7 +165,7 @@ def diff(data: Path, names: Sequence[str], as_json: bool, exit_code: bool) -> No
     """Show what `apply` would change, as a unified diff of YAML."""
     if not names:
         raise click.UsageError("nothing to compare: -f FILE, -f DIR or -f -")
-    with _explained("compared"):
+    with explained("compared"):
         changes = Repository(data).plan(read(KINDS, names))
     differing = [change for change in changes if change.before != change.after]
     if as_json:
@@ -189,7 +189,7 @@ def delete(data: Path, names: Sequence[str], as_json: bool, kind: Kind | None, r
         raise click.UsageError("name what to delete: KIND NAME..., or -f FILE")
     repository = Repository(data)
     before = _in_force(repository)
-    with _explained("deleted"):
+    with explained("deleted"):
         keys = [resource.key for resource in read(KINDS, names)]
         if kind is not None:
             keys += [(kind.name, name) for name in resource_names]
@@ -218,7 +218,7 @@ def _restarts(data: Path, before: Sequence[Resource] | None, after: Sequence[Res
 
 
 @contextlib.contextmanager
-def _explained(participle: str) -> Iterator[None]:
+def explained(participle: str) -> Iterator[None]:
     """Turns what parsing and the repository raise into errors of the command line."""
     try:
         yield

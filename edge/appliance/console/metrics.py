@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -17,7 +18,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from edge.appliance.console.status import Status, StatusSource, Wear, status_of
+from edge.appliance.console.status import Bridge, Status, StatusSource, Wear, status_of
 from edge.output.text import line
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -28,8 +29,9 @@ UPLINK_STATES = ("connected", "connecting", "paused", "off")
 class GatewayCollector(Collector):
     """Turns a status into metric families named ``waypost_*``."""
 
-    def __init__(self, source: StatusSource) -> None:
+    def __init__(self, source: StatusSource, now_s: Callable[[], float] = time.time) -> None:
         self._source = source
+        self._now_s = now_s
 
     def describe(self) -> Iterable[Metric]:
         return ()  # registering must not call the gateway
@@ -40,6 +42,7 @@ class GatewayCollector(Collector):
         yield from _wear(status.get("store", {}).get("wear", {}))
         yield from _memory(status)
         yield from _uplink(status)
+        yield from _bridge(status.get("bridge", {}), self._now_s())
         yield from _process(status)
         yield from _problems(status)
 
@@ -152,6 +155,36 @@ def _uplink(status: Status) -> Iterable[Metric]:
     yield GaugeMetricFamily("waypost_uplink_backlog_bytes", "Bytes the hub has not acknowledged.", value=size)
     yield CounterMetricFamily("waypost_uplink_sent", "Messages sent to the hub.", value=uplink.get("sent", 0))
     yield CounterMetricFamily("waypost_uplink_acked", "Messages the hub acknowledged.", value=uplink.get("acked", 0))
+
+
+def _bridge(bridge: Bridge, now_s: float) -> Iterable[Metric]:
+    """By connector."""
+    for name, about, figure in (
+        ("waypost_bridge_room_bytes", "Bodies there is room for.", bridge.get("room_bytes")),
+        ("waypost_bridge_autonomy_hours", "Until there is none, were nothing sent.", bridge.get("autonomy_hours")),
+    ):
+        if figure is not None:
+            yield GaugeMetricFamily(name, about, value=figure)
+    labels = ["connector"]
+    up = GaugeMetricFamily("waypost_bridge_connected", "1 while its peer is.", labels=labels)
+    messages = GaugeMetricFamily(
+        "waypost_bridge_backlog_messages", "Messages its peer has not accepted.", labels=labels
+    )
+    size = GaugeMetricFamily("waypost_bridge_backlog_bytes", "Bodies of them, about.", labels=labels)
+    age = GaugeMetricFamily(
+        "waypost_bridge_backlog_age_seconds", "Since the oldest of them was received.", labels=labels
+    )
+    accepted = CounterMetricFamily("waypost_bridge_accepted", "Messages its peer accepted.", labels=labels)
+    stated = GaugeMetricFamily("waypost_bridge_manifest_waiting", "Statements its peer has not got.", labels=labels)
+    for one in bridge.get("connectors", ()):
+        who, oldest_at = [line(one.get("name", ""))], one.get("backlog_oldest_at")
+        up.add_metric(who, float(one.get("state") == "connected"))
+        messages.add_metric(who, one.get("backlog_messages", 0))
+        size.add_metric(who, one.get("backlog_bytes", 0))
+        age.add_metric(who, max(0.0, now_s - oldest_at) if oldest_at is not None else 0.0)
+        accepted.add_metric(who, one.get("accepted", 0))
+        stated.add_metric(who, one.get("manifest_waiting", 0))
+    yield from (up, messages, size, age, accepted, stated)
 
 
 def _process(status: Status) -> Iterable[Metric]:

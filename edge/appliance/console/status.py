@@ -126,6 +126,26 @@ class Uplink(TypedDict, total=False):
     """When `connected` became what it is."""
 
 
+class ConnectorFigures(TypedDict, total=False):
+    """`edge.appliance.crossing.documents.ConnectorStatus`, as far as metrics have it."""
+
+    name: str
+    state: str
+    backlog_messages: int
+    backlog_bytes: int
+    backlog_oldest_at: float | None
+    accepted: int
+    manifest_waiting: int
+
+
+class Bridge(TypedDict, total=False):
+    """`edge.appliance.crossing.documents.BridgeStatus`."""
+
+    room_bytes: int | None
+    autonomy_hours: float | None
+    connectors: Sequence[ConnectorFigures]
+
+
 class ProblemStatus(TypedDict):
     """`edge.health.problems.Problem`."""
 
@@ -166,6 +186,7 @@ class Status(TypedDict, total=False):
     store: StoreStatus
     memory: Memory
     uplink: Uplink
+    bridge: Bridge
     clock: Literal["good", "unknown"]
     loop: LoopStatus
     log: LogStatus

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
 
 import click
+import msgspec
 
 from edge.appliance.commands import BRIDGE_PROVE
+from edge.appliance.configuration.commands import existing_data_option, files_option, json_option
+from edge.appliance.crossing.documents import PROBE_S, BridgeStatus, ProbeResult
+from edge.appliance.errors import CommandError, Exit
 from edge.appliance.loading import load
+from edge.appliance.running import ANSWER_S, ask, console, data_option, http_option, token_of
+from edge.output.terminal import say, say_json
 
 PROVE: Final = "prove"
 
@@ -33,3 +43,176 @@ class Bridge(click.Group):
 @click.group(cls=Bridge, context_settings={"help_option_names": ["-h", "--help"]})
 def bridge() -> None:
     """Watch and steer the bridge from a gateway to its hub, and prove that what crossed it is in the lake."""
+
+
+@bridge.command()
+@data_option
+@http_option
+@json_option
+def status(data: Path | None, http: str | None, as_json: bool) -> None:
+    """Show each connector and forwarder: what waits, how fast it goes, how long there is room.
+
+    \b
+      state      connected, connecting (the last error says why not) or paused
+      waiting    messages the peer has not accepted, about how many bytes, the age of the oldest
+      rate       messages accepted a second, over the last minute
+      drained    when nothing waits any more, if it goes on as in the last minute
+      room       hours until messages are refused or given up, were nothing sent (the present rate of storing)
+      manifest   the hour that is being counted, and statements the hub has not got
+
+    \b
+      waypost bridge status --data ./data/gw1
+    """
+    from edge.appliance.crossing.shown import show
+
+    document = _bridge(data, http)
+    if as_json:
+        say_json(msgspec.to_builtins(document))
+    else:
+        show(document, time.time())
+
+
+@bridge.command()
+@click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
+@data_option
+@http_option
+@json_option
+def pause(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+    """Cut connectors, those named or all, until `resume` or the next start. What is accepted meanwhile is stored.
+
+    \b
+      waypost bridge pause hub --data ./data/gw1
+    """
+    _steer("pause", connectors, data, http, as_json)
+
+
+@bridge.command()
+@click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
+@data_option
+@http_option
+@json_option
+def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+    """Take connectors up again, those named or all, at once.
+
+    \b
+      waypost bridge resume --data ./data/gw1
+    """
+    _steer("resume", connectors, data, http, as_json)
+
+
+@bridge.command()
+@data_option
+@http_option
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=600.0, metavar="SECONDS", show_default=True
+)
+@json_option
+def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
+    """Wait until nothing waits for a peer any more, and the manifest of it is at the hub.
+
+    For before a gateway is switched off or replaced, while devices are told to stop. It ends with 1 when something
+    still waits after --timeout, and says what.
+
+    \b
+      waypost bridge drain --data ./data/gw1 --timeout 3600 && systemctl poweroff
+    """
+    from edge.appliance.crossing.drain import wait_drained
+
+    left = wait_drained(partial(_bridge, data, http), partial(_post, data, http, "state"), timeout_s)
+    if as_json:
+        say_json(msgspec.to_builtins(left))
+    if not left.drained:
+        raise CommandError(left.why, hint="see the last error of `waypost bridge status`")
+    if not as_json:
+        say("nothing waits")
+
+
+@bridge.command()
+@click.argument("connectors", nargs=-1, metavar="[CONNECTOR]...")
+@data_option
+@http_option
+@json_option
+def test(connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+    """Probe connectors, those named or all, from end to end, with the round trip.
+
+    A hub takes the probe through its landing like any document, so its answer says that it takes, lands and answers;
+    the lake shows nothing of it. Of a peer that is no hub it says whether its links are attached. Ends with 1 when one
+    fails.
+
+    \b
+      waypost bridge test --data ./data/gw1
+    """
+    found = [
+        one for name in connectors or ("",) for one in _post(data, http, "test", name, answer_s=PROBE_S + ANSWER_S)
+    ]
+    results = msgspec.convert(found, list[ProbeResult])
+    forwarders = {one.name: [each.name for each in one.forwarders] for one in _bridge(data, http).connectors}
+    if as_json:
+        say_json([{**msgspec.to_builtins(one), "forwarders": forwarders.get(one.connector, [])} for one in results])
+    else:
+        for one in results:
+            trip = f" in {one.round_trip_s * 1000:,.0f} ms" if one.round_trip_s is not None else ""
+            names = ", ".join(forwarders.get(one.connector, ())) or "no forwarder"
+            say(f"{'ok' if one.ok else 'FAILED':<7} {one.connector} ({names}): {one.why}{trip}")
+    if not all(one.ok for one in results):
+        click.get_current_context().exit(int(Exit.FAILED))
+
+
+@bridge.command()
+@existing_data_option
+@files_option
+@json_option
+def plan(data: Path, names: tuple[str, ...], as_json: bool) -> None:
+    """Say what a configuration would do to the bridge, before it is applied.
+
+    Which connectors and forwarders come, change and go; what waits for each, and what a new one would be sent of what
+    is stored already: one that was there before goes on where it was, any other begins with what comes from then on.
+    Nothing is changed; mistakes and loops are answered as `apply` answers them.
+
+    \b
+      waypost bridge plan --data ./data/gw1 -f gateway.yaml
+    """
+    from edge.appliance.crossing.plan import planned
+
+    if not names:
+        raise click.UsageError("nothing to plan: -f FILE, -f DIR or -f -")
+    found = planned(data, names)
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+        return
+    for change in found:
+        say(change.sentence)
+    if not found:
+        say("the bridge stays as it is")
+
+
+def _bridge(data: Path | None, http: str | None) -> BridgeStatus:
+    """Raises CommandError."""
+    url = f"http://{console(data, http)}/api/v1/bridge"
+    return _read(url, ask(url, token_of(data)))
+
+
+def _read(url: str, document: Any) -> BridgeStatus:
+    try:
+        return msgspec.convert(document, BridgeStatus)
+    except msgspec.ValidationError as error:
+        raise CommandError(f"{url} is not the bridge of a gateway of this version: {error}") from None
+
+
+def _post(data: Path | None, http: str | None, what: str, connector: str = "", *, answer_s: float = ANSWER_S) -> Any:
+    """Raises CommandError."""
+    url = f"http://{console(data, http)}/api/v1/bridge/{what}"
+    query = f"?connector={quote(connector, safe='')}" if connector else ""
+    return ask(url + query, token_of(data), post=True, answer_s=answer_s)
+
+
+def _steer(what: str, connectors: tuple[str, ...], data: Path | None, http: str | None, as_json: bool) -> None:
+    document: Any = None
+    for name in connectors or ("",):
+        document = _post(data, http, what, name)
+    found = _read(what, document)
+    if as_json:
+        say_json(msgspec.to_builtins(found))
+        return
+    for connector in found.connectors:
+        say(f"{connector.name}: {connector.state}")

@@ -36,6 +36,14 @@ class StatementKey:
         """``ed25519:`` and its public half, base64. Raises StoreError."""
         return "ed25519:" + base64.b64encode(self._loaded().public_key().public_bytes_raw()).decode()
 
+    @property
+    def known(self) -> str | None:
+        """Its public half; None before it was made, or while it cannot be read."""
+        try:
+            return self.public_key if self._path.exists() else None
+        except StoreError:
+            return None
+
     def sign(self, digest: str) -> str:
         """The signature of a digest's text, base64. Raises StoreError."""
         return base64.b64encode(self._loaded().sign(digest.encode())).decode()

@@ -1,0 +1,67 @@
+"""Waiting until nothing waits for a peer."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from edge.appliance.crossing.documents import BridgeStatus
+
+LOOK_S: Final = 0.5
+STATED_S: Final = 10.0
+"""How long the statement of what was drained may take after it: the gateway looks once a second, the hub lands."""
+
+
+class Drained(msgspec.Struct, frozen=True):
+    """How it ended."""
+
+    drained: bool
+    waiting: int
+    """Messages that wait still."""
+    seconds: float
+    why: str
+
+
+def wait_drained(
+    status: Callable[[], BridgeStatus],
+    state: Callable[[], object],
+    timeout_s: float,
+    *,
+    clock_s: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> Drained:
+    """Look until nothing waits, then have it stated. Raises what `status` and `state` raise."""
+    began, most, asked = clock_s(), 0, False
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, transient=True, disable=not sys.stderr.isatty(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("drained", total=None)
+        while True:
+            bridge, passed = status(), clock_s() - began
+            waiting = sum(one.backlog_messages for one in bridge.connectors)
+            most = max(most, waiting)
+            progress.update(task, total=most, completed=most - waiting)
+            if not waiting and not asked:
+                state()
+                asked, stating = True, clock_s()
+            elif not waiting and _stated(bridge) and clock_s() - stating >= 2 * LOOK_S:
+                return Drained(True, 0, passed, "")
+            elif not waiting and clock_s() - stating >= STATED_S:
+                return Drained(False, 0, passed, "nothing waits, but the hub has not taken the manifest")
+            if passed >= timeout_s and waiting:
+                return Drained(False, waiting, passed, _why(bridge, waiting, timeout_s))
+            pause(LOOK_S)
+
+
+def _stated(bridge: BridgeStatus) -> bool:
+    return all(not one.manifest_waiting and not one.manifest_due for one in bridge.connectors)
+
+
+def _why(bridge: BridgeStatus, waiting: int, timeout_s: float) -> str:
+    names = ", ".join(f"{one.name} ({one.state})" for one in bridge.connectors if one.backlog_messages)
+    return f"{waiting} messages still wait after {timeout_s:g} s: {names}"

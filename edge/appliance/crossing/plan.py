@@ -1,0 +1,123 @@
+"""What a configuration would do to the bridge, before it is applied."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from bridge.resources.parse import read
+from edge.appliance.configuration.commands import explained
+from edge.appliance.configuration.effective import effective
+from edge.appliance.configuration.kinds import KINDS
+from edge.appliance.configuration.repository import Repository
+from edge.appliance.errors import CommandError
+from edge.broker.configuration import BrokerConfiguration, Connector, Direction, Forwarder
+from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
+from edge.broker.store.sqlite import FILE_NAME
+
+
+class PlannedChange(msgspec.Struct, frozen=True):
+    """What happens to one connector or forwarder."""
+
+    kind: str
+    name: str
+    change: str
+    """``added``, ``changed`` or ``removed``."""
+    waiting: int
+    """Messages in the store that wait for it: sent when it comes, kept when it goes."""
+    sentence: str
+
+
+def planned(data: Path, names: Sequence[str]) -> list[PlannedChange]:
+    """What applying these files would do. Raises CommandError."""
+    repository = Repository(data)
+    with explained("planned"):
+        resources = read(KINDS, names)
+        repository.plan(resources)
+        there = repository.load().resources
+        after = list({(one.kind, one.name): one for one in (*there, *resources)}.values())
+        return list(changes(effective(there), effective(after), waiting_in(data)))
+
+
+def waiting_in(data: Path) -> Mapping[str, int]:
+    """Messages that wait for each forwarder the store knows, by ``CONNECTOR/NAME``; nothing where there is no store.
+    Raises CommandError."""
+    path = data / FILE_NAME
+    if not path.exists():
+        return {}
+    query = "SELECT substr(cursor, ?), sum(behind) FROM backlog WHERE substr(cursor, 1, ?) = ? GROUP BY cursor"
+    length = len(FORWARDER_PREFIX)
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            return dict(connection.execute(query, (length + 1, length, FORWARDER_PREFIX)).fetchall())
+    except sqlite3.Error as error:
+        raise CommandError(f"{path}: {error}", hint="see `waypost store verify`") from None
+
+
+def changes(
+    before: BrokerConfiguration, after: BrokerConfiguration, waiting: Mapping[str, int]
+) -> Iterator[PlannedChange]:
+    """In the order of connectors, then forwarders. `waiting`: see `waiting_in`."""
+    yield from _connectors(before, after)
+    yield from _forwarders(before, after, waiting)
+
+
+def _connectors(before: BrokerConfiguration, after: BrokerConfiguration) -> Iterator[PlannedChange]:
+    old = {one.name: one for one in before.connectors}
+    new = {one.name: one for one in after.connectors}
+    for name in (*new, *(name for name in old if name not in new)):
+        if name not in old:
+            yield _connector(name, "added", f"dials {_places(new[name])}")
+        elif name not in new:
+            yield _connector(name, "removed", "its connection ends")
+        elif old[name] != new[name]:
+            yield _connector(name, "changed", f"its connection ends, and it dials {_places(new[name])}")
+
+
+def _connector(name: str, change: str, what: str) -> PlannedChange:
+    return PlannedChange("connector", name, change, 0, f"connector {name} {change}: {what}")
+
+
+def _places(connector: Connector) -> str:
+    return ", then ".join(f"{one.host}:{one.port}" for one in connector.endpoints)
+
+
+def _forwarders(
+    before: BrokerConfiguration, after: BrokerConfiguration, waiting: Mapping[str, int]
+) -> Iterator[PlannedChange]:
+    old = {f"{one.connector}/{one.name}": one for one in before.forwarders}
+    new = {f"{one.connector}/{one.name}": one for one in after.forwarders}
+    for name in (*new, *(name for name in old if name not in new)):
+        count = waiting.get(name, 0)
+        if name not in new:
+            what = f"nothing more is kept for it; {_messages(count)} it was owed stay in the store until it comes back"
+            yield _forwarder(name, "removed", count, what)
+        elif name not in old:
+            yield _forwarder(name, "added", count, f"{_way(new[name])}; {_begins(new[name], name in waiting, count)}")
+        elif old[name] != new[name]:
+            what = f"{_way(old[name])} becomes {_way(new[name])}; {_begins(new[name], name in waiting, count)}"
+            yield _forwarder(name, "changed", count, what)
+
+
+def _begins(forwarder: Forwarder, known: bool, count: int) -> str:
+    if forwarder.direction is Direction.IN:
+        return "what the peer has of it comes in"
+    if known:
+        return f"it goes on where it was, with {_messages(count)} that wait for it and what comes"
+    return "it begins with what comes from then on; what is stored already is not sent"
+
+
+def _forwarder(name: str, change: str, waiting: int, what: str) -> PlannedChange:
+    return PlannedChange("forwarder", name, change, waiting, f"forwarder {name} {change}: {what}")
+
+
+def _way(one: Forwarder) -> str:
+    return f"{one.filter} {'->' if one.direction is Direction.OUT else '<-'} {one.remote_address}"
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count:,} messages"

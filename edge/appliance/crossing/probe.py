@@ -1,0 +1,43 @@
+"""A probe of a connector, from end to end, that is no message of any address.
+
+To a hub it is a ledger document without ranges: it goes through the hub's landing like any other, so its answer says
+that the hub takes, lands and answers, and leaves nothing in the lake. To a peer that is no hub it is the connection
+itself: its links are attached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from edge.appliance.crossing.documents import PROBE_S, ProbeResult
+from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+
+
+async def probe(uplink: AnyConnector, clock_s: Callable[[], float] = time.monotonic) -> ProbeResult:
+    """Probe one connector; takes `PROBE_S` at most."""
+    name, state = uplink.connector.name, uplink.dialer.state
+    if state.paused:
+        return ProbeResult(name, False, None, "it is paused")
+    if not state.connected:
+        return ProbeResult(name, False, None, f"not connected: {state.last_error or 'no attempt has ended yet'}")
+    if not (isinstance(uplink, ConnectorUplink) and state.batching):
+        return ProbeResult(
+            name, True, None, f"{state.peer or 'the peer'} is attached; it is no hub that answers probes"
+        )
+    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    began = clock_s()
+
+    def done(kept: bool) -> None:
+        if not answer.done():
+            answer.set_result(kept)
+
+    uplink.reports.ledger({"ranges": []}, done)
+    try:
+        async with asyncio.timeout(PROBE_S):
+            kept = await answer
+    except TimeoutError:
+        return ProbeResult(name, False, None, f"the hub has not answered for {PROBE_S:g} s: see its /healthz")
+    passed = clock_s() - began
+    return ProbeResult(name, kept, passed, "landed and answered" if kept else "the hub does not understand the probe")

@@ -1,0 +1,97 @@
+"""The bridge over HTTP, for `waypost bridge`.
+
+====================================  ======  ========================================================
+``GET /api/v1/bridge``                view    `status.BridgeStatus`
+``POST /api/v1/bridge/pause``         manage  cut `?connector=NAME`, or all; ``/resume`` takes them up again
+``POST /api/v1/bridge/state``         manage  state in the manifest what was accepted until now
+``POST /api/v1/bridge/test``          manage  probe `?connector=NAME`, or all: a list of `probe.ProbeResult`
+====================================  ======  ========================================================
+
+Each answers with the status but the last. A connector that is not there is answered with 404.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from edge.appliance.crossing.documents import BridgeStatus
+from edge.appliance.crossing.probe import probe
+from edge.appliance.crossing.status import BridgeWatch
+from edge.broker.http.access import Access
+from edge.broker.http.application import needing
+from edge.broker.router.uplinks import AnyConnector, ConnectorUplink
+
+NEVER_CACHED: Final = {"Cache-Control": "no-store"}
+
+
+def bridge_routes(watch: BridgeWatch, status: Callable[[], BridgeStatus], access: Access) -> Sequence[Route]:
+    """The routes over a gateway's bridge."""
+    bridge = _Bridge(watch, status)
+    view, manage = needing(access.require_view), needing(access.require_manage)
+    return [
+        Route("/api/v1/bridge", view(bridge.show)),
+        Route("/api/v1/bridge/pause", manage(bridge.pause), methods=["POST"]),
+        Route("/api/v1/bridge/resume", manage(bridge.resume), methods=["POST"]),
+        Route("/api/v1/bridge/state", manage(bridge.state), methods=["POST"]),
+        Route("/api/v1/bridge/test", manage(bridge.test), methods=["POST"]),
+    ]
+
+
+class _Bridge:
+    def __init__(self, watch: BridgeWatch, status: Callable[[], BridgeStatus]) -> None:
+        self._watch = watch
+        self._status = status
+
+    async def show(self, request: Request) -> Response:
+        return self._shown()
+
+    async def pause(self, request: Request) -> Response:
+        return self._each(request, lambda uplink: uplink.dialer.pause())
+
+    async def resume(self, request: Request) -> Response:
+        return self._each(request, lambda uplink: uplink.dialer.resume())
+
+    async def state(self, request: Request) -> Response:
+        return self._each(request, _ask)
+
+    async def test(self, request: Request) -> Response:
+        uplinks = self._meant(request)
+        if uplinks is None:
+            return self._unknown(request)
+        results = await asyncio.gather(*map(probe, uplinks))
+        return Response(msgspec.json.encode(results), media_type="application/json", headers=NEVER_CACHED)
+
+    def _each(self, request: Request, act: Callable[[AnyConnector], None]) -> Response:
+        uplinks = self._meant(request)
+        if uplinks is None:
+            return self._unknown(request)
+        for uplink in uplinks:
+            act(uplink)
+        return self._shown()
+
+    def _meant(self, request: Request) -> list[AnyConnector] | None:
+        """None: there is no connector of that name."""
+        name, connectors = request.query_params.get("connector"), self._watch.connectors
+        if name is None:
+            return list(connectors.values())
+        return [connectors[name]] if name in connectors else None
+
+    def _unknown(self, request: Request) -> Response:
+        known = ", ".join(self._watch.connectors) or "none"
+        error = f"there is no connector {request.query_params['connector']!r}; there are: {known}"
+        return JSONResponse({"error": error}, status_code=404)
+
+    def _shown(self) -> Response:
+        return Response(msgspec.json.encode(self._status()), media_type="application/json", headers=NEVER_CACHED)
+
+
+def _ask(uplink: AnyConnector) -> None:
+    if isinstance(uplink, ConnectorUplink):
+        uplink.manifests.ask()

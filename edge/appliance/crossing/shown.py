@@ -1,0 +1,82 @@
+"""The bridge as a terminal shows it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus
+from edge.output.terminal import styled
+
+
+def show(bridge: BridgeStatus, now_s: float) -> None:
+    """Print it; `now_s`: seconds since 1970."""
+    out = Console()
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in (*_whole(bridge), *(row for one in bridge.connectors for row in _connector(one, now_s))):
+        table.add_row(styled(name, "bold"), styled(value))
+    out.print(table)
+
+
+def _whole(bridge: BridgeStatus) -> Iterator[tuple[str, str]]:
+    yield "gateway", f"{bridge.gateway or '-'}  (epoch {bridge.epoch[:8]})"
+    if bridge.public_key is not None:
+        yield "signs", f"manifests with {bridge.public_key}"
+    if bridge.room_bytes is not None:
+        left = (
+            f", {_hours(bridge.autonomy_hours)} at {_size(bridge.stored_bytes_per_s)}/s"
+            if bridge.autonomy_hours
+            else ""
+        )
+        yield "room", f"{_size(bridge.room_bytes)} of messages{left}"
+    if not bridge.connectors:
+        yield "bridge", "no connector: `waypost apply` one, or give --hub"
+
+
+def _connector(one: ConnectorStatus, now_s: float) -> Iterator[tuple[str, str]]:
+    yield "", ""
+    place = f"{one.endpoint or '-'}{f', {one.peer}' if one.peer else ''}"
+    yield one.name, f"{one.state} since {_when(one.since)}  ({one.type}, {place})"
+    if one.last_error and one.state != "connected":
+        yield "  last error", f"{one.last_error} ({one.attempts} attempts)"
+    waiting = f"{one.backlog_messages:,} messages, about {_size(one.backlog_bytes)}"
+    if one.backlog_oldest_at is not None:
+        waiting += f", the oldest {_span(now_s - one.backlog_oldest_at)} old"
+    yield "  waiting", waiting
+    yield "  rate", f"{one.accepted_per_s:,.1f} messages/s accepted, {one.accepted:,} since the start"
+    yield "  drained", "now" if not one.backlog_messages else _in(one.drain_s)
+    if one.manifest_hour is not None:
+        yield "  manifest", f"of {_when(one.manifest_hour)} is being counted, {one.manifest_waiting:,} statements wait"
+    for each in one.forwarders:
+        arrow = "->" if each.direction == "out" else "<-"
+        yield f"  {each.name}", f"{each.filter} {arrow} {each.remote_address}, {each.backlog_messages:,} wait"
+
+
+def _in(seconds: float | None) -> str:
+    return "not as it goes now" if seconds is None else f"in {_span(seconds)}"
+
+
+def _hours(hours: float | None) -> str:
+    return "-" if hours is None else f"{hours:,.1f} hours" if hours < 1000 else f"{hours / 24:,.0f} days"
+
+
+def _span(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    for unit, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.0f} {name}"
+    return f"{seconds:,.0f} s"
+
+
+def _size(size: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size:,.0f} B"
+
+
+def _when(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%MZ")

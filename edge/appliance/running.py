@@ -1,0 +1,98 @@
+"""Asking a gateway that runs on this machine, over its console's HTTP, as whoever may read its data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from edge.appliance.errors import CommandError, Exit
+from edge.appliance.initial.defaults import HTTP
+
+ANSWER_S: Final = 5.0
+"""A gateway on this machine that does not answer within this is not well."""
+
+data_option = click.option(
+    "--data", type=click.Path(path_type=Path), help="Its data directory: the token there shows who asks."
+)
+http_option = click.option(
+    "--http", metavar="HOST:PORT", help="Its console, if not where --data has it, or 127.0.0.1:8080."
+)
+
+
+def console(data: Path | None, http: str | None) -> str:
+    """HOST:PORT of a gateway's console: as it was given, as the data directory's configuration has it, or the default.
+    Raises CommandError."""
+    return (_place(http) if http is not None else _console_of(data)) or HTTP
+
+
+def token_of(data: Path | None) -> str | None:
+    """The operator's token of a data directory. Raises CommandError."""
+    from edge.appliance.accounts.operator import TokenError, read_token
+
+    try:
+        return None if data is None else read_token(data)
+    except TokenError as error:
+        raise CommandError(str(error)) from None
+
+
+def ask(url: str, token: str | None, *, post: bool = False, answer_s: float = ANSWER_S) -> Any:
+    """The document at a URL of a gateway. Raises CommandError."""
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(url, method="POST" if post else "GET")  # noqa: S310 - http
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=answer_s) as answer:  # noqa: S310
+            return msgspec.json.decode(answer.read())
+    except urllib.error.HTTPError as refused:
+        with refused:
+            why = f"{url} answers {refused.code} {refused.reason}"
+            said = refused.read()
+        if refused.code not in (401, 403):
+            raise CommandError(_error_in(said) or why) from None
+        hint = "give --data with the gateway's data directory, and run this as the user the gateway runs as"
+        raise CommandError(f"{why}: it wants to know who asks", hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise CommandError(
+            f"no gateway answers at {url}: {getattr(error, 'reason', error)}",
+            hint="start it, and use the address after http= in its `ready` line",
+            code=Exit.UNREACHABLE,
+        ) from None
+
+
+def _error_in(said: bytes) -> str | None:
+    """What a gateway says is wrong."""
+    try:
+        return msgspec.json.decode(said, type=dict[str, str]).get("error")
+    except msgspec.MsgspecError:
+        return None
+
+
+def _place(http: str) -> str:
+    """HOST:PORT, also where somebody copied the console's URL. Raises CommandError."""
+    from bridge.resources.endpoint import Endpoint
+
+    try:
+        return str(Endpoint.parse(http.removeprefix("http://").rstrip("/")))
+    except ValueError as why:
+        hint = "HOST:PORT is what comes after http= in the gateway's `ready` line"
+        raise CommandError(f"--http {http}: {why}", hint=hint, code=Exit.USAGE) from None
+
+
+def _console_of(data: Path | None) -> str | None:
+    """Where the applied configuration of a data directory has the console, seen from this machine."""
+    from edge.appliance.configuration.effective import effective
+    from edge.appliance.configuration.repository import Repository, RepositoryError
+
+    try:
+        endpoint = effective(Repository(data).load().resources).http if data is not None else None
+    except RepositoryError as error:
+        raise CommandError(str(error)) from None
+    if endpoint is None or not endpoint.port:
+        return None
+    return str(endpoint.from_here)

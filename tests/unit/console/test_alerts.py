@@ -1,0 +1,91 @@
+"""The alert rules: every metric they ask for is one that is exposed, and each says what to do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloud.hub import metrics as hub_metrics
+from cloud.proof.cli import _metrics
+from cloud.proof.proof import Proof
+from edge.appliance.console.metrics import exposition
+from tests.unit.console.test_app import FULL, SOON, STATUS
+
+RULES = Path(__file__).parents[3] / "cloud" / "deploy" / "alerts.yaml"
+
+BRIDGE: dict[str, object] = {
+    "room_bytes": 1_000,
+    "autonomy_hours": 3.5,
+    "connectors": [
+        {
+            "name": "hub",
+            "state": "connected",
+            "backlog_messages": 7,
+            "backlog_bytes": 700,
+            "backlog_oldest_at": 1.0,
+            "accepted": 40,
+            "manifest_waiting": 2,
+        }
+    ],
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+
+
+def exposed() -> set[str]:
+    """Names a gateway, a hub and a proof have samples of."""
+    status = {**STATUS, "bridge": BRIDGE, "problems": [FULL, SOON], "ledger": {"expired": 3}}
+    text = exposition(lambda: status).decode() + _metrics(Proof(), 1_000.0)
+    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    hub = Path(hub_metrics.__file__).read_text()
+    return names | set(re.findall(r'"(waypost_hub_\w+)"', hub))
+
+
+def test_a_connector_s_figures_are_metrics() -> None:
+    text = exposition(lambda: {**STATUS, "bridge": BRIDGE}).decode()
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.labels.get("connector") == "hub"
+    }
+    assert found.pop("waypost_bridge_backlog_age_seconds") > 1e9
+    assert found == {
+        "waypost_bridge_connected": 1,
+        "waypost_bridge_backlog_messages": 7,
+        "waypost_bridge_backlog_bytes": 700,
+        "waypost_bridge_accepted_total": 40,
+        "waypost_bridge_manifest_waiting": 2,
+    }
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+def test_a_rule_asks_for_what_there_is_and_says_what_to_do(rule: dict[str, Any]) -> None:
+    asked = set(re.findall(r"\bwaypost_\w+\b", rule["expr"].replace("waypost_(hub_)?problem", "waypost_problem")))
+    assert asked
+    assert asked <= exposed(), asked - exposed()
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert set(rule["annotations"]) == {"summary", "next_step"}
+    assert re.fullmatch(r"[0-9]+[smh]", rule.get("for", "0s"))
+
+
+def test_names_are_there_once() -> None:
+    names = [rule["alert"] for rule in rules()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not there: Debian's package prometheus has it"
+)
+def test_promtool_reads_them() -> None:
+    found = subprocess.run(["promtool", "check", "rules", str(RULES)], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr

@@ -1,0 +1,187 @@
+"""What `waypost bridge` says: rates, the terminal, draining, and what a configuration would do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge.appliance.crossing.documents import BridgeStatus, ConnectorStatus, ForwarderStatus
+from edge.appliance.crossing.drain import STATED_S, wait_drained
+from edge.appliance.crossing.plan import planned
+from edge.appliance.crossing.shown import show
+from edge.appliance.crossing.status import RATE_S, Rates
+from edge.appliance.errors import CommandError
+from edge.appliance.main import run
+from tests.support.stores import FORWARDER, change, make
+
+NOW_S = 1_795_250_000.0
+
+CONNECTOR = ConnectorStatus(
+    name="hub",
+    type="waypost",
+    state="connected",
+    since=NOW_S - 60,
+    endpoint="amqp://hub:5672",
+    peer="hub-1",
+    attempts=0,
+    last_error=None,
+    backlog_messages=1_200,
+    backlog_bytes=120_000,
+    backlog_oldest_at=NOW_S - 7_500,
+    accepted=5_000,
+    accepted_per_s=20.0,
+    drain_s=120.0,
+    manifest_hour=NOW_S - NOW_S % 3_600,
+    manifest_waiting=3,
+    manifest_due=False,
+    forwarders=[ForwarderStatus("up", "out", "plant/#", "hub", 1_200)],
+)
+BRIDGE = BridgeStatus(
+    gateway="gw1",
+    epoch="5441eebd2f4b",
+    public_key="ed25519:AAAA",
+    room_bytes=36_000_000,
+    stored_bytes_per_s=1_000.0,
+    autonomy_hours=10.0,
+    connectors=[CONNECTOR],
+)
+
+
+def with_connector(**fields: Any) -> BridgeStatus:
+    return msgspec.structs.replace(BRIDGE, connectors=[msgspec.structs.replace(CONNECTOR, **fields)])
+
+
+def test_rates_are_those_of_the_last_minute() -> None:
+    rates = Rates()
+    assert rates.of("hub") == (0.0, 0.0)
+    for second in range(2 * RATE_S):
+        rates.look("hub", float(second), 10 * second if second > RATE_S else 0, 1_000 - 5 * second)
+    accepted, shrinks = rates.of("hub")
+    assert accepted == pytest.approx((2 * RATE_S - 1) * 10 / RATE_S)
+    assert shrinks == pytest.approx(5.0)
+    rates.keep(set())
+    assert rates.of("hub") == (0.0, 0.0)
+
+
+def test_the_terminal_says_all_of_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    show(BRIDGE, NOW_S)
+    said = capsys.readouterr().out
+    for words in (
+        "1,200 messages, about 120.0 kB, the oldest 2 h old",
+        "20.0 messages/s accepted",
+        "in 2 min",
+        "36.0 MB of messages, 10.0 hours at 1.0 kB/s",
+        "3 statements wait",
+        "plant/# -> hub, 1,200 wait",
+    ):
+        assert words in said
+    show(with_connector(state="connecting", last_error="hub: refused", drain_s=None, backlog_oldest_at=None), NOW_S)
+    said = capsys.readouterr().out
+    assert "hub: refused (0 attempts)" in said
+    assert "not as it goes now" in said
+
+
+class Draining:
+    """A bridge whose backlog shrinks with each look, by a clock of its own."""
+
+    def __init__(self, backlogs: list[int], statements: list[int]) -> None:
+        self.now_s = 0.0
+        self.backlogs = backlogs
+        self.statements = statements
+        self.asked = False
+
+    def status(self) -> BridgeStatus:
+        backlog = self.backlogs.pop(0) if len(self.backlogs) > 1 else self.backlogs[0]
+        waiting = 0
+        if self.asked:
+            waiting = self.statements.pop(0) if len(self.statements) > 1 else self.statements[0]
+        return with_connector(backlog_messages=backlog, manifest_waiting=waiting, manifest_due=False)
+
+    def state(self) -> None:
+        self.asked = True
+
+    def pause(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def wait(self, timeout_s: float) -> Any:
+        return wait_drained(self.status, self.state, timeout_s, clock_s=lambda: self.now_s, pause=self.pause)
+
+
+def test_draining_ends_when_nothing_waits_and_it_is_stated() -> None:
+    draining = Draining([30, 20, 10, 0], [5, 2, 0])
+    left = draining.wait(60)
+    assert (left.drained, left.waiting, draining.asked) == (True, 0, True)
+
+
+def test_draining_says_what_still_waits_after_the_time() -> None:
+    left = Draining([30, 20], [0]).wait(5)
+    assert (left.drained, left.waiting) == (False, 20)
+    assert "20 messages still wait after 5 s: hub (connected)" in left.why
+
+
+def test_draining_says_that_the_hub_does_not_take_the_manifest() -> None:
+    draining = Draining([0], [4])
+    left = draining.wait(60)
+    assert (left.drained, left.why) == (False, "nothing waits, but the hub has not taken the manifest")
+    assert draining.now_s >= STATED_S
+
+
+BASE = """
+{apiVersion: waypost/v1, kind: Gateway, metadata: {name: gw1}, spec: {hub: {url: "amqp://one:5672"}}}
+---
+{apiVersion: enmasse.io/v1beta1, kind: Address, metadata: {name: default.plant},
+  spec: {address: plant/#, type: topic, forwarders: [{name: plant, remoteAddress: hub}]}}
+"""
+
+PLANT = "hub/default.plant/plant"
+"""Connector, resource and name of the forwarder."""
+
+
+def test_a_plan_says_what_comes_changes_and_goes(tmp_path: Path) -> None:
+    data, file = tmp_path / "gw", tmp_path / "gateway.yaml"
+    made = make(data)
+    assert change(made.path, f"UPDATE cursor SET name = 'forwarder/{PLANT}' WHERE name = ?", FORWARDER)
+    with sqlite3.connect(made.path) as connection:
+        ((waiting,),) = connection.execute(f"SELECT behind FROM backlog WHERE cursor = 'forwarder/{PLANT}'").fetchall()
+    connection.close()
+    file.write_text(BASE)
+    added = planned(data, [str(file)])
+    assert [(one.kind, one.name, one.change, one.waiting) for one in added] == [
+        ("connector", "hub", "added", 0),
+        ("forwarder", PLANT, "added", waiting),
+    ]
+    assert f"goes on where it was, with {waiting} messages" in added[1].sentence
+    assert run(["apply", "--data", str(data), "-f", str(file)]) == 0
+    assert planned(data, [str(file)]) == []
+    file.write_text(
+        BASE.replace("one:5672", "two:5672").replace(
+            "{name: plant, remoteAddress: hub}", "{name: other, remoteAddress: hub}"
+        )
+    )
+    changed = planned(data, [str(file)])
+    assert [(one.kind, one.name, one.change) for one in changed] == [
+        ("connector", "hub", "changed"),
+        ("forwarder", "hub/default.plant/other", "added"),
+        ("forwarder", PLANT, "removed"),
+    ]
+    assert "dials two:5672" in changed[0].sentence
+    assert "begins with what comes from then on" in changed[1].sentence
+    assert f"{waiting} messages it was owed stay in the store" in changed[2].sentence
+
+
+def test_a_plan_of_nonsense_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    file.write_text(BASE.replace("forwarders", "forwarder"))
+    with pytest.raises(CommandError, match="forwarder"):
+        planned(tmp_path, [str(file)])
+
+
+def test_no_gateway_is_an_unreachable_peer(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["status"], ["pause"], ["drain"], ["test"]):
+        assert run(["bridge", *words, "--http", "127.0.0.1:9"]) == 3
+        assert "no gateway answers" in capsys.readouterr().err
