@@ -104,7 +104,13 @@ def resume(connectors: tuple[str, ...], data: Path | None, http: str | None, as_
 @data_option
 @http_option
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=600.0, metavar="SECONDS", show_default=True
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=600.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="How long to wait at most.",
 )
 @json_option
 def drain(data: Path | None, http: str | None, timeout_s: float, as_json: bool) -> None:
