@@ -91,6 +91,7 @@ class GatewayLink:
         return self._take(self._engine.shed(), 0.0)
 
     def receive_data(self, data: bytes, now: float) -> Sequence[LinkUp | LinkDown]:
+        self._uplink.carried(len(data))
         return self._take(self._engine.receive_data(data, now), now)
 
     def receive_eof(self, now: float) -> Sequence[LinkUp | LinkDown]:
@@ -108,7 +109,9 @@ class GatewayLink:
             if self._reports is not None:
                 self._reports.flush()
             self._uplink.flush()
-        return self._engine.data_to_send()
+        data = self._engine.data_to_send()
+        self._uplink.carried(len(data))
+        return data
 
     # --- commands ---------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from bridge.limits import (
 )
 from bridge.link_rate import LinkRate, Sent
 from bridge.message import Stored
+from bridge.pace import Pacer
 from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import Path
@@ -91,6 +92,8 @@ class UplinkFigures(msgspec.Struct):
     """Deliveries; to a peer without batches each is one message."""
     messages_sent: int = 0
     bytes_sent: int = 0
+    wire_bytes: int = 0
+    """Both ways, with what the protocol adds."""
     batches_accepted: int = 0
     messages_accepted: int = 0
     bytes_accepted: int = 0
@@ -149,11 +152,12 @@ class Uplink:
         reached: Callable[[], Mapping[int, int]] = dict,
         clock: Callable[[], float] = lambda: 0.0,
         limits: UplinkLimits | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         """`bases`: first sequence owed for an address, 0 where it names none; read at each batch, so it may grow.
         `epochs`: of the store; without them everything is of the hop's. `log_of`: the log of the store that the
         positions of a subscription are in. `reached`: how far the store has come besides, told as the end of a log.
-        `clock`: seconds that do not go back.
+        `clock`: seconds that do not go back. `pacer`: what it may send, and when; None: as the link allows.
         """
         self.name = name
         self.figures = UplinkFigures()
@@ -161,6 +165,7 @@ class Uplink:
         self.live = Flow(name, Lane.LIVE, self.limits.live_window_bytes)
         self.backlog = Flow(f"{name}, backlog", Lane.BACKLOG, self.limits.window_bytes)
         self.rate = LinkRate()
+        self.pacer = pacer
         self.begun: Callable[[], None] = _nobody_asks
         """Called when a link is up, before anything is taken from the router."""
         self._cut: Callable[[str], None] = _ignore
@@ -225,11 +230,19 @@ class Uplink:
         self.live.wake = self.backlog.wake = shell.flush_soon
         self._shell = shell
 
+    def carried(self, size: int) -> None:
+        """So many bytes crossed the connection, one way or the other."""
+        self.figures.wire_bytes += size
+        if self.pacer is not None:
+            self.pacer.carried(size)
+
     def attached(self, engine: Engine, link: Link, cut: Callable[[str], None]) -> None:
         """The peer took the link. `cut` is called with a reason when the connection must end and be made anew."""
         self._engine, self._link, self._cut = engine, link, cut
         self._credit_most, self._live_at = 0, float("-inf")
         self.rate.begin()
+        if self.pacer is not None:
+            self.pacer.begin(self._clock())
         self._room = SocketRoom()
         for flow in (self.live, self.backlog):
             flow.up, flow.cut = True, cut
@@ -311,6 +324,8 @@ class Uplink:
         return None
 
     def _live_due(self, now: float) -> bool:
+        if not self._paced(Lane.LIVE, now):
+            return False
         if not self.batching or self.live.pending_bytes >= self.limits.batch_bytes:
             return True
         if self._unsettled_of[Lane.LIVE] >= self.limits.batches_undelayed:
@@ -321,7 +336,7 @@ class Uplink:
         """There is credit that the live lane does not need, little waits in the socket, and a batch is full."""
         if link.credit <= min(LIVE_CREDIT_KEPT, self._credit_most // 4):
             return False
-        if not self._socket_takes(now):
+        if not (self._paced(Lane.BACKLOG, now) and self._socket_takes(now)):
             return False
         if not self.batching or self._unsettled_of[Lane.BACKLOG] < self.limits.batches_undelayed:
             return True
@@ -338,6 +353,11 @@ class Uplink:
             self.backlog.wake()  # the socket may have taken all of it in the next turn
             return False
         return self._come(now + BACKLOG_LOOK_S, now)
+
+    def _paced(self, lane: Lane, now: float) -> bool:
+        """The connector may send something of this lane now."""
+        until = None if self.pacer is None else self.pacer.waits_until(lane, self._room.bytes, now)
+        return until is None or self._come(until, now)
 
     def _come(self, at: float, now: float) -> bool:
         """The time has come; else it is when to look again."""
@@ -424,6 +444,8 @@ class Uplink:
         self.figures.batches_sent += 1
         self.figures.messages_sent += messages
         self.figures.bytes_sent += len(message)
+        if self.pacer is not None:
+            self.pacer.sent(len(message), now)
         self._handed = True
         self._room.handed(len(message), now)
         engine.send(link, tag, message)

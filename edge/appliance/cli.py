@@ -245,6 +245,12 @@ def _print_status(document: dict[str, Any]) -> None:
         "clock": "right, a time service keeps it" if document.get("clock") == "good" else "not known to be right",
         "backlog": f"{uplink.get('backlog_messages', 0):,} messages not accepted by the hub yet",
     }
+    progress = uplink.get("progress") or {}
+    if progress.get("budget_bytes"):
+        spent, budget = progress["spent_bytes"], progress["budget_bytes"]
+        rows["budget"] = (
+            f"{spent / 1e6:,.1f} of {budget / 1e6:,.1f} MB of this month used ({100 * spent / budget:.0f} %)"
+        )
     spare = advice(wear)
     if spare is not None:
         rows["advice"] = spare

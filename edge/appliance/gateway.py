@@ -37,7 +37,7 @@ from edge.broker.model.address_policy import DurabilityMode
 from edge.broker.retention import summaries
 from edge.broker.router.durable_subscriptions import FORWARDER_PREFIX
 from edge.broker.router.router import Router
-from edge.broker.router.uplinks import Uplinks
+from edge.broker.router.uplinks import ConnectorUplink, Uplinks
 from edge.broker.security.credentials import CredentialsError
 from edge.broker.security.followed_users import FollowedUsers
 from edge.broker.security.statement_key import StatementKey
@@ -286,6 +286,7 @@ class Gateway:
             "state": "paused" if state.paused else "connected" if state.connected else "connecting",
             "endpoint": state.endpoint or "",
             "backlog_messages": self.uplinks.backlog,
+            "progress": msgspec.to_builtins(first.progress()) if isinstance(first, ConnectorUplink) else {},
             "sent": figures.messages_sent,
             "acked": figures.messages_accepted,
             "last_error": state.last_error,

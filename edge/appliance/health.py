@@ -18,7 +18,7 @@ from edge.appliance.problems import memory_problems, name_problems, room_problem
 from edge.appliance.program import as_called
 from edge.broker.configuration import BrokerConfiguration
 from edge.broker.delivery import LogSubscription
-from edge.broker.router.uplinks import AnyConnector, Uplinks
+from edge.broker.router.uplinks import AnyConnector, ConnectorUplink, Uplinks
 from edge.broker.server import Broker
 from edge.broker.store.sqlite import SqliteStore
 from edge.health.certificates import certificate_problems
@@ -27,6 +27,9 @@ from edge.health.problems import Found, Health, Problem, Severity
 from edge.health.process import FILES_LOOKED_AT_S, descriptor_problems, directory_problems, log_problems
 from edge.health.rising import Rising
 from edge.health.standing import STANDS_S, Standing
+
+BUDGET_NEAR: Final = 0.8
+"""Share of a month's data budget from which on it is said."""
 
 SUBSCRIPTIONS_LOOKED_AT: Final = 500
 """At each look, in turns: some 1 ms of them, however many there are."""
@@ -210,6 +213,21 @@ class GatewayHealth:
         elif self._hubs.stands(f"{name} refused", True, busy=state.refused and not state.paused):
             what = "whoever answers there does not take the link: its certificate, our credentials, or no hub at all"
             yield Found(name, what, "see the last error of `waypost edge status`, and `waypost doctor`")
+        yield from budget_problems(name, uplink)
+
+
+def budget_problems(name: str, uplink: AnyConnector) -> Iterator[Found]:
+    """Of the month's data budget, four fifths or all of it is used."""
+    pacer = uplink.uplink.pacer if isinstance(uplink, ConnectorUplink) else None
+    if pacer is None or pacer.used < BUDGET_NEAR:
+        return
+    if pacer.is_used_up:
+        what = "the month's data budget is used up: messages wait in the store until the month (UTC) is over"
+        yield Found(f"{name} budget", what, "raise pace.monthlyBudget of the connector, or wait")
+    else:
+        what = "four fifths of the month's data budget are used"
+        step = "see what sends so much; or raise pace.monthlyBudget of the connector"
+        yield Found(f"{name} budget", what, step, Severity.WARNING)
 
 
 class StandingLogs:

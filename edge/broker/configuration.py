@@ -16,12 +16,14 @@ import msgspec
 
 from bridge.connectors.settings import HttpSettings, KafkaSettings, MqttSettings
 from bridge.hidden import hides
+from bridge.pace import Pace
 from bridge.resources.endpoint import Endpoint
 from bridge.resources.fields import Bytes, Host, Live, Name, Part, Port, Restart, Seconds, Text
 from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import Rule
+from edge.broker.model.backfill import Backfill
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -183,6 +185,8 @@ class Connector(Part, frozen=True, kw_only=True):
     """More of a connector of type `http`."""
     kafka: Live[KafkaSettings | None] = None
     """More of a connector of type `kafka`."""
+    pace: Live[Pace | None] = None
+    """Of a connector to a hub: what it may send of the messages, and when; without it as the link allows."""
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -222,6 +226,8 @@ class ForwarderPart(Part, frozen=True, kw_only=True):
     """How long after its arrival a message is of use at the far side; what is older does not go."""
     message_priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)] | None] = None
     """Priority the far side is told; without it the message's own."""
+    backfill: Live[Backfill] = Backfill.OLDEST
+    """Of a connector to a hub: in which order goes what was there when its link came up."""
 
 
 class Forwarder(ForwarderPart, frozen=True, kw_only=True):

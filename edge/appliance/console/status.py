@@ -7,7 +7,7 @@ while the process lives. Times are ISO 8601, UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypedDict, cast
+from typing import Any, Literal, Protocol, TypedDict, cast
 
 
 class Clients(TypedDict, total=False):
@@ -124,6 +124,8 @@ class Uplink(TypedDict, total=False):
     last_error: str | None
     since: str
     """When `connected` became what it is."""
+    progress: dict[str, Any]
+    """`edge.broker.router.uplinks.Progress`."""
 
 
 class ConnectorFigures(TypedDict, total=False):

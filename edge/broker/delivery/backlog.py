@@ -9,7 +9,6 @@ all cursors have passed is deleted from the front as the backlog goes.
 
 from __future__ import annotations
 
-import enum
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from bridge.message import Stored
 from edge.broker.delivery.buffer import Buffer
 from edge.broker.limits import BACKLOG_CHUNK_POSITIONS, LANE_HOLES_MAX, READ_BYTES_MAX
+from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import MessageLog
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
     from edge.broker.delivery.log import LogSubscription
 
 log = logging.getLogger(__name__)
-
-
-class Backfill(enum.Enum):
-    """In which order a backlog is delivered."""
-
-    OLDEST = "oldest"
-    NEWEST = "newest"
-    """From the newest to the oldest, `BACKLOG_CHUNK_POSITIONS` at a time, each of them in order."""
 
 
 class Backlog:

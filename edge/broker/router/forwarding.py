@@ -11,10 +11,11 @@ from __future__ import annotations
 from itertools import chain
 
 from edge.broker.delivery import LogSubscription
-from edge.broker.delivery.backlog import Backfill, Backlog
+from edge.broker.delivery.backlog import Backlog
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
+from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Consumer, SubscribeOptions
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store

@@ -12,11 +12,15 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+
 from bridge.backoff import Backoff, BackoffPolicy
+from bridge.batch import Lane
 from bridge.dialer import Attempt, Dialer, Endpoint
 from bridge.flow import Pump
 from bridge.gateway_link import GatewayLink, bind_shell
 from bridge.limits import LIVE_BATCHES_UNDELAYED, LIVE_GATHER_S
+from bridge.pace import Pacer, Spent
 from bridge.plain import Hop
 from bridge.reports import Reports
 from bridge.socket_attempt import SocketAttempt
@@ -60,6 +64,32 @@ LINEAGE_LOGS_MAX: Final = 20_000
 """Ends of logs told with the lineage, 200 KB of JSON: of the newest opening always, and of as many more as fit."""
 
 
+BUDGET: Final = "budget"
+"""Kind of the small state that says what of a month's budget is spent: name of the connector -> `bridge.pace.Spent`."""
+
+BUDGET_KEPT_PARTS: Final = 100
+"""A hundredth of the budget is spent, at most, before it is written down: so much a crash may forget."""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a connector is with what is kept for its peer."""
+
+    live_messages: int
+    """Not accepted by it, of what came since the link came up."""
+    backlog_messages: int
+    """The same of what was there."""
+    bytes_s: float
+    """What the link has carried of late; 0 when nothing is known."""
+    left_s: float | None
+    """Until all of it is there, at this rate; None when nobody knows."""
+    budget_bytes: int | None
+    """Of a month; None: there is none."""
+    spent_bytes: int
+    """Of it, this month (UTC)."""
+    quiet: bool
+    """A backlog waits for the end of the quiet hours."""
+
+
 class ConnectorUplink:
     """One connector with its forwarders: dials for ever, sends what its forwarders' filters match."""
 
@@ -92,8 +122,11 @@ class ConnectorUplink:
             reached=lambda: store.reached,
             clock=router.now_s,
             limits=UPLINK_LIMITS,
+            pacer=_pacer(connector, hop.gateway, router, store),
         )
         self.uplink.begun = self._part_lanes
+        self._spent_kept = 0
+        """Bytes of the month's budget that the store knows of."""
         self._router = router
         self._store = store
         self.reports.lineage = self._lineage
@@ -118,6 +151,7 @@ class ConnectorUplink:
             if forwarder.name not in self._forwardings:
                 name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
                 self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
+                self._forwardings[forwarder.name].order = forwarder.backfill
         for forwarding in self._forwardings.values():
             before = forwarding.subscriptions
             forwarding.follow()
@@ -190,6 +224,34 @@ class ConnectorUplink:
     def look(self, now_ns: int, *, clock_good: bool) -> None:
         """Called every few seconds: an hour may be over, of which a manifest is due."""
         self.manifests.look(now_ns, clock_good=clock_good)
+        pacer = self.uplink.pacer
+        if pacer is not None and pacer.pace.monthly_budget is not None:
+            pacer.look(clock_good=clock_good)
+            if abs(pacer.spent.bytes - self._spent_kept) * BUDGET_KEPT_PARTS >= pacer.pace.monthly_budget:
+                self.keep_spent()
+
+    def keep_spent(self) -> None:
+        """Write down what has been spent of the month's budget."""
+        pacer = self.uplink.pacer
+        if pacer is not None and pacer.spent.bytes != self._spent_kept:
+            self._spent_kept = pacer.spent.bytes
+            self._store.put(BUDGET, self.connector.name, msgspec.json.encode(pacer.spent))
+
+    def progress(self) -> Progress:
+        """How far it is with what is kept for the peer."""
+        figures, pacer, waiting = self.uplink.figures, self.uplink.pacer, self.backlog
+        lanes = [lane for forwarding in self._forwardings.values() for lane in forwarding.lanes]
+        left, rate = sum(lane.count for lane in lanes), self.uplink.rate.bytes_s
+        each = figures.bytes_accepted / figures.messages_accepted if figures.messages_accepted else 0.0
+        return Progress(
+            live_messages=max(waiting - left, 0),
+            backlog_messages=left,
+            bytes_s=rate,
+            left_s=waiting * each / rate if rate and each else None,
+            budget_bytes=pacer.pace.monthly_budget if pacer is not None else None,
+            spent_bytes=pacer.spent.bytes if pacer is not None else 0,
+            quiet=pacer is not None and pacer.is_quiet(Lane.BACKLOG),
+        )
 
     def tell_status(self, document: dict[str, Any]) -> None:
         """Tell the hub how we are; the latest counts."""
@@ -197,6 +259,7 @@ class ConnectorUplink:
 
     def release(self) -> None:
         """Bind nothing any more, and tell nothing."""
+        self.keep_spent()
         self._router.loss_listeners.remove(self._losses.feed)
         self.forward(())
 
@@ -236,6 +299,17 @@ class ConnectorUplink:
 
     def _bind(self, shell: Shell) -> None:
         bind_shell(self.uplink, self.reports, shell)
+
+
+def _pacer(connector: Connector, gateway: str, router: Router, store: Store) -> Pacer | None:
+    """None where the connector has no pace."""
+    if connector.pace is None:
+        return None
+    spent = Spent()
+    for name, kept in store.items(BUDGET):
+        if name == connector.name:
+            spent = msgspec.json.decode(kept, type=Spent)
+    return Pacer(connector.pace, gateway, utc_s=lambda: router.now_ns() / 1e9, spent=spent)
 
 
 def _log_of(subscription: Any) -> int | None:
@@ -291,6 +365,8 @@ class Uplinks:
         """Say good-bye to every peer."""
         for uplink in self:
             await uplink.dialer.close()
+            if isinstance(uplink, ConnectorUplink):
+                uplink.keep_spent()
 
     @property
     def backlog(self) -> int:

@@ -19,6 +19,7 @@ from bridge.limits import (
 )
 from bridge.link_rate import REMEMBERED_S, LinkRate
 from bridge.message import Run, Stored
+from bridge.pace import Pacer
 from bridge.plain import Hop
 from bridge.socket_room import SocketRoom
 from bridge.transport.tcp_path import Path
@@ -40,7 +41,7 @@ class Shell:
 
 
 class Bench:
-    def __init__(self, *, batching: bool = True, credit: int = 100) -> None:
+    def __init__(self, *, batching: bool = True, credit: int = 100, pacer: Pacer | None = None) -> None:
         self.now = 100.0
         self.uplink = Uplink(
             "uplink",
@@ -49,6 +50,7 @@ class Bench:
             outcomes=Outcomes("accepted", "rejected"),
             limits=LIMITS,
             clock=lambda: self.now,
+            pacer=pacer,
         )
         self.shell = Shell()
         self.uplink.carried_by(self.shell)

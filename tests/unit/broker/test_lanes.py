@@ -9,9 +9,9 @@ import pytest
 
 from bridge.message import Run, Stored
 from edge.broker.delivery import backlog as backlog_module
-from edge.broker.delivery.backlog import Backfill
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
+from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
 from tests.unit.broker.test_promises import Origin, Site

@@ -173,6 +173,7 @@ def whole(pki: Path) -> Documents:
                     "endpointHosts": [{"host": "127.0.0.1", "port": 1}],
                     "tls": peer,
                     "credentials": {"username": "gw", "password": "word"},
+                    "pace": {"rate": "1Mi", "quietHours": "22:00-06:00"},
                 },
                 *({"name": kind, "type": kind, "endpointHosts": [{"host": "127.0.0.1", "port": 1}]} for kind in PEERS),
             ],
@@ -262,6 +263,10 @@ OTHER: Final[dict[str, Edit]] = {
     **{
         f"AddressSpace connectors.{kind}.{setting}": of_peer(kind, f".{setting}", value)
         for kind, setting, value in SETTINGS
+    },
+    "AddressSpace connectors.pace": {("AddressSpace/default", "connectors.0.pace"): None},
+    "AddressSpace connectors.pace.quietHours": {
+        ("AddressSpace/default", "connectors.0.pace.quietHours"): "08:00-18:00"
     },
     "Address type": {("Address/t", "type"): "multicast"},
     "Address topic": {("Address/s", "topic"): "other"},
