@@ -166,6 +166,10 @@ class Uplink:
         self.backlog = Flow(f"{name}, backlog", Lane.BACKLOG, self.limits.window_bytes)
         self.rate = LinkRate()
         self.pacer = pacer
+        self.live_share = 1.0
+        """Of the link, where both lanes have more than it carries; 1: the live lane goes first always."""
+        self._shared = 0.0
+        """By so many bytes the live lane has had more than its share; less than 0: the backlog has."""
         self.begun: Callable[[], None] = _nobody_asks
         """Called when a link is up, before anything is taken from the router."""
         self._cut: Callable[[str], None] = _ignore
@@ -317,11 +321,14 @@ class Uplink:
 
     def _next(self, link: Link, now: float) -> Flow | None:
         """The lane that sends next; None when nothing is due, and then `due_at` says when it will be."""
-        if self.live.pending and self._live_due(now):
-            return self.live
-        if self.backlog.pending and self._backlog_due(link, now):
-            return self.backlog
-        return None
+        live = bool(self.live.pending) and self._live_due(now)
+        if not (live and self.live_share < 1.0):
+            if live:
+                return self.live
+            return self.backlog if self.backlog.pending and self._backlog_due(link, now) else None
+        if not self.backlog.pending:
+            self._shared = 0.0
+        return self.backlog if self._shared > 0 and self._backlog_due(link, now) else self.live
 
     def _live_due(self, now: float) -> bool:
         if not self._paced(Lane.LIVE, now):
@@ -444,6 +451,9 @@ class Uplink:
         self.figures.batches_sent += 1
         self.figures.messages_sent += messages
         self.figures.bytes_sent += len(message)
+        if self.live_share < 1.0 and self.live.pending and self.backlog.pending:
+            is_live = flow.lane is Lane.LIVE
+            self._shared += len(message) * (1.0 - self.live_share if is_live else -self.live_share)
         if self.pacer is not None:
             self.pacer.sent(len(message), now)
         self._handed = True

@@ -23,7 +23,7 @@ from edge.broker.limits import Limits
 from edge.broker.model.address_policy import AddressPolicy
 from edge.broker.model.addresses import AddressRule, AddressType
 from edge.broker.model.authorization import Rule
-from edge.broker.model.backfill import Backfill
+from edge.broker.model.backfill import PATTERN
 
 AMQP_PORT: Final = 5672
 AMQPS_PORT: Final = 5671
@@ -226,8 +226,10 @@ class ForwarderPart(Part, frozen=True, kw_only=True):
     """How long after its arrival a message is of use at the far side; what is older does not go."""
     message_priority: Live[Annotated[int, msgspec.Meta(ge=0, le=9)] | None] = None
     """Priority the far side is told; without it the message's own."""
-    backfill: Live[Backfill] = Backfill.OLDEST
-    """Of a connector to a hub: in which order goes what was there when its link came up."""
+    backfill: Live[Annotated[str, msgspec.Meta(pattern=PATTERN)]] = "oldest"
+    """Of a connector to a hub: in which order goes what was there when its link came up, ``oldest`` or ``newest``
+    first; or ``interleave:<live share>``, oldest first, with that share of the link for what comes (``0.8``) and the
+    rest for what was there, where both have more than it carries. Otherwise what comes always goes first."""
 
 
 class Forwarder(ForwarderPart, frozen=True, kw_only=True):

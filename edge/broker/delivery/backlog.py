@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from bridge.message import Stored
 from edge.broker.delivery.buffer import Buffer
 from edge.broker.limits import BACKLOG_CHUNK_POSITIONS, LANE_HOLES_MAX, READ_BYTES_MAX
-from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Consumer
 from edge.broker.model.ranges import Ranges
 from edge.broker.store.contract import MessageLog
@@ -32,7 +31,8 @@ class Backlog:
     """See the module's docstring. A consumer pulls with `pump`, and settles with the log subscription."""
 
     def __init__(self, store: MessageLog, live: LogSubscription, consumer: Consumer) -> None:
-        self.order = Backfill.OLDEST
+        self.newest = False
+        """From the newest to the oldest, `BACKLOG_CHUNK_POSITIONS` at a time, each of them in order."""
         self._store: Final = store
         self._live: Final = live
         self._consumer: Final = consumer
@@ -101,9 +101,9 @@ class Backlog:
     def _read(self) -> None:
         left, last = self._left, self._left.last
         start = left.first
-        if self.order is Backfill.NEWEST:
-            newest = list(left)[-1][0]
-            start = max(newest, last - BACKLOG_CHUNK_POSITIONS + 1)
+        if self.newest:
+            highest = list(left)[-1][0]
+            start = max(highest, last - BACKLOG_CHUNK_POSITIONS + 1)
         self._reading = True
         self._store.read(self._live.log, start, READ_BYTES_MAX, partial(self._was_read, start, last))
 

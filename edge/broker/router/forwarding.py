@@ -15,7 +15,6 @@ from edge.broker.delivery.backlog import Backlog
 from edge.broker.delivery.durable import DurableSubscription
 from edge.broker.delivery.pattern import Joinable
 from edge.broker.model.addresses import AddressType
-from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Consumer, SubscribeOptions
 from edge.broker.router.router import Router
 from edge.broker.store.contract import Store
@@ -30,8 +29,8 @@ class Forwarding:
     def __init__(self, router: Router, consumer: Consumer, name: str, pattern: str) -> None:
         """`name` of the durable subscription. `follow` makes the subscriptions."""
         self.pattern = pattern
-        self.order = Backfill.OLDEST
-        """Of the backlog."""
+        self.newest = False
+        """A backlog goes from its end."""
         self._router = router
         self._consumer = consumer
         self._lanes: dict[LogSubscription, Backlog] = {}
@@ -72,7 +71,7 @@ class Forwarding:
             lane = self._lanes.get(part)
             if lane is None:
                 lane = self._lanes[part] = Backlog(store, part, consumer)
-            lane.order = self.order
+            lane.newest = self.newest
             lane.take_over()
 
     def follow(self) -> None:

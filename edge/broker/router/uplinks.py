@@ -28,6 +28,7 @@ from bridge.uplink import Outcomes, Shell, Uplink, UplinkFigures, UplinkLimits
 from edge.broker.configuration import BrokerConfiguration, Connector, ConnectorType, Direction, Forwarder
 from edge.broker.delivery import LogSubscription
 from edge.broker.model.addresses import AddressType
+from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Outcome
 from edge.broker.model.topics import matches
 from edge.broker.retention.loss_reports import LEDGER_RANGES, LossReports
@@ -151,11 +152,13 @@ class ConnectorUplink:
             if forwarder.name not in self._forwardings:
                 name = f"{FORWARDER_PREFIX}{self.connector.name}/{forwarder.name}"
                 self._forwardings[forwarder.name] = Forwarding(self._router, self.uplink.live, name, forwarder.filter)
-                self._forwardings[forwarder.name].order = forwarder.backfill
+                self._forwardings[forwarder.name].newest = Backfill.parse(forwarder.backfill).newest
         for forwarding in self._forwardings.values():
             before = forwarding.subscriptions
             forwarding.follow()
             self._remove([each for each in before if each not in forwarding.subscriptions])
+        backfills = [Backfill.parse(forwarder.backfill) for forwarder in forwarders]
+        self.uplink.live_share = min((backfill.live_share for backfill in backfills), default=1.0)
         if self.uplink.connected:
             self._part_lanes()
         for forwarding in self._forwardings.values():

@@ -174,6 +174,36 @@ def test_a_slow_link_gets_small_batches_of_a_backlog() -> None:
     assert 0 < then < first / 4, "no larger than what leaves in a moment, or an eighth of the largest"
 
 
+@pytest.mark.parametrize("share", [0.8, 0.5, 0.25])
+def test_interleaved_lanes_share_the_link(share: float) -> None:
+    bench, noise = Bench(credit=1), random.Random(1)
+    bench.uplink.live_share = share
+    sent = {"LIVE": 0, "BACKLOG": 0}
+    for turn in range(400):
+        while bench.uplink.live.pending_bytes < 3_000:
+            bench.come(noise.randbytes(900), position=1_000 + turn)
+        while bench.uplink.backlog.pending_bytes < 3_000:
+            bench.left(noise.randbytes(900), position=turn)
+        bench.link.credit = 1
+        bench.shell.path = Path(0)
+        for lane, bodies in bench.flush():
+            sent[lane] += len(bodies)
+        for index in range(len(bench.wire.sent)):
+            bench.accept(index)
+        bench.wire.sent.clear()
+        bench.now += 1.0
+    assert sent["LIVE"] / sum(sent.values()) == pytest.approx(share, abs=0.1)
+
+
+def test_an_interleaved_backlog_alone_has_the_link() -> None:
+    bench = Bench()
+    bench.uplink.live_share = 0.8
+    bench.left(b"1")
+    assert bench.flush() == [("BACKLOG", [b"1"])]
+    bench.come(b"2")
+    assert bench.flush() == [("LIVE", [b"2"])]
+
+
 def test_each_lane_is_sent_again_in_its_order() -> None:
     bench = Bench()
     bench.left(b"1")

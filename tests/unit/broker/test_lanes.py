@@ -11,7 +11,6 @@ from bridge.message import Run, Stored
 from edge.broker.delivery import backlog as backlog_module
 from edge.broker.model import interfaces
 from edge.broker.model.address_policy import AddressPolicy, WhenFull
-from edge.broker.model.backfill import Backfill
 from edge.broker.model.interfaces import Outcome, SubscribeOptions, Subscription
 from edge.broker.router.forwarding import Forwarding
 from tests.unit.broker.test_promises import Origin, Site
@@ -149,7 +148,7 @@ def test_the_newest_first_goes_back_in_chunks_that_are_in_order(monkeypatch: pyt
     crossing = Crossing()
     crossing.publish(*range(5))
     crossing.publish(*range(5, 10))
-    crossing.forwarding.order = Backfill.NEWEST
+    crossing.forwarding.newest = True
     crossing.up(backlog=100)
     crossing.publish(10)
     assert crossing.backlog.got == [6, 7, 8, 9, 2, 3, 4, 5, 0, 1]

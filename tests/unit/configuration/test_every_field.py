@@ -274,6 +274,7 @@ OTHER: Final[dict[str, Edit]] = {
     "Address expiry": {("Address/q", "expiry"): "dead2"},
     "Address forwarders": {("Address/q", "forwarders.1"): None},
     "Address forwarders.remoteAddress": {("Address/q", "forwarders.0.remoteAddress"): "peer/other"},
+    "Address forwarders.backfill": {("Address/q", "forwarders.0.backfill"): "newest"},
     "Address messageRedelivery": {("Address/q", "messageRedelivery"): {"maximumDeliveryAttempts": 9}},
     "Address forwarders.only": {("Address/q", "forwarders.0.only"): None},
     "Address forwarders.only.properties": {("Address/q", "forwarders.0.only.properties"): "a > 2"},
