@@ -51,8 +51,31 @@ class Trial:
     """The killed gateway came back with the store it had; None when it does not say."""
 
 
-def facts_of(accounts: Sequence[Account], everything: Account, trial: Trial, drained_s: float | None) -> list[Fact]:
-    """Every fact of a run. `drained_s`: seconds until nothing waited any more, None when that never came."""
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What `waypost bridge prove` found, which found nothing unexplained."""
+
+    accepted: int
+    landed: int
+    unstated: int
+    """Of the accepted, in no statement."""
+    statements: int
+
+    @property
+    def complete(self) -> bool:
+        """All there is was stated, and all that was stated is there."""
+        return self.accepted == self.landed > 0 == self.unstated
+
+
+def facts_of(
+    accounts: Sequence[Account],
+    everything: Account,
+    trial: Trial,
+    drained_s: float | None,
+    proved: Proved | None,
+) -> list[Fact]:
+    """Every fact of a run. `drained_s`: seconds until nothing waited any more, None when that never came;
+    `proved`: None when nothing could be."""
     per_gateway = [
         _equal(f"{one.gateway}: acknowledged readings found in the lake", one.landed, one.acknowledged)
         for one in accounts
@@ -82,6 +105,12 @@ def facts_of(accounts: Sequence[Account], everything: Account, trial: Trial, dra
             "never" if drained_s is None else f"in {drained_s:.1f} s",
             "drained",
             drained_s is not None,
+        ),
+        Fact(
+            "Proved: in the lake of what the gateways stated, signed and chained, that they accepted",
+            "nothing is stated" if proved is None else f"{proved.landed:,} in {proved.statements} statements",
+            "nothing" if proved is None else f"{proved.accepted:,}",
+            proved is not None and proved.complete,
         ),
     ]
 

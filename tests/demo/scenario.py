@@ -16,7 +16,7 @@ from tests.demo import facts as verdict
 from tests.demo.accounting import Account, account, total
 from tests.demo.board import Board
 from tests.demo.errors import DemoError
-from tests.demo.facts import Event, Fact, Trial
+from tests.demo.facts import Event, Fact, Proved, Trial
 from tests.demo.lake import Lake
 from tests.demo.plan import CUT_GATEWAY, GATEWAYS, KILLED_GATEWAY, Timeline, devices
 from tests.demo.processes import Child, Children
@@ -24,6 +24,7 @@ from tests.demo.stage import Stage
 from tests.demo.watching import INTERVAL_S, Watcher
 
 DRAINED_S_MAX = 60.0
+PROVED_S_MAX = 60.0
 UPLINKS_UP_S_MAX = 45.0
 """A gateway that was cut off for 20 s tries again within half a minute: that is its backoff, and nobody pushes it."""
 AFTER_S_MIN = 8.0
@@ -67,7 +68,8 @@ class Scenario:
             await self._flow()
             trial = await self._trouble()
             drained_s = await self._drain()
-        accounts, facts, notes = await self._verify(trial, drained_s)
+            proved = None if drained_s is None else await self._prove()
+        accounts, facts, notes = await self._verify(trial, drained_s, proved)
         report = await self._analyse()
         self._board.enter("done")
         return Outcome(facts, notes, accounts, total(accounts), report)
@@ -163,14 +165,34 @@ class Scenario:
         board.say(f"drained: {board.landed.rows:,} rows in the lake in {board.landed.commits} commits", "good")
         return took
 
-    async def _verify(self, trial: Trial, drained_s: float | None) -> tuple[list[Account], list[Fact], list[str]]:
+    async def _prove(self) -> Proved:
+        """Have the gateways state what they accepted, and hold the lake against it. Raises DemoError."""
+        stage = self.stage
+        self._board.doing = "the gateways state what they accepted, and the lake is held against it"
+        for name, gateway in stage.gateways.items():
+            place = f"127.0.0.1:{gateway.http}"
+            await stage.run_waypost(f"drain-{name}", "bridge", "drain", "--http", place, within_s=PROVED_S_MAX)
+        command = ("bridge", "prove", "--lake", str(stage.lake), "--json")
+        child = await stage.run_waypost("prove", *command, within_s=PROVED_S_MAX)
+        found = json.loads("\n".join(child.output))
+        streams = found["streams"]
+        return Proved(
+            accepted=sum(one["accepted"] for one in streams),
+            landed=sum(one["landed"] for one in streams),
+            unstated=sum(one["unstated"] for one in streams),
+            statements=found["statements"],
+        )
+
+    async def _verify(
+        self, trial: Trial, drained_s: float | None, proved: Proved | None
+    ) -> tuple[list[Account], list[Fact], list[str]]:
         """Hold the lake against the journals and write `facts.json`."""
         self._board.enter("analyse", "comparing the lake with the devices' journals")
         deliveries = [device.journal.deliveries() for device in self._board.devices]
         rows, ledger = await asyncio.to_thread(self._lake.rows), await asyncio.to_thread(self._lake.ledger)
         accounts = [account(name, deliveries, rows, ledger) for name in GATEWAYS]
         everything = total(accounts)
-        facts = verdict.facts_of(accounts, everything, trial, drained_s)
+        facts = verdict.facts_of(accounts, everything, trial, drained_s, proved)
         notes = verdict.notes_of(everything, self._firmware)
         text = json.dumps(verdict.document(facts, notes, self._board.events), indent=2)
         (self._folder / "facts.json").write_text(text + "\n", encoding="utf-8")

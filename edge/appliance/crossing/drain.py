@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from edge.appliance.crossing.documents import BridgeStatus
 
 LOOK_S: Final = 0.5
-STATED_S: Final = 10.0
-"""How long the statement of what was drained may take after it: the gateway looks once a second, the hub lands."""
+STATED_S: Final = 30.0
+"""How long the statement of what was drained may take after it: the gateway looks once a second, the hub lands, and
+a machine may be busy."""
 
 
 class Drained(msgspec.Struct, frozen=True):

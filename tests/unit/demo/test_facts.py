@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.demo.accounting import Account, total
-from tests.demo.facts import Event, Trial, document, facts_of, notes_of, passed
+from tests.demo.facts import Event, Proved, Trial, document, facts_of, notes_of, passed
 
 GOOD = Account("gw1", acknowledged=10, landed=10, rows=12, resent=2, twice=2)
 TRIAL = Trial(
@@ -21,8 +21,13 @@ TRIAL = Trial(
 )
 
 
-def verdict(one: Account = GOOD, trial: Trial = TRIAL, drained_s: float | None = 3.0) -> bool:
-    return passed(facts_of([one], total([one]), trial, drained_s))
+PROVED = Proved(accepted=12, landed=12, unstated=0, statements=3)
+
+
+def verdict(
+    one: Account = GOOD, trial: Trial = TRIAL, drained_s: float | None = 3.0, proved: Proved | None = PROVED
+) -> bool:
+    return passed(facts_of([one], total([one]), trial, drained_s, proved))
 
 
 def test_a_good_run_passes() -> None:
@@ -46,10 +51,16 @@ def test_a_trial_that_did_not_bite_fails_it() -> None:
     assert not verdict(trial=replace(TRIAL, acknowledged_meanwhile=0, backlog_messages=0)), "the devices were stopped"
     assert not verdict(trial=replace(TRIAL, epoch_kept=False)), "the gateway came back with another store"
     assert not verdict(drained_s=None)
+    assert not verdict(proved=None)
+
+
+def test_a_lake_that_is_not_what_was_stated_fails_it() -> None:
+    for fault in ({"landed": 11}, {"unstated": 1}, {"accepted": 0, "landed": 0}):
+        assert not verdict(proved=replace(PROVED, **fault))
 
 
 def test_the_document_is_what_the_report_reads() -> None:
-    facts = facts_of([GOOD], total([GOOD]), TRIAL, 3.0)
+    facts = facts_of([GOOD], total([GOOD]), TRIAL, 3.0, PROVED)
     found = document(facts, ["a note"], [Event(0.5, "cut", 20.25), Event(60.0, "stopped")])
     assert found["verdict"] == "ok"
     assert found["notes"] == ["a note"]

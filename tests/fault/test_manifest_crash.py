@@ -1,0 +1,71 @@
+"""A gateway that ends between any two commits states every message once: it goes on with the files each commit left."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bridge.manifest import GENESIS, Statement
+from edge.broker.store.limits import Limits
+from tests.contract.store.rig import sqlite_rig
+from tests.unit.broker.test_manifests import Bench, read
+
+ADDRESSES = ("plant/1", "plant/2", "plant/3")
+
+
+def live(bench: Bench) -> None:
+    """Six hours of a gateway: messages, hours that end, a hub that takes what is stated in some of them."""
+    for hour in range(6):
+        for address in ADDRESSES[: hour + 1]:
+            bench.append(address, 2 + hour)
+        bench.later(1)
+        if hour % 2:
+            bench.taken()
+
+
+def held(statements: list[Statement]) -> dict[str, int]:
+    """How many messages are stated of each address; each statement follows on the one before, or this fails."""
+    known: dict[str, Statement] = {}
+    for one in statements:
+        known.setdefault(one.digest, one)  # the same statement again, after a crash, is the same
+    ends: dict[str, tuple[int, str]] = {}
+    for one in known.values():
+        first, previous = ends.get(one.address, (0, GENESIS))
+        assert (one.first_sequence, one.previous) == (first, previous), "nothing is left out, nothing twice"
+        ends[one.address] = (one.last_sequence + 1, one.digest)
+    return {address: end for address, (end, _) in ends.items()}
+
+
+def test_every_message_is_stated_once_whatever_commit_was_the_last(tmp_path: Path) -> None:
+    rig = sqlite_rig(tmp_path / "gw", Limits(counted_commits_max=5))
+    bench = Bench(rig)
+    copies: list[tuple[Path, list[Statement]]] = []
+    received: list[Statement] = []
+
+    def keep(_commit: object) -> None:
+        copy = tmp_path / f"copy{len(copies)}"
+        copy.mkdir()
+        for file in (tmp_path / "gw").glob("store.sqlite*"):
+            shutil.copy(file, copy)
+        copies.append((copy, stated(bench)))
+
+    rig.store.commit_listeners.append(keep)
+    live(bench)
+    received += stated(bench)
+    everything = dict(rig.store.sequences())
+    rig.store.close()
+    assert held(received) == everything
+    assert len(copies) > 20
+    for copy, before in copies:
+        again = sqlite_rig(copy)
+        after = Bench(again)
+        after.hours = bench.hours
+        after.later(1)
+        after.later(1)
+        assert held([*before, *after.taken()]) == dict(again.store.sequences()), copy.name
+        again.store.close()
+
+
+def stated(bench: Bench) -> list[Statement]:
+    """What has left for the hub so far, which may have it all."""
+    return [statement for _, document in bench.wire.sent for statement in read(document)]
